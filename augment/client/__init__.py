@@ -1,4 +1,4 @@
-"""Talks to a server that ``augment serve`` started.
+"""The client of the service that ``augment serve`` starts.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The client: one trace there, its outputs back."""
+"""The client: sends traces to a server and writes the outputs that come back."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ _Job = resources_pb2.Job
 
 
 class Client(Session):
-    """Talks to one server; may be used by several threads; to be closed, or used in a ``with``.
+    """A client of one server. Several threads may share it. Close it, or use it in a ``with`` statement.
 
     Args:
         address: ``HOST:PORT``.
-        token: a bearer token, if the server wants one.
-        tls: True to speak TLS with the system's authorities, or a :class:`Tls`.
-        patience_s: for how long to try again when a server that has answered before does not (it may be restarting),
-            or says that it is full or busy.
-        waiting: called before each pause with what is waited for.
-        forget: remove each trace from the server as soon as its job has it; else the server keeps it for a while.
+        token: a bearer token, if the server requires one.
+        tls: True for TLS with the system's certificate authorities, or a :class:`Tls`.
+        patience_s: how long to retry while the server is full or busy, or no longer answers (it may be restarting).
+        waiting: called before each pause with the reason for it.
+        forget: remove each trace from the server once its job is created; otherwise the server keeps it for a while.
 
     Raises:
         UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.
@@ -51,27 +50,27 @@ class Client(Session):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> Augmented:
-        """Send a trace, have it augmented, and write what comes back: the same files as ``augment run`` writes.
+        """Augment a trace on the server and write the outputs: the same files as ``augment run`` writes.
 
-        What is cut goes on where it was, a server that is busy or restarting is waited for. On an exception, an
-        interrupt too, the job is cancelled. When all is fetched, it is removed from the server.
+        Interrupted transfers resume where they stopped; the client waits for a server that is busy or restarting. On
+        any exception, including an interrupt, it cancels the job. Once all outputs are here, it removes the job.
 
         Args:
-            path: of the trace.
-            request: what is asked for; None means all analyses and Perfetto's own format.
-            summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
-                where its tracks can be added to the files.
+            path: the trace.
+            request: the analyses and formats; None means all analyses and Perfetto's native format.
+            summaries: also write the summary for the stages of a job (``STEM.ranks.summary``), and return the seams of
+                the outputs.
             metrics_only: write no augmented trace.
-            out: the folder to write into; the trace's own if it is not given.
+            out: the output folder; by default that of the trace.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
-            timeout_s: for all of it.
-            fields: of :class:`augment.request.Request`, as of ``augment.augment``: ``formats=["perfetto"]``.
+            timeout_s: limit for the whole call.
+            fields: fields of :class:`augment.request.Request`, as for ``augment.augment``: ``formats=["perfetto"]``.
 
         Raises:
             InputError: the trace cannot be read, here or there.
             UsageError: an analysis, option or format that the server does not know.
             OutputError: a file cannot be written.
-            ServiceError: the server cannot be reached, does not let us in, or failed.
+            ServiceError: the server cannot be reached, denies access, or failed.
         """
         name = os.fspath(path)
         tell = progress or (lambda _stage, _done, _of: None)
@@ -106,29 +105,29 @@ class Client(Session):
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> Augmented:
-        """Send two traces, have them compared, and write what comes back: the same files as ``augment diff`` writes.
+        """Compare two runs on the server and write the outputs: the same files as ``augment diff`` writes.
 
         Args:
-            control: the trace of what it was before, or those of its ranks.
-            test: the trace of what it is now, or those of its ranks.
-            name: what outputs are called after if the test has several traces: the name of their folder.
-            control_rank: compare only this rank of a control of several traces.
-            test_rank: the same of the test.
-            step: as of ``augment.diff``, as ``region``, ``short_names`` and ``functions`` are.
+            control: the trace before the change, or the traces of its ranks.
+            test: the trace after the change, or the traces of its ranks.
+            name: the name of the test's folder; outputs are named after it if the test has several traces.
+            control_rank: compare only this rank of the control.
+            test_rank: compare only this rank of the test.
+            step: as in ``augment.diff``.
             region: the annotation whose occurrences are the steps, or a pattern with ``*`` and ``?``.
-            short_names: call operators and kernels by HTA's short names.
-            functions: match Python functions, too.
-            formats: names of writers; empty means Perfetto's own.
-            overlay: write both traces into one file, too.
-            label: what to call the control on the timeline; empty means its STEM.
-            min_delta_us: differences of fewer microseconds are not drawn; if not given, what makes up 1 % of a step is.
-            arrow_count: how many arrows an overlay has at most.
-            out: the folder to write into; the test's own if it is not given.
-            progress: as of :meth:`augment`, and ``timeout_s``, too.
-            timeout_s: for all of it.
+            short_names: use HTA's short names of operators and kernels.
+            functions: also match Python functions.
+            formats: names of writers; empty means Perfetto's native format.
+            overlay: also write both traces into one file.
+            label: the name of the control on the timeline; empty means its STEM.
+            min_delta_us: draw only differences of at least this many microseconds; by default of 1 % of a step.
+            arrow_count: the maximum number of arrows in an overlay.
+            out: the output folder; by default that of the test.
+            progress: as in :meth:`augment`.
+            timeout_s: limit for the whole call.
 
         Raises:
-            AugmentError: as :meth:`augment`.
+            AugmentError: as in :meth:`augment`.
         """
         controls, tests = _paths(control), _paths(test)
         paths = [tests[0], controls[0], *tests[1:], *controls[1:]]
@@ -171,25 +170,25 @@ class Client(Session):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> AugmentedJob:
-        """Send the traces of a job, have all augmented and compared, and write what ``augment run DIR`` writes.
+        """Augment the traces of a job on the server, compare its ranks, and write what ``augment run DIR`` writes.
 
-        A trace that cannot be read does not keep the others from being augmented.
+        If a trace cannot be read, the others are still augmented.
 
         Args:
-            traces: the paths, by what the traces are called below the folder of the job (``rank0/trace.json``); or the
-                paths alone, of different base names.
-            request: as of :meth:`augment`.
-            name: what the folder of the job is called.
-            merge: write all ranks into one timeline, too.
+            traces: maps names relative to the job's folder (``rank0/trace.json``) to paths; or a sequence of paths with
+                different base names.
+            request: as in :meth:`augment`.
+            name: the name of the job's folder.
+            merge: also write one timeline of all ranks.
             metrics_only: write no augmented traces.
-            summaries: as of :meth:`augment`.
-            out: the folder to write into.
-            progress: as of :meth:`augment`; ``"converting"`` counts traces.
-            timeout_s: for all of it.
-            fields: as of :meth:`augment`.
+            summaries: as in :meth:`augment`.
+            out: the output folder.
+            progress: as in :meth:`augment`; ``"converting"`` counts traces.
+            timeout_s: limit for the whole call.
+            fields: as in :meth:`augment`.
 
         Raises:
-            AugmentError: as :meth:`augment`, but for traces that cannot be read.
+            AugmentError: as in :meth:`augment`, except for traces that cannot be read.
         """
         named = traces if isinstance(traces, Mapping) else {os.path.basename(path): path for path in traces}
         if len(named) < len(traces):
@@ -241,16 +240,16 @@ class Client(Session):
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> Diagnosis:
-        """Send traces of one folder, and have told what is wrong with them: what ``augment diagnose`` tells.
+        """Diagnose the traces of one folder on the server, as ``augment diagnose`` does.
 
         Args:
-            paths: of the traces, with different base names.
-            name: what the folder is called, after which the job of several ranks is.
-            progress: as of :meth:`augment`, and ``timeout_s``, too.
-            timeout_s: for all of it.
+            paths: the traces, with different base names.
+            name: the name of the folder; a job of several ranks is named after it.
+            progress: as in :meth:`augment`.
+            timeout_s: limit for the whole call.
 
         Raises:
-            AugmentError: as :meth:`augment_job`; if there is one trace alone, also that it cannot be read.
+            AugmentError: as in :meth:`augment_job`; for a single trace, also if it cannot be read.
         """
         named = {os.path.basename(path): os.fspath(path) for path in paths}
         tell = progress or (lambda _stage, _done, _of: None)
@@ -281,7 +280,7 @@ class Client(Session):
     def _fetch_all(
         self, job: _Job, names: Names, paths: Mapping[str, str], deadline: Deadline, tell: Progress
     ) -> AugmentedJob:
-        """Fetch what a whole job has made, but for summaries of seams into files."""
+        """Fetch the artifacts of a whole job, the files of seams only into memory."""
         places = [names.place(artifact.file_name) for artifact in job.artifacts]
 
         def fetch(at: int, moved: Moved) -> bytes:
@@ -306,9 +305,9 @@ class Client(Session):
         self, wanted: Wanted, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
         tell: Progress, control: str = "", stems: Mapping[str, str] | None = None,
     ) -> Augmented:  # fmt: skip
-        """Have a job done, of which ``path`` is the trace that the outputs are called after, or one of several.
+        """Run a job; its outputs are named after the trace ``path``, or it is one of several.
 
-        ``stems`` are those of the outputs there, and here, if they are not those of ``path``.
+        ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.
         """
         stems = stems or {stem(sent_name(path)): stem(path)}
         job = self._created(wanted, deadline, path)
@@ -328,7 +327,9 @@ class Client(Session):
             for artifact in job.artifacts
         ]
         if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
-            raise ServiceError(f"{path}: {self.address}: the server made no metrics; it is of another version", "", "")
+            raise ServiceError(
+                f"{path}: {self.address}: the server made no metrics; it may be of another version", "", ""
+            )
         seams, paths = b"", []
         for download in downloads:
             if download.target.name.endswith(SEAMS_SUFFIX):
@@ -345,10 +346,10 @@ def _paths(side: str | os.PathLike[str] | Sequence[str]) -> list[str]:
 
 
 def _local_name(file_name: str, stems: Mapping[str, str], path: str, address: str) -> str:
-    """What the artifact is called here: after the local file, whatever of its name could not be sent.
+    """The local name of an artifact: derived from the local file, even if that name could not be sent unchanged.
 
     Raises:
-        ServiceError: the server means another file, perhaps outside of the folder.
+        ServiceError: the artifact does not belong to the trace, or lies outside of the folder.
     """
     sent = max((each for each in stems if file_name.startswith(f"{each}.")), key=len, default=None)
     if sent is None or "/" in file_name or "\\" in file_name:

@@ -1,4 +1,4 @@
-"""A channel to the server, and calls that are made again where that may help."""
+"""A channel to the server, and calls that are retried after failures that may pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from augment.errors import ServiceError, UsageError
 from augment.records import dataclass
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-CALL_S = 60.0  #: for the answer to a single question
+CALL_S = 60.0  #: timeout of a single unary call
 _PING_S = 30
 _LONGEST_MESSAGE = 16 << 20
 
@@ -25,14 +25,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: who signs the server's certificate (the system's authorities if not given); ours, if it wants one."""
+    """PEM files: the authority of the server's certificate (default: the system's); a client certificate and key."""
 
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel.
+        """The credentials of a channel.
 
         Raises:
             UsageError: a file cannot be read, or one of certificate and key is missing.
@@ -51,12 +51,12 @@ class Tls:
         except OSError as error:
             raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
         if b"-----BEGIN " not in text:
-            raise UsageError(f"{path}: is no PEM file")
+            raise UsageError(f"{path}: is not a PEM file")
         return text
 
 
 def channel_to(address: str, tls: Tls | None) -> grpc.Channel:
-    """A channel; it connects when it is used."""
+    """A channel; it connects on first use."""
     options: list[tuple[str, int]] = [
         ("grpc.max_receive_message_length", _LONGEST_MESSAGE),
         ("grpc.keepalive_time_ms", _PING_S * 1000),
@@ -73,11 +73,11 @@ def channel_to(address: str, tls: Tls | None) -> grpc.Channel:
 
 
 class Deadline:
-    """A moment after which nothing more is tried.
+    """The time after which an operation gives up.
 
     Args:
-        timeout_s: from now on; None: never.
-        what: that is to be done, as the error names it.
+        timeout_s: seconds from now; None: no limit.
+        what: names the operation in the error.
     """
 
     def __init__(self, timeout_s: float | None, what: str) -> None:
@@ -85,10 +85,10 @@ class Deadline:
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
 
     def left_s(self, at_most: float | None = None) -> float | None:
-        """Seconds that are left, ``at_most`` so many; None: no end.
+        """The seconds left, limited to ``at_most``; None: no limit.
 
         Raises:
-            ServiceError: it is over.
+            ServiceError: the deadline has passed.
         """
         if self._end is None:
             return at_most
@@ -100,14 +100,14 @@ class Deadline:
 
 
 class Connection:
-    """Makes calls with the token, and again where that may help.
+    """Makes calls with the token, and retries them after failures that may pass.
 
     Args:
-        address: of the server, for errors.
+        address: the server's address, for errors.
         token: sent with each call.
-        patience_s: for how long a server that does not answer, or is full, is asked again.
-        first_patience_s: the same as long as it has never answered: a wrong address is found out soon.
-        waiting: told what is waited for, before each pause.
+        patience_s: how long to retry while the server does not answer or is full.
+        first_patience_s: the same until the server's first answer; short, so that a wrong address fails soon.
+        waiting: called before each pause with the reason for it.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Connection:
         deadline: Deadline,
         path: str = "",
     ) -> Answer:
-        """The answer to a question that may be asked twice.
+        """The response to an idempotent call.
 
         Raises:
-            AugmentError: the server says no, or cannot be reached.
+            AugmentError: the server refuses the call, or cannot be reached.
         """
 
         def attempt(_: Patience) -> Answer:
@@ -140,9 +140,9 @@ class Connection:
     def persist(
         self, attempt: Callable[[Patience], Answer], deadline: Deadline, path: str = "", passing: Collection[str] = ()
     ) -> Answer:
-        """What ``attempt`` gives, which is not None, tried again after each failure that may pass.
+        """The result of ``attempt`` (never None), retried after each failure that may pass.
 
-        It says ``patience.heard()`` whenever it has got on. Reasons in ``passing`` may pass, too.
+        ``attempt`` calls ``patience.heard()`` after each progress. ``passing`` are further reasons that may pass.
         """
         patience = Patience(self, deadline, passing)
         while (answer := self._tried(attempt, patience, path)) is None:
@@ -151,7 +151,7 @@ class Connection:
         return answer
 
     def _tried(self, attempt: Callable[[Patience], Answer], patience: Patience, path: str) -> Answer | None:
-        """What ``attempt`` gives; None after a pause if it failed and may be tried again."""
+        """The result of ``attempt``; None, after a pause, if it failed and can be retried."""
         try:
             return attempt(patience)
         except grpc.RpcError as error:
@@ -161,22 +161,22 @@ class Connection:
             raise failure.error(self.address, path) from error
 
     def heard(self) -> None:
-        """The server has answered."""
+        """Record that the server has answered."""
         self._answered = True
 
     def waiting(self, failure: Failure) -> None:
-        """There is a pause for this reason."""
-        if self._answered:  # else it may be none: that is an error soon
+        """Report a pause and the failure that caused it."""
+        if self._answered:  # before the first answer the address may be wrong; that fails soon
             self._waiting(failure.message if failure.reason else "the server does not answer any more")
 
     @property
     def patience_s(self) -> float:
-        """For how long to ask a server again that does not answer, or says no for now."""
+        """How long to retry while the server does not answer or is full."""
         return self._patience_s if self._answered else self._first_patience_s
 
 
 class Patience:
-    """How often, and for how long, to try again: pauses double up to a limit, and are uneven by chance."""
+    """How often and how long to retry: exponential backoff up to a limit, with jitter."""
 
     def __init__(self, connection: Connection, deadline: Deadline, passing: Collection[str] = ()) -> None:
         self._connection, self._deadline, self._passing = connection, deadline, passing
@@ -184,23 +184,23 @@ class Patience:
         self._silent_since = time.monotonic()
 
     def heard(self) -> None:
-        """The server has answered, and there is something new: begin anew."""
+        """Record progress: the backoff and the patience start anew."""
         self._connection.heard()
         self._pause_s, self._silent_since = _FIRST_PAUSE_S, time.monotonic()
 
     def wait_after(self, failure: Failure) -> bool:
-        """Pause, and say that it may help to try again; or that it does not.
+        """Pause before a retry; False, without a pause, if a retry is pointless.
 
         Raises:
-            ServiceError: the deadline is over.
+            ServiceError: the deadline has passed.
         """
         pause_s = random.uniform(0.5, 1.0) * self._pause_s  # noqa: S311 # spreads clients, keeps no secret
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        if failure.retry_after_s is not None:  # a server that says so is alive
+        if failure.retry_after_s is not None:  # the server itself sent this
             self._connection.heard()
             pause_s = failure.retry_after_s * random.uniform(1.0, 1.25)  # noqa: S311
         elif failure.code == "DEADLINE_EXCEEDED" and not failure.reason:
-            self._deadline.left_s()  # says so itself if it is over; else this one attempt took too long
+            self._deadline.left_s()  # raises if the deadline has passed; else only this attempt timed out
         elif not failure.passing and failure.reason not in self._passing:
             return False
         if time.monotonic() - self._silent_since + pause_s > self._connection.patience_s:

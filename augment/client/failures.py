@@ -1,4 +1,4 @@
-"""From what gRPC reports to the exceptions of ``augment.errors``."""
+"""Translates errors of gRPC and of jobs to the exceptions of ``augment.errors``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _INPUT_ERRORS: Mapping[str, type[InputError]] = {
 class Failure:
     """Why a call or a job failed.
 
-    ``code`` is the canonical code's name; ``reason`` the server's own, empty where no server of ours spoke;
-    ``retry_after_s`` is set if the server itself says that it may help to ask again.
+    ``code`` is the name of the canonical code; ``reason`` comes from the augment server and is empty if something else
+    answered; ``retry_after_s`` is set if the server asks for a retry.
     """
 
     code: str
@@ -45,15 +45,15 @@ class Failure:
 
     @property
     def passing(self) -> bool:
-        """Whether the connection failed, or somebody was in the way: it may help to ask again."""
-        if self.code == "INTERNAL":  # a proxy or a server that died has cut the stream
+        """Whether the failure may pass, so that a retry can help: the connection failed, or the server was busy."""
+        if self.code == "INTERNAL":  # a proxy, or a server that died, cut the stream
             return not self.reason and "RST_STREAM" in self.message
         full = self.code == "RESOURCE_EXHAUSTED" and "Concurrent RPC limit" in self.message
-        dropped = self.code == self.message == "CANCELLED" and not self.reason  # by a server with too many calls
+        dropped = self.code == self.message == "CANCELLED" and not self.reason  # from a server with too many calls
         return dropped or self.code == "UNAVAILABLE" or self.reason == "UPLOAD_TAKEN_OVER" or full
 
     def error(self, address: str, path: str) -> AugmentError:
-        """The exception that says it: of a bad trace the same as without a server."""
+        """The exception for this failure; for a bad trace the same as without a server."""
         because = self.metadata.get("because", self.message)
         if self.reason == "MALFORMED_TRACE" and self.metadata.get("offset", "").isdigit():
             offset = int(self.metadata["offset"])
@@ -67,15 +67,15 @@ class Failure:
 
 
 _SPOKEN = {
-    "UNAVAILABLE": "the server cannot be reached; does it run there, and does it speak TLS if and only if we do?",
+    "UNAVAILABLE": "the server cannot be reached; check its address, and that both sides use TLS or neither does",
     "DEADLINE_EXCEEDED": "not done in time",
-    "UNIMPLEMENTED": "another service answers there, or another version of this one",
+    "UNIMPLEMENTED": "another service, or another version of this one, answers at this address",
 }
 
 
 def failure_of(error: grpc.RpcError) -> Failure:
-    """What ``error``, of a call, says."""
-    call = cast("grpc.Call", error)  # all that the channel raises are both
+    """The failure of a call."""
+    call = cast("grpc.Call", error)  # errors of the channel are also calls
     code, message = call.code().name, call.details() or ""
     reason, metadata, retry_after_s = "", {}, None
     status = rpc_status.from_call(call)
@@ -89,5 +89,5 @@ def failure_of(error: grpc.RpcError) -> Failure:
 
 
 def job_failure(error: resources_pb2.JobError) -> Failure:
-    """What the error of a job says."""
+    """The failure of a job."""
     return Failure(code_pb2.Code.Name(error.code), error.reason, error.message, dict(error.metadata))

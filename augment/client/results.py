@@ -1,4 +1,4 @@
-"""What comes back from a server: of a trace, and of a whole job."""
+"""The results of a server: for a trace, for a whole job, and of a diagnosis."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from augment.records import dataclass
 
 @dataclass(frozen=True)
 class Augmented:
-    """What came of a trace: the files written, the sidecar last; and summaries for the figures of its job, if asked.
+    """The result for a trace: the files written, the sidecar last, and, on request, the summaries for its job.
 
-    Then ``seams`` tells where the job's tracks can be added to the files (:mod:`augment.writers.seams`); empty, if the
-    server is of a version that does not.
+    With summaries, ``seams`` holds the seams of the files (:mod:`augment.writers.seams`); it is empty if the server's
+    version does not send them.
     """
 
     files: tuple[Path, ...]
@@ -30,9 +30,9 @@ class Augmented:
 
 @dataclass(frozen=True)
 class AugmentedJob:
-    """What came of a whole job: of each trace, by its name in the job, what was made of it or why nothing could be.
+    """The result for a whole job: for each trace, by its name in the job, its result or the error.
 
-    ``files`` are about the job: timelines and its metrics, these last; empty if there were not two traces to compare.
+    ``files`` belong to the job: timelines, then the job's metrics; empty with fewer than two readable traces.
     ``notes`` are for people; each begins with a file's name.
     """
 
@@ -48,9 +48,9 @@ class AugmentedJob:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with traces: a report for their job, if they are ranks of one, and for each that could be read.
+    """The diagnosis of traces: a report on their job, if they are its ranks, and on each readable trace.
 
-    ``reports`` have ``input``, which is the path of a trace, ``verdict`` and ``rows``. ``failed`` are the other traces.
+    Each of ``reports`` has ``input`` (the path of a trace), ``verdict`` and ``rows``. ``failed`` are the other traces.
     """
 
     reports: tuple[dict[str, Any], ...]
@@ -58,7 +58,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, lines: bytes, paths: Mapping[str, str], failed: Mapping[str, AugmentError]) -> Diagnosis:
-        """That in a file ``diagnosis.jsonl``, in which the traces of ``paths`` have these names."""
+        """The diagnosis in a file ``diagnosis.jsonl``; ``paths`` maps the names in it to local paths."""
         import msgspec
 
         reports = [msgspec.json.decode(line) for line in lines.splitlines()]

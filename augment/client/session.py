@@ -1,4 +1,4 @@
-"""A connection to a server, and jobs there from the upload of their traces to their ends."""
+"""A connection to a server, and its jobs from the upload of the traces to the final state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
+Progress = Callable[[str, int, int], None]  #: called with the stage, how much of it is done, and the total
 
 _Job = resources_pb2.Job
-Wanted = Callable[[], resources_pb2.JobSpec]  #: sends what a job is made of, and says what is wanted
+Wanted = Callable[[], resources_pb2.JobSpec]  #: uploads the inputs of a job and returns its spec
 PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
-_MOST_SENT = 5  #: times that a trace is sent which is gone again before there is a job
+_MOST_SENT = 5  #: attempts to create a job whose uploads disappear before it is created
 
 
 class NothingSent(Exception):
@@ -34,17 +34,17 @@ class NothingSent(Exception):
 
 
 class Sent:
-    """The uploads of the traces of a job, and why some cannot be read, each by its name."""
+    """The uploads of a job's traces, and the errors of unreadable traces, by name."""
 
     def __init__(self) -> None:
         self.unread: dict[str, InputError] = {}
         self.uploads: dict[str, str] = {}
 
     def all(self, answers: Mapping[str, str | InputError]) -> None:
-        """They have been sent, for the first time or again.
+        """Replace all by the outcome of the latest attempt to send.
 
         Raises:
-            NothingSent: none could be read.
+            NothingSent: no trace could be read.
         """
         self.unread = {name: answer for name, answer in answers.items() if not isinstance(answer, str)}
         self.uploads = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
@@ -53,7 +53,7 @@ class Sent:
 
 
 class Session:
-    """What a client does for each of its calls. The arguments are those of :class:`augment.client.Client`."""
+    """The steps that all calls of a client share. The arguments are those of :class:`augment.client.Client`."""
 
     def __init__(
         self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
@@ -61,16 +61,16 @@ class Session:
     ) -> None:  # fmt: skip
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit()):
-            raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
+            raise UsageError(f"{address}: must be HOST:PORT, such as 127.0.0.1:50051")
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-            raise UsageError("a token is of printable ASCII characters, and not empty")
+            raise UsageError("a token must consist of printable ASCII characters, and must not be empty")
         self.address, self._forgets = address, forget
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
         self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
 
     def close(self) -> None:
-        """Close the connection; calls under way end."""
+        """Close the connection and end calls under way."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -82,9 +82,9 @@ class Session:
         self.close()
 
     def _created(self, wanted: Wanted, deadline: Deadline, path: str) -> _Job:
-        """The job that ``wanted`` makes of what it sends: again, if that has gone before the job could be created.
+        """Create the job of the spec that ``wanted`` returns; send again if an upload disappeared meanwhile.
 
-        Somebody else who had the same trace augmented, and wanted it to be forgotten, may have removed it.
+        Another client with the same trace and ``forget`` may have removed the upload.
         """
         for again in range(_MOST_SENT):
             request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()))
@@ -103,7 +103,7 @@ class Session:
         return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
 
     def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
-        """The job when it has succeeded."""
+        """Wait until the job has succeeded."""
         latest = self._ended(job, deadline, tell, path)
         self._expect_success(latest, path, control)
         return latest
@@ -113,10 +113,10 @@ class Session:
             failure = job_failure(job.error)
             raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
         if job.state == _Job.STATE_CANCELLED:
-            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
+            raise ServiceError(f"{path}: {self.address}: the job was cancelled", "CANCELLED", "CANCELLED")
 
     def _ended(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
-        """The job when it has ended."""
+        """Wait until the job has ended."""
 
         def attempt(patience: Patience) -> _Job:
             latest = job
@@ -137,7 +137,7 @@ class Session:
 
     @contextlib.contextmanager
     def _cancelling(self, job: str) -> Iterator[None]:
-        """Cancel the job if what is done within does not end well."""
+        """Cancel the job if the block raises."""
         try:
             yield
         except BaseException:
@@ -145,7 +145,7 @@ class Session:
             raise
 
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
-        """Remove what the job was made of, if that is wanted; the job goes on."""
+        """Remove the job's uploads if ``forget`` is set; the job continues."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
         inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls) if self._forgets else ()
         for name in {source.upload for source in inputs if source.upload}:
@@ -157,7 +157,7 @@ class Session:
                     raise
 
     def _forget(self, job: str) -> None:
-        """Remove the job and its artifacts, which are here now; the server's retention does it if this fails."""
+        """Remove the job and its artifacts from the server; if that fails, the server's retention removes them."""
         self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
 
     def _try(self, method: Callable[..., object], request: object) -> None:
@@ -165,7 +165,7 @@ class Session:
             method(request, timeout=5, metadata=self._connection.metadata)
 
     def _send_all(self, paths: Mapping[str, str], deadline: Deadline, tell: Progress) -> dict[str, str | InputError]:
-        """Send traces: the upload of each, or why it cannot be read."""
+        """Send traces; returns for each its upload, or the error if it cannot be read."""
 
         def send(name: str, moved: Moved) -> str | InputError:
             try:
@@ -178,7 +178,7 @@ class Session:
         return dict(zip(paths, sent, strict=True))
 
     def most_job_inputs(self) -> int:
-        """How many traces the server takes for one job; 0 if it is of a version that takes none."""
+        """The maximum number of traces of a job on this server; 0 if its version has no jobs of several traces."""
         request = service_pb2.GetServerInfoRequest()
         try:
             info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info

@@ -1,4 +1,4 @@
-"""Bytes to the server and back, going on where a cut left them."""
+"""Uploads and downloads that resume after an interruption."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from augment.writers.files import replacing
 
 CHUNK = 1 << 20
 _TOLD_EVERY_S = 0.1
-_LOOK_S, _STANDSTILL_S = 0.5, 5.0  #: at an upload that another client goes on with
+_LOOK_S, _STANDSTILL_S = 0.5, 5.0  #: how often to look at an upload that another client continues
 
-#: control characters, ends of lines, and marks of direction: no server takes them in names
+#: control characters, line ends and direction marks, which servers refuse in names
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
-Moved = Callable[[int, int], None]  #: told how many bytes are there, and of how many
+Moved = Callable[[int, int], None]  #: called with the bytes transferred and the total
 
 
 class Upload:
     """One file on its way to the server.
 
     Args:
-        path: of the file.
-        file_name: what the server shall call it.
+        path: the file.
+        file_name: its name on the server.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
 
     def __init__(self, path: str, file_name: str, connection: Connection) -> None:
@@ -48,17 +48,17 @@ class Upload:
         self._taken_over = False
 
     def send(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved) -> str:
-        """Send what the server has not yet; the upload's name.
+        """Send the bytes that the server lacks; returns the upload's name.
 
         Raises:
-            AugmentError: the server does not take it, or cannot be reached.
+            AugmentError: the server refuses the upload, or cannot be reached.
         """
         arrived = -1
 
         def attempt(patience: Patience) -> resources_pb2.Upload:
             nonlocal arrived
             there = self._begin(stub, deadline)
-            if there.received_bytes > arrived:  # a connection on which nothing ever arrives is given up
+            if there.received_bytes > arrived:  # without any progress the attempts end
                 patience.heard()
                 arrived = there.received_bytes
             if self._taken_over:
@@ -71,7 +71,7 @@ class Upload:
                 self._taken_over = failure_of(error).reason == "UPLOAD_TAKEN_OVER"
                 raise
 
-        # an upload of which nothing had come may have had to make place for others: begin anew
+        # the server may have removed an idle upload to make room for others: start again
         done = self._connection.persist(attempt, deadline, self._path, passing=("NOT_FOUND",))
         if done.state != resources_pb2.Upload.STATE_COMPLETE:
             raise InputError(self._path, "was cut short while it was being sent; try again when it is whole")
@@ -79,14 +79,14 @@ class Upload:
         return done.name
 
     def _begin(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline) -> resources_pb2.Upload:
-        """Announce the file, or find what has arrived of it: with its digest that is one question."""
+        """Announce the file; the server recognises its digest and returns how much has arrived."""
         metadata, timeout = self._connection.metadata, deadline.left_s(CALL_S)
         return stub.StartUpload(self._start, timeout=timeout, metadata=metadata).upload
 
     def _watched(
         self, there: resources_pb2.Upload, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved
     ) -> resources_pb2.Upload:
-        """The upload when it is complete, or nobody goes on with it: somebody else sends the same file."""
+        """Wait while another client sends the same file, until the upload is complete or makes no progress."""
         since = time.monotonic()
         while there.state != resources_pb2.Upload.STATE_COMPLETE and time.monotonic() - since < _STANDSTILL_S:
             moved(there.received_bytes, self._size)
@@ -99,7 +99,7 @@ class Upload:
     def _rest(
         self, there: resources_pb2.Upload, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved
     ) -> resources_pb2.Upload:
-        """Send the bytes that are not there. gRPC takes them in a thread of its own, ``moved`` is called in ours."""
+        """Send the missing bytes. gRPC reads them in its own thread; ``moved`` is called in this one."""
         metadata = self._connection.metadata
         call = stub.UploadTrace.future(self._requests(there), timeout=deadline.left_s(), metadata=metadata)
         try:
@@ -111,7 +111,7 @@ class Upload:
         return call.result().upload
 
     def _requests(self, there: resources_pb2.Upload) -> Iterator[service_pb2.UploadTraceRequest]:
-        """With a file of its own: a call that was cut may still be reading while the next one does."""
+        """The requests of one call. It opens the file anew, because an interrupted call may still be reading."""
         at = there.received_bytes
         resume = service_pb2.ResumeUpload(name=there.name, offset=at)
         yield service_pb2.UploadTraceRequest(resume=resume, finish=at == self._size)
@@ -124,7 +124,7 @@ class Upload:
 
 
 def _digest(path: str) -> tuple[str, int]:
-    """SHA-256 of what is in the file, in hexadecimal, and its size."""
+    """The SHA-256 of the file's content, in hexadecimal, and its size."""
     hashed, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -134,7 +134,7 @@ def _digest(path: str) -> tuple[str, int]:
 
 
 def _ended(call: Any) -> bool:
-    """Whether the call has ended, in whatever way; waits a moment for it."""
+    """Whether the call has ended, with or without success; waits a moment for it."""
     try:
         call.exception(timeout=_TOLD_EVERY_S)
     except grpc.FutureTimeoutError:
@@ -145,7 +145,7 @@ def _ended(call: Any) -> bool:
 
 
 class Download:
-    """One artifact on its way into a file, which appears when it is whole and what the server says it is."""
+    """Receives one artifact into a file, which appears once it is complete and has the announced digest."""
 
     def __init__(self, artifact: resources_pb2.Artifact, target: Path, connection: Connection) -> None:
         self._artifact, self.target, self._connection = artifact, target, connection
@@ -153,20 +153,20 @@ class Download:
     def receive(
         self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, source: str | None, moved: Moved
     ) -> None:
-        """Fetch it; ``source`` is the input, if it has one, which must not be overwritten.
+        """Write the artifact to its file, but never over ``source``, the input.
 
         Raises:
             OutputError: the file cannot be written.
-            ServiceError: it cannot be fetched, or is not what was announced.
+            ServiceError: the artifact cannot be fetched, or differs from what was announced.
         """
         with replacing(self.target, source) as file:
             self._fill(file, stub, deadline, moved)
 
     def content(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline) -> bytes:
-        """Fetch it, into memory: a small one.
+        """The content of a small artifact.
 
         Raises:
-            ServiceError: as of :meth:`receive`.
+            ServiceError: as in :meth:`receive`.
         """
         file = io.BytesIO()
         self._fill(file, stub, deadline, lambda _done, _of: None)
@@ -189,12 +189,12 @@ class Download:
 
         self._connection.persist(
             attempt, deadline, str(self.target), passing=("UNREAD",)
-        )  # this process may have slept
+        )  # the process may have been suspended
         if file.tell() != wanted.size_bytes or hashed.hexdigest() != wanted.sha256:
             what = f"{self._connection.address}: {wanted.file_name} did not arrive as it was announced; try again"
             raise ServiceError(what, "DATA_LOSS", "")
 
 
 def sent_name(path: str) -> str:
-    """The file's name as text that any program can read, and shows as it is."""
+    """The file's name without characters that a server refuses."""
     return _UNSEEN.sub("_", os.fsencode(os.path.basename(path)).decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""The traces of a whole job: what they, and what is made of them, are called there and here."""
+"""The names of a whole job's traces and artifacts on the server, and their paths here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from augment.client.transfers import Moved, sent_name
 from augment.errors import ServiceError
 from augment.writers.files import stem
 
-AT_ONCE = 8  #: traces that are sent, or artifacts that are fetched
+AT_ONCE = 8  #: traces sent, or artifacts fetched, in parallel
 _TOLD_EVERY_S = 0.1
-#: the base names of files about a whole job
+#: base names of files of a whole job
 _OF_JOB = re.compile(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
 
 Item = TypeVar("Item")
@@ -23,12 +23,12 @@ Answer = TypeVar("Answer")
 
 
 class Names:
-    """Names there, which any program can read and show, and here.
+    """Maps names on the server, free of refused characters, to local paths.
 
     Args:
-        traces: the paths of the traces by their names below the folder of the job, with ``/``.
-        out: the folder to write into.
-        address: of the server, for errors.
+        traces: the paths of the traces by their names relative to the job's folder, with ``/``.
+        out: the output folder.
+        address: the server's address, for errors.
         title: the name of the folder.
     """
 
@@ -36,7 +36,7 @@ class Names:
         self._out, self._address = out, address
         self.title = _sent(title)
         self.there = {name: _sent(name) for name in traces}
-        self._outputs: dict[tuple[str, str], str] = {}  # traces, by the folder and the stem of their outputs there
+        self._outputs: dict[tuple[str, str], str] = {}  # traces by folder and STEM of their outputs on the server
         self._folders = {"": out}
         for name, there in self.there.items():
             folder, _, base = there.rpartition("/")
@@ -48,10 +48,10 @@ class Names:
                 self._folders[at] = here
 
     def place(self, file_name: str) -> tuple[str | None, Path]:
-        """The trace that an artifact is made of, None if it is about the job; and its path here.
+        """The trace that an artifact belongs to (None: the job), and its local path.
 
         Raises:
-            ServiceError: the server means another file, perhaps outside of the folder.
+            ServiceError: the artifact belongs to no trace of the job, or lies outside of the folder.
         """
         folder, slash, base = file_name.rpartition("/")
         known = folder in self._folders and bool(folder) == bool(slash) and "\\" not in base
@@ -73,15 +73,15 @@ def _sent(name: str) -> str:
 def all_of(
     items: Sequence[Item], sizes: Sequence[int], work: Callable[[Item, Moved], Answer], output: Moved
 ) -> list[Answer]:
-    """What ``work`` gives of each of ``items``, several at once.
+    """The results of ``work`` for all ``items``, several in parallel.
 
     Args:
-        sizes: bytes of the items.
-        work: called in threads, with an item and what it shall call when bytes have moved.
-        told: called in this thread with how many bytes of all have moved, and of how many.
+        sizes: the sizes of the items, bytes.
+        work: called in threads with an item and a callback for its progress in bytes.
+        output: called in this thread with the bytes transferred of all items, and their total.
 
     Raises:
-        Exception: the first that ``work`` raises; the rest is broken off, as on an interrupt.
+        Exception: the first that ``work`` raises; it ends the other items, as an interrupt does.
     """
     moved = [0] * len(items)
     ended = threading.Event()
@@ -105,10 +105,10 @@ def all_of(
                 future.result()
             output(sum(moved), sum(sizes))
     finally:
-        ended.set()  # if some still run, they end when next something moves, or the connection is closed
+        ended.set()  # running ones end at their next progress, or when the connection is closed
         threads.shutdown(wait=False, cancel_futures=True)
     return [future.result() for future in futures]
 
 
 class _Ended(Exception):
-    """Another one has failed."""
+    """Another item has failed."""

@@ -28,7 +28,7 @@ COMMANDS: tuple[click.Command, ...] = (
 
 
 class _InOrder(click.Group):
-    """A group that lists commands in order of registration, the most used first."""
+    """A group that lists its commands in order of registration, the most used first."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names of the commands."""

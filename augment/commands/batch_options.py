@@ -53,7 +53,7 @@ class Batch:
         return made
 
     def threads_for_each(self, inputs: int) -> int:
-        """The threads for each of so many inputs: the processes of this machine share them."""
+        """The number of threads for each of the inputs; the processes of this machine share the CPUs."""
         if self.scheduler:
             return max(self.threads, 1)
         processes = max(min(self.jobs or processors(), inputs), 1)
@@ -94,7 +94,7 @@ def batch_options(function: Function) -> Function:
             type=click.IntRange(min=0),
             default=0,
             metavar="N",
-            help="CPUs to use in all, shared by the processes of --jobs; 0, the default: all, but 4 for a file.",
+            help="Total CPUs, shared by the processes of --jobs; 0, the default: all CPUs, but at most 4 per file.",
         ),
         click.option(
             "--jobs",
@@ -127,7 +127,7 @@ ranks_option = click.option("--ranks", callback=_ranks, metavar="0,8,16-23", hel
 trust_option = click.option(
     "--trust-clocks",
     is_flag=True,
-    help="The hosts' clocks are synchronised (to about 1 ms): compare ranks that no collective joins.",
+    help="Trust the hosts' clocks (to about 1 ms), and so compare ranks that share no collective.",
 )
 
 

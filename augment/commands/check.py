@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from augment.commands.terminal import Bar
     from augment.comparison.gate import Limits, Line
 
-UNCERTAIN = 4  #: the exit code where no figure fails for certain, and some may
+UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
 
 
 @click.command(
@@ -82,7 +82,7 @@ def command(
 ) -> int:
     """Exit with 1 if TEST is worse than the baseline by more than the noise and more than the limit.
 
-    TEST is a trace, a folder of ranks, or metrics, like the baseline. The gate covers the step time and the peak of
+    TEST is a trace, a folder of ranks, or metrics, like the baseline. The gate covers the step time and the peak
     memory, and more on request. Each gets a line with the confidence interval of its change, from the variation of the
     steps; other figures get one if they explain the change. If an interval is too wide to decide, the exit code is 4,
     and the line says how many more steps are needed. If nothing is worse, it is 0.
@@ -142,17 +142,15 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
     lines = gate.check(before, after, limits)
     if control.in_steps != changed.in_steps:
         whole, steps = (baseline, test) if changed.in_steps else (test, baseline)
-        notes.append(
-            f"{whole} has no steps: its whole recording is held against a step of {steps}, which tells nothing"
-        )
-        lines = gate.cannot_tell(lines, "a step is held against a whole recording")
+        notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
+        lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
     return lines, (label_of(baseline), label_of(test)), notes
 
 
 def _against_runs(
     store: str, labels: dict[str, str], test: str, region: str | None, limits: Limits, shown: Bar
 ) -> _Outcome:
-    """Compare a run with those of a history that have the labels, and ran on as many such devices."""
+    """Compare a run with the runs of a history that have the labels, the same device and the same number of ranks."""
     from augment.commands.history import change_text
     from augment.commands.runs import label_of, recording_of, run_of
     from augment.history import Store, gate

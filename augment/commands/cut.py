@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from augment.batch.cutting import Choice
 
-    Outcome = tuple[list[Path], str]  #: the files written, and what to say
+    Outcome = tuple[list[Path], str]  #: the files written, and a message
 
 
 @click.command("cut", short_help="Make a smaller trace: some steps, a period, some ranks, without some categories.")
@@ -63,12 +63,12 @@ def command(
 ) -> int:
     """Write a part of the trace INPUT to OUT, small enough for a browser.
 
-    Slices are kept whole, arrows if both their ends are kept, and everything that is no event, such as names of
-    threads. Chrome JSON keeps its own bytes: only events are taken out. OUT in Perfetto's format can be made of any
-    input. OUT says that it was cut; diagnostics and the diagnosis repeat it. If INPUT is a folder, each trace in it is
-    cut alike, into the folder OUT. Of a timeline of a job, --ranks keeps some. A file into which another tool merged
-    the traces of several ranks is parted with --part, if it tells them: by an arg rank, or by process ids such as
-    [TP3] 42. The paths are printed on stdout.
+    Slices are kept whole, and arrows if both their ends are kept. Metadata, such as names of threads, is always kept.
+    If INPUT and OUT are Chrome JSON, the remaining events keep their bytes. OUT in Perfetto's format can be made from
+    any input. OUT says that it was cut; diagnostics and the diagnosis repeat it. If INPUT is a folder, each trace in it
+    is cut in the same way, into the folder OUT. --ranks also chooses ranks of a job's timeline. --part splits a file
+    into which another tool merged several ranks, if it tells them by an arg rank or by process ids such as [TP3] 42.
+    The paths are printed on stdout.
     """
     import os
     from pathlib import Path

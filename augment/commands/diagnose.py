@@ -1,4 +1,4 @@
-"""``augment diagnose``: the quick health check: what is wrong with a run, and what would it save to change it?"""
+"""``augment diagnose``: a quick health check: what is wrong with a run, and how much would a fix save?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
 
 
 def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:
-    """The reports on all that can be read, and why files cannot that the user named."""
+    """The reports on all readable files, and the errors of unreadable files that the user named."""
     from augment.commands.terminal import bar
     from augment.errors import AugmentError
     from augment.report.health import report_on
@@ -78,7 +78,7 @@ def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Augm
 
 
 def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Report], list[AugmentError]]:
-    """The same, by a server, folder by folder; metrics are judged here. Before that the reports on jobs."""
+    """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
     from augment.errors import InputError
     from augment.sidecars import is_sidecar
 
@@ -92,7 +92,7 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
     for folder, traces in folders.items():
         try:
             diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces))
-        except InputError as error:  # of the only trace
+        except InputError as error:  # raised for a single trace
             failures += [error] if any(traces.values()) else []
             continue
         jobs += [report for report in diagnosis.reports if report["input"] not in traces]
@@ -102,7 +102,7 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
 
 
 def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
-    """What a server says of the traces of a folder."""
+    """The diagnosis of a folder's traces by a server."""
     from augment.batch.remote import progress_text
     from augment.commands.terminal import bar
 
@@ -113,7 +113,7 @@ def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:
-    """The paths that ``inputs`` stand for, each with whether the user named that very file; and what is no input."""
+    """The files that ``inputs`` stand for, each with whether the user named it explicitly; and errors of inputs."""
     from augment.batch.inputs import plan
     from augment.errors import AugmentError
     from augment.sidecars import is_sidecar
@@ -121,7 +121,7 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
     def holds_metrics(name: str) -> bool:
         try:
             return is_sidecar(name)
-        except AugmentError:  # a folder, a glob, or nothing: told below
+        except AugmentError:  # a folder, a glob, or missing: handled below
             return False
 
     metrics = [(name, [name] if holds_metrics(name) else _written(name)) for name in inputs]

@@ -125,7 +125,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The sum of the parts of each operator, whatever its kernels on either side."""
+    """The sum of the parts of each operator over all its kernels."""
     sums: dict[str, list[int]] = {}
     for row in rows:
         if row["operator"]:
@@ -149,7 +149,7 @@ def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
 
 
 def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The time that each kind of work owned; nothing for a recording of the host alone."""
+    """The exclusive time of each kind of work; prints nothing for a recording of the host alone."""
     if not any(row["control_count"] or row["test_count"] for row in rows):
         return
     scale = _scale(rows)
@@ -171,7 +171,7 @@ def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
 
 
 def _efficiency(outcome: dict[str, Any], of: str) -> None:
-    """MFU and what computation went into, or why that is not known."""
+    """The MFU and where the rest of the time went, or why the MFU is unknown."""
     if reason := outcome.get("reason"):
         emit(reason)
     else:

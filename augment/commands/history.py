@@ -31,13 +31,13 @@ def command() -> None:
 @click.argument("sources", nargs=-1, required=True, metavar="DIR|METRICS.json|TRACE…")
 @_STORE
 @labels_option("A label of the run, such as branch=main or commit=1a2b3c; repeatable.")
-@click.option("--time", "when", metavar="ISO", help="When it was recorded.  [default: as the trace tells, or now]")
+@click.option("--time", "when", metavar="ISO", help="Time of the recording.  [default: the trace's own, or now]")
 @debug
 def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str | None) -> None:
     """Add each source as a run: a folder of all ranks' metrics (or traces), or one file.
 
-    A run is called after its labels run or commit, else after its folder or file. Its GPU becomes the label device. A
-    run that is added again, with the same labels, replaces itself.
+    A run is named after its label run or commit, else after its folder or file. Its GPU becomes the label device. A run
+    that is added again with the same labels replaces the earlier one.
     """
     from augment.commands.runs import label_of, recording_of, run_of
     from augment.commands.terminal import bar, emit
@@ -84,7 +84,7 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
 def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
     """Show FIGURE (by default step_ns) of each run, and the runs where its level changed.
 
-    The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are apart.
+    The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are kept apart.
     """
     from augment.commands.terminal import emit
     from augment.history import Store

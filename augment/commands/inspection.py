@@ -25,7 +25,7 @@ SAMPLE = 256  #: events whose args are examined
 _LAYERS = {"GzipText": "gzip", "ZstdText": "zstd"}
 _LAUNCHING = ("Launch", "Memcpy", "Memset")  #: in names of calls that launch work on a device
 
-#: prefixes of the runtime's calls → vendor; then other hints
+#: prefix of a runtime call → vendor; other hints follow
 _RUNTIMES = (("hip", "AMD (HIP)"), ("cu", "NVIDIA (CUDA)"), ("ur", "Intel (XPU)"), ("ze", "Intel (XPU)"))
 _FOREIGN = {
     "async_npu": "Ascend",
@@ -165,7 +165,7 @@ def _any(trace: Trace, category: Category) -> bool:
 
 
 def _launches(trace: Trace) -> Report:
-    """How many pieces of GPU work have a launch, and how many launches have GPU work."""
+    """The number of pieces of GPU work with a launch, and of launches with GPU work."""
     work = gpu_work(trace)
     events = trace.events
     linked = int((work.launch != NO_ROW).sum())

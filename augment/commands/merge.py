@@ -33,7 +33,7 @@ _SUFFIXES = (".pftrace", ".tar")
 @requesting()
 @trust_option
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
-@click.option("--all", "everything", is_flag=True, help="Include everything, even if no browser can open the file.")
+@click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
 @click.option("--quiet", is_flag=True, help="Print only the path written, and errors.")
 @debug
 def command(
@@ -48,10 +48,10 @@ def command(
 ) -> int:
     """Write one timeline of all ranks of a job, given as a folder DIR, files or globs.
 
-    Each rank is a group of tracks, in order, with everything that augment adds to it. A first group has the job as a
-    whole: its critical path, who is late, how many ranks wait. Clocks are aligned by the collectives that the ranks
-    share, and arrows link the kernels of each collective. What does not fit into a browser is left out, first steps,
-    then ranks; a message says so. The path written is printed on stdout.
+    Each rank is a group of tracks, in order, with all tracks that augment adds. The first group shows the job as a
+    whole: its critical path, the late ranks, and the number of waiting ranks. Clocks are aligned by the collectives
+    that the ranks share, and arrows link the kernels of each collective. If the timeline is too large for a browser,
+    steps and then ranks are left out; a message says so. The path written is printed on stdout.
     """
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job

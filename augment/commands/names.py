@@ -1,4 +1,4 @@
-"""Names as people type them: beginnings of names, and names of file types."""
+"""Abbreviated names on the command line: prefixes of names, and names of file types."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from augment.errors import unabridged
 
 
 def complete_analysis(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names of analyses that begin so, after those that are listed already (``--only steps,…``)."""
+    """Complete the last of a comma-separated list of names of analyses (``--only steps,…``)."""
     from augment.analyses import ANALYSES
 
     return _completed(incomplete, [analysis.NAME for analysis in ANALYSES])
 
 
 def complete_format(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names of writers that begin so, after those that are listed already."""
+    """Complete the last of a comma-separated list of names of writers."""
     from augment.writers import WRITERS
 
     return _completed(incomplete, [writer.NAME for writer in WRITERS])
@@ -29,8 +29,8 @@ def _completed(incomplete: str, known: list[str]) -> list[str]:
 
 
 def analyses_of(names: Iterable[str], known: Collection[str] | None = None) -> tuple[str, ...]:
-    """The names of analyses, where the beginning of exactly one stands for it; a line on stderr says so. Others stay as
-    they are: whoever uses them says what is wrong."""
+    """Replace each unique prefix of an analysis's name by the name, and report that on stderr. Other names stay
+    unchanged, so that their use raises the error."""
     from augment.commands.terminal import complain
 
     names = tuple(names)
@@ -43,7 +43,7 @@ def analyses_of(names: Iterable[str], known: Collection[str] | None = None) -> t
     full = tuple(unabridged(name, known) for name in names)
     for name, whole in zip(names, full, strict=True):
         if name != whole:
-            complain(f"{name}: did you mean {whole}? It is taken as that")
+            complain(f"{name}: taken as {whole}")
     return tuple(dict.fromkeys(full))
 
 
@@ -51,7 +51,7 @@ def formats_of(names: Iterable[str]) -> tuple[str, ...]:
     """The names of writers, each once.
 
     Raises:
-        UsageError: one stands for none.
+        UsageError: a name matches no writer.
     """
     names = tuple(names)
     if not names:

@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
     "moments",
     metavar="A[-B]",
     callback=moment,
-    help="Frame this moment or period, ms since the first event, as diagnose and the report tell it.",
+    help="Zoom to this moment or period, ms since the first event, as in diagnose and the report.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @click.option(
@@ -58,8 +58,8 @@ def command(
 
     A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The UI is
     https://ui.perfetto.dev; the trace itself goes only from this command to the browser. The command serves it on
-    127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if nobody fetches it; Ctrl-C ends
-    it sooner. The link is printed on stdout.
+    127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if it is never fetched. Ctrl-C
+    ends the command. The link is printed on stdout.
     """
     import tempfile
 

@@ -71,7 +71,7 @@ _PERIOD = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?)\s*)?")
 
 
 def period(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
-    """The numbers in ``120-180``, ms."""
+    """The begin and end in ``120-180``, ms."""
     if value is None:
         return None
     match = _PERIOD.fullmatch(value)
@@ -81,7 +81,7 @@ def period(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 def moment(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
-    """The numbers in ``120-180``, or twice that in ``120``, ms."""
+    """The begin and end in ``120-180``, ms; for a moment, such as ``120``, both are equal."""
     if value is None:
         return None
     match = _PERIOD.fullmatch(value)
@@ -90,7 +90,9 @@ def moment(_context: click.Context, _parameter: click.Parameter, value: str | No
     return float(match[1]), float(match[2] or match[1])
 
 
-MOST_THREADS = 4  #: for a file unless told: the longest chain of facts takes as long with more, which need more memory
+MOST_THREADS = (
+    4  #: default per file: more threads need more memory, and cannot shorten the longest chain of derived facts
+)
 
 
 def processors() -> int:
@@ -109,7 +111,7 @@ def sizes(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
-    """The options that make a :class:`Request`, which the command gets as its argument ``request``.
+    """Adds the options that make a :class:`Request`; the command gets it as the argument ``request``.
 
     Args:
         formats: whether the command writes traces and so supports ``--to``.
@@ -137,14 +139,14 @@ _TABLES = click.option(
     "--tables",
     metavar="FILE",
     multiple=True,
-    help="Your own rules for kernels, TOML; before those that come with augment. May be given again.",
+    help="A TOML file with your own rules for kernels, which precede the built-in rules; repeatable.",
 )
 _PEAKS = click.option(
     "--peak",
     "peaks",
     metavar="[DEVICE:]NAME=VALUE",
     multiple=True,
-    help="What the device (whose name has DEVICE) can do: bf16=989.4 in 10^12 operations a second, memory_gbps=3350; "
+    help="The peak of devices with DEVICE in their names: bf16=989.4 in 10^12 operations per second, memory_gbps=3350; "
     "repeatable.",
 )
 
@@ -158,17 +160,17 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
     click.option(
         "--memory-timeline",
         metavar="FILE",
-        help="The *.raw.json.gz of export_memory_timeline for the trace; {rank} as above.",
+        help="The trace's memory timeline, a *.raw.json.gz of export_memory_timeline; {rank} as above.",
     ),
     click.option(
         "--graph-capture",
         metavar="FILE",
-        help="A trace of the capture of the trace's CUDA graphs, whose operators have shapes; {rank} as above.",
+        help="A trace of the capture of the CUDA graphs, with shapes of operators; {rank} as above.",
     ),
     click.option(
         "--execution-trace",
         metavar="FILE",
-        help="The ExecutionTraceObserver's file for the trace; for several, write {rank} in place of the rank.",
+        help="The trace's file of ExecutionTraceObserver; for several traces, {rank} stands for the rank.",
     ),
     _PEAKS,
     _TABLES,

@@ -55,7 +55,7 @@ def partly_overlapping(trace: Trace) -> int:
 
 
 def _dropped(ts: Int64s, end: Int64s) -> int:
-    """The same for one thread, ascending ``ts``."""
+    """The number of dropped slices of one thread, whose ``ts`` ascend."""
     order = np.lexsort((-end, ts))
     ts, end = ts[order], end[order]
     if _nested(ts, end):
@@ -101,7 +101,7 @@ def _of_json(trace: Trace) -> Iterator[tuple[str, int, str]]:
     if last // 1000 >= _EXACT_US:
         step = int(np.spacing(last / 1000) * 1000)
         broken = int((in_file % 1000 != 0).sum())
-        yield "epoch_times", broken, f"times count from 1970 with fractions of a microsecond: rounded to {step} ns"
+        yield "epoch_times", broken, f"times since 1970 have fractions of a microsecond: rounded to {step} ns"
     ids = [number for track in trace.tracks for number in (track.pid, track.tid) if isinstance(number, int)]
     yield "ids_out_of_range", sum(not 0 <= id_ <= _MAX_ID for id_ in ids), "pids or tids do not fit 32 bits: become 0"
     yield "text_pids", sum(isinstance(track.pid, str) for track in trace.tracks), "tracks have a text as pid: numbered"

@@ -28,7 +28,7 @@ NULL = "NULL"
     "--engine",
     envvar="AUGMENT_ENGINE",
     metavar="PATH",
-    help="A native trace_processor_shell, for large traces; else $AUGMENT_ENGINE, else the one of the extra [query].",
+    help="A native trace_processor_shell, for large traces.  [default: $AUGMENT_ENGINE, else of the extra [query]]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array with an object per row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: NULL is an empty field, an empty text is quoted.")

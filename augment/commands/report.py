@@ -42,7 +42,7 @@ def command(
     """Write one self-contained HTML page: verdict, findings, charts and tables; it opens from an e-mail, offline.
 
     The page is made from metrics: those in METRICS.json, of a job in a folder that augment run wrote, or of a
-    comparison. A trace, or a folder of traces, is analysed first; with --server there.
+    comparison. A trace, or a folder of traces, is analysed first; with --server, the server does that.
     """
     import tempfile
 

@@ -41,7 +41,7 @@ _SEAMLESS = (
     "--parallelism",
     metavar="tp=N,…",
     callback=sizes,
-    help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp), if they are not to be recognised.",
+    help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp).  [default: recognised from the traces]",
 )
 @trust_option
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
@@ -136,7 +136,7 @@ class _Run:
         return run(self._plan.inputs, self._settings, self._manner, watch)
 
     def _conclude(self, shown: Bar) -> None:
-        """Run the stages of whole jobs; a share has too few ranks for them."""
+        """Run the stages of whole jobs; a share (--shard) does not have all ranks, so it runs none."""
         if self._manner.shard:
             return
         from augment.batch.stages import conclude

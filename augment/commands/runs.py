@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def traces_of(path: str, shown: Bar) -> list[Trace]:
-    """The trace at ``path``, or those in the folder ``path``; other files in it are passed over.
+    """The trace at ``path``, or the traces in the folder ``path``; other files in it are passed over.
 
     Raises:
         InputError: there is no trace.
@@ -62,7 +62,7 @@ def _files(path: str) -> Iterator[tuple[str, bool]]:
 
 
 def files_of(path: str) -> list[str]:
-    """The files that may be the traces of a run: ``path``, or those in the folder ``path``.
+    """The files that may be traces of a run: ``path`` itself, or the files in the folder ``path``.
 
     Raises:
         InputError: there is none.
@@ -72,7 +72,7 @@ def files_of(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Recording:
-    """The figures of each step of a run, the regions in its traces, and of each rank ``source`` of its sidecar."""
+    """The figures of each step of a run, the regions in its traces, and each rank's ``source`` from its sidecar."""
 
     samples: Samples
     regions: Regions
@@ -81,10 +81,10 @@ class Recording:
 
 
 def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
-    """The run at ``path``, from the metrics there if there are any, else from the traces.
+    """The run at ``path``, from its metrics if there are any, else from its traces.
 
     Raises:
-        InputError: there is nothing, or nothing to compare.
+        InputError: there is no file, or none with anything to compare.
     """
     from augment.analyses import step_figures
     from augment.comparison.baseline import samples_of_sidecar
@@ -127,13 +127,13 @@ def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
 
 
 def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: int | None = None) -> Run:
-    """The run of a history: with the device as a label; called after its commit if that is a label.
+    """The run as a history stores it: with the device as a label, and named after its label run or commit.
 
     Args:
         recording: its figures.
-        name: what it is called otherwise.
+        name: the name without such a label.
         labels: given by the user.
-        time_ns: when it was recorded; by default as the trace tells, or now.
+        time_ns: the time of the recording; by default the trace's own, or now.
     """
     import time
 
@@ -154,4 +154,4 @@ def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: 
     )
 
 
-_SINCE_2015_NS = 1_420_070_400 * 10**9  #: clocks of older traces begin with the machine
+_SINCE_2015_NS = 1_420_070_400 * 10**9  #: clocks of older traces count from the boot of the machine

@@ -14,7 +14,7 @@ _SERVICE = "augment_server.main"
 
 
 class _Served(click.Command):
-    """The service's command; until it is loaded only its name and summary are known."""
+    """Stands in for the service's command, which is loaded only when it is used."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

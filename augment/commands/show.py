@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from augment.sidecars import Sidecar
 
 ROWS = 20  #: rows of a table by default
-TABLES = 5  #: so many tables without names
-#: the tables that matter, in this order
+TABLES = 5  #: number of tables shown if no names are given
+#: the main tables, in this order
 MAIN = (
     "diagnosis",
     "temporal_breakdown",
@@ -54,9 +54,9 @@ def command(
 ) -> None:
     """Show metrics as tables, from a metrics file or from a trace, which is then analysed.
 
-    Without names: the verdict, and the five tables that matter most. The beginning of a name will do. Nothing is
-    written, but with --parquet, which also takes a folder of metrics: one file for each analysis, in which the columns
-    run, trace and rank tell where a row is from.
+    Without names, the verdict and the five main tables are shown. A unique prefix of a name suffices. Only --parquet
+    writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
+    the source of each row.
     """
     from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in, told_by_job
 
@@ -91,7 +91,7 @@ def command(
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
-    if it has none of these, as that of a job. Of the diagnosis only what was found is shown."""
+    if it has none of these, like that of a job. The diagnosis is reduced to its findings."""
     analyses = dict(sidecar["analyses"])
     if "diagnosis" in analyses:
         columns = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")

@@ -7,11 +7,11 @@ from typing import Any
 
 from augment.report.units import counted
 
-_DEVICES = 4  #: that are shown at most
-_OPERATORS = 3  #: that are named of a part
-_LONGEST = 40  #: that an operator's name is shown
-_LEAST = 0.0005  #: of the steps: smaller parts are left out
-#: which bound operators have that a part's time comes from, and the column that tells how much of it
+_DEVICES = 4  #: maximum number of devices shown
+_OPERATORS = 3  #: maximum number of operators named for a part
+_LONGEST = 40  #: maximum characters of an operator's name
+_LEAST = 0.0005  #: share of the step time; smaller parts are left out
+#: for a part: the bound of the operators that cause it, and the column with the time they contribute
 _CAUSES = {
     "below peak": ("compute", "lost_ns"),
     "memory-bound": ("memory", "time_ns"),

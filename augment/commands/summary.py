@@ -43,7 +43,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _grouped(results: Sequence[Result]) -> list[str]:
-    """The messages of files; those of one reason as one, with the first of its files."""
+    """One message per reason, with the number of its files and the first of them."""
     by_reason: dict[str, list[str]] = {}
     for result in results:
         by_reason.setdefault(result.message.removeprefix(f"{result.path}: "), []).append(result.path)
@@ -91,7 +91,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
 
 
 def verdicts(concluded: Sequence[tuple[Job, Sequence[str]]]) -> Iterator[str]:
-    """What is said of each job."""
+    """The sentences about each job."""
     names = _names_of_jobs([job for job, _ in concluded])
     for (_, sentences), name in zip(concluded[:SHOWN], names, strict=False):
         if len(concluded) > 1:
@@ -118,7 +118,7 @@ def _one(result: Result) -> Iterator[str]:
         yield f"  {diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})"
 
 
-#: what records what, as reasons of skipped analyses and rules without data name it
+#: missing data as it appears in reasons of skipped analyses and rules, and the option that records it
 _RECORDED_BY = (
     ("record_shapes=True", "shapes of operators"),
     ("profile_memory=True", "memory"),
@@ -128,8 +128,8 @@ _RECORDED_BY = (
 
 
 def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
-    """One line: what the profiler did not record, and the options that record it. Nothing about files that may be
-    given beside a trace, or about work that the run does not do."""
+    """One line: what the profiler did not record, and the options that record it. It leaves out files that can be
+    given in addition to a trace, and kinds of work that the run does not contain."""
     analyses = sidecar["analyses"]
     reasons = [analysis["reason"] for analysis in analyses.values() if analysis["status"] == "skipped"]
     rows = analyses.get("diagnosis", {}).get("rows", [])

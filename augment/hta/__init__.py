@@ -1,11 +1,11 @@
-"""HTA's API on this library's figures: change the import, and a notebook runs on.
+"""HTA's API on top of this library's analyses: to move a notebook over, change only its import.
 
     from augment.hta import TraceAnalysis  # was: from hta.trace_analysis import TraceAnalysis
 
-Names, arguments, defaults, frames and columns are HTA's, times in microseconds; the figures are those of our analyses.
-``docs/hta.md`` lists where they differ and why. Only shapes are made here: no figure is computed that an analysis or a
-derived fact has. pandas (``pip install 'kineto-augment[hta]'``) is loaded by the first frame, networkx by the first
-critical path, and plotly (``[plots]``) by the first plot: without it, ``visualize=True`` warns and draws nothing.
+Names, arguments, defaults, frames and columns are HTA's, times are in microseconds. ``docs/hta.md`` lists where the
+figures differ from HTA's and why. This package only converts results to HTA's form; analyses and derived facts compute
+the figures. The first frame loads pandas (``pip install 'kineto-augment[hta]'``), the first critical path networkx, and
+the first plot plotly (``[plots]``). Without plotly, ``visualize=True`` warns and draws nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What needs networkx, when it is first asked for (PEP 562)."""
+    """Import the names that need networkx on first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from augment.hta import cp_graph

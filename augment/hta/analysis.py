@@ -24,12 +24,12 @@ FULL_QUEUE = 1024
 
 
 class TraceAnalysis:
-    """HTA's questions to the traces of a job; times are us.
+    """HTA's analyses of the traces of a job; times are in us.
 
     Args:
-        trace_files: paths by rank, or paths whose traces tell their ranks; relative ones are of ``trace_dir``.
-        trace_dir: the folder whose traces are read without ``trace_files``.
-        include_last_profiler_step: whether to keep the last step, which HTA leaves out if there are two or more.
+        trace_files: paths by rank, or paths whose traces contain their ranks; relative to ``trace_dir``.
+        trace_dir: the folder of the traces; all of them are read if ``trace_files`` is not given.
+        include_last_profiler_step: whether to keep the last step. By default it is left out if there are two or more.
 
     Raises:
         InputError: there is no trace, or it cannot be read.
@@ -45,11 +45,11 @@ class TraceAnalysis:
         self.t.load_traces(include_last_profiler_step)
 
     def get_comm_comp_overlap(self, visualize: bool = True) -> pd.DataFrame:
-        """The share of each rank's communication during which it computes: ``comp_comm_overlap_pctg``."""
+        """The share of each rank's communication time that overlaps computation: ``comp_comm_overlap_pctg``."""
         return breakdowns.comm_comp_overlap(self.t, visualize)
 
     def get_profiler_steps(self) -> list[int]:
-        """The numbers of the steps that are looked at."""
+        """The numbers of the analysed steps."""
         return sorted({number for rank in self.t.get_ranks() for number in self.t.get_iterations(rank)})
 
     def get_potential_stragglers(
@@ -59,19 +59,19 @@ class TraceAnalysis:
         visualize: bool = False,
         straggler_identification_impl: Callable[..., pd.Series] | None = None,
     ) -> list[int]:
-        """The ranks that most often come late to the collectives of a step; the most often late first.
+        """The ranks that most often arrive last at the collectives of a step, most frequent first.
 
-        :func:`augment.stragglers.stragglers` has their scores and what they cost.
+        :func:`augment.stragglers.stragglers` returns their scores and costs.
 
         Args:
-            profiler_steps: the steps to look at; None means all.
+            profiler_steps: the steps to analyse; None means all.
             num_candidates: how many ranks to name.
             visualize: draw the scores.
             straggler_identification_impl: as in HTA: called with the frames of all ranks with columns ``rank`` and
                 ``idx``, the symbol table, ``num_candidates`` and ``visualize``; a Series of counts by rank.
 
         Raises:
-            UsageError: none of ``profiler_steps`` is there.
+            UsageError: the traces have none of ``profiler_steps``.
         """
         known, count = self.get_profiler_steps(), max(num_candidates, 1)
         chosen = known if profiler_steps is None else [step for step in profiler_steps if step in known]
@@ -89,7 +89,7 @@ class TraceAnalysis:
             plots.show(lambda px: px.bar(scores, x="rank", y="score", title="Potential Stragglers"))
         late_ranks = stragglers.potential_stragglers(self.t.events, chosen or None, count)
         if not late_ranks:
-            warnings.warn("no straggler: no collective that two of the ranks have", stacklevel=2)
+            warnings.warn("no stragglers: no collective is shared by two ranks", stacklevel=2)
         return late_ranks
 
     def get_gpu_kernel_breakdown(
@@ -104,9 +104,9 @@ class TraceAnalysis:
 
         Args:
             visualize: draw them.
-            duration_ratio: with more than ``num_kernels`` names, those are "others" whose sum, added to all greater
-                ones, is above this quantile of such sums.
-            num_kernels: beyond this a name is one of the "others".
+            duration_ratio: if there are more than ``num_kernels`` names, names whose cumulative sum (largest first) is
+                above this quantile of all cumulative sums become "others".
+            num_kernels: how many names are kept at most; the rest become "others".
             include_memory_kernels: whether copies and memsets count.
             image_renderer: plotly's.
         """
@@ -121,9 +121,9 @@ class TraceAnalysis:
         shorten_names: bool = True,
         shortern_names: bool | None = None,
     ) -> pd.DataFrame | None:
-        """The GPU work of ``rank`` in the order of time, with the innermost ``user_annotation`` of each.
+        """The GPU work of ``rank`` in order of time, each with its innermost ``user_annotation``.
 
-        ``shortern_names`` is the name of ``shorten_names`` before HTA 0.6.0; if it is given, it counts.
+        ``shortern_names`` is the name of ``shorten_names`` before HTA 0.6.0; if given, it takes precedence.
         """
         short = shorten_names if shortern_names is None else shortern_names
         return breakdowns.gpu_kernels_with_user_annotations(self.t, rank, expand_names, short)
@@ -139,15 +139,15 @@ class TraceAnalysis:
     ) -> pd.DataFrame | None:
         """The durations of annotations by name and rank; None without any.
 
-        As :meth:`get_gpu_kernel_breakdown`; what one of ``allowlist_patterns`` (regular expressions) is found in is
-        never one of the "others".
+        Arguments are those of :meth:`get_gpu_kernel_breakdown`. A name that matches one of ``allowlist_patterns``
+        (regular expressions, anywhere in the name) never becomes one of the "others".
         """
         return breakdowns.user_annotation_breakdown(
             self.t, use_gpu_annotation, visualize, duration_ratio, num_kernels, allowlist_patterns, image_renderer
         )
 
     def get_temporal_breakdown(self, visualize: bool = True) -> pd.DataFrame:
-        """How much of each rank's time its device computes, works otherwise, and is idle."""
+        """How long each rank's device computes, does other work, and is idle."""
         return breakdowns.temporal_breakdown(self.t, visualize)
 
     def get_idle_time_breakdown(
@@ -159,9 +159,9 @@ class TraceAnalysis:
         show_idle_interval_stats: bool = False,
         consecutive_kernel_delay: float = 30,
     ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-        """The idle time of each stream by category; the statistics of the gaps if they are asked for.
+        """The idle time of each stream by category and, on request, the statistics of the gaps.
 
-        ``consecutive_kernel_delay`` is in us, as it is in HTA, whose page says ns.
+        ``consecutive_kernel_delay`` is in us, as in HTA's code; HTA's documentation says ns.
         """
         return breakdowns.idle_time_breakdown(
             self.t, ranks, streams, visualize, visualize_pctg, show_idle_interval_stats, consecutive_kernel_delay
@@ -187,7 +187,7 @@ class TraceAnalysis:
     def get_aten_op_kernels_and_delay(
         self, ranks: Ranks = None, sort_by: Sequence[str] | None = None
     ) -> dict[int, pd.DataFrame]:
-        """What each operator of ATen launches, and after what delay; by rank."""
+        """The kernels that each ATen operator launches, and their launch delays; by rank."""
         return launches.aten_op_kernels_and_delay(self.t, ranks, sort_by)
 
     def get_cuda_kernel_launch_stats(
@@ -198,7 +198,7 @@ class TraceAnalysis:
         include_memory_events: bool = True,
         visualize: bool = True,
     ) -> dict[int, pd.DataFrame]:
-        """Every launch: how long the call and the work took, and how long the work waited; by rank."""
+        """The duration of each launch, the duration of its GPU work, and the delay between them; by rank."""
         return launches.cuda_kernel_launch_stats(
             self.t, ranks, runtime_cutoff, launch_delay_cutoff, include_memory_events, visualize
         )
@@ -209,7 +209,7 @@ class TraceAnalysis:
         ranks: Ranks = None,
         output_suffix: str = "_with_counters",
     ) -> dict[int, str]:
-        """Write each rank's trace with counters beside it; the files by rank."""
+        """Write each rank's trace with counters next to the original; returns the files by rank."""
         return counters.generate_trace_with_counters(self.t, time_series, ranks, output_suffix)
 
     def get_queue_length_summary(self, ranks: Ranks = None) -> pd.DataFrame | None:
@@ -219,7 +219,7 @@ class TraceAnalysis:
     def get_queue_length_summary_from_time_series(
         self, queue_length_dict: Mapping[int, pd.DataFrame]
     ) -> pd.DataFrame | None:
-        """The same of :meth:`get_queue_length_time_series`."""
+        """A summary of :meth:`get_queue_length_time_series`, weighted by time."""
         return counters.queue_length_summary(queue_length_dict)
 
     def get_queue_length_time_series(self, ranks: Ranks = None) -> dict[int, pd.DataFrame]:
@@ -243,27 +243,27 @@ class TraceAnalysis:
         return counters.memory_bw_time_series(self.t, ranks)
 
     def get_cupti_counter_data_with_operators(self, ranks: Ranks = None) -> list[pd.DataFrame]:
-        """The kernels' CUPTI counters with the operators around their launches; a frame for each rank that has some."""
+        """The kernels' CUPTI counters with the operators around their launches; a frame for each rank with counters."""
         return launches.cupti_counter_data_with_operators(self.t, ranks)
 
     def critical_path_analysis(
         self, rank: int, annotation: str, instance_id: Instance, data_load_events: Sequence[str] | None = None
     ) -> tuple[CPGraph, bool] | None:
-        """The critical path of an instance of an annotation, or of several; and whether there is one.
+        """The critical path within one or several instances of an annotation, and whether a path exists.
 
-        None, with a warning, if no name on the host contains ``annotation``.
+        The graph is None, with a warning, if no name on the host contains ``annotation``.
 
         Args:
             rank: the rank.
-            annotation: what the name contains; empty for the whole trace.
-            instance_id: which instance, from 0; the first and the last; None means 0.
-            data_load_events: not needed: data loaders are known by PyTorch's own annotation.
+            annotation: a part of the annotation's name; empty for the whole trace.
+            instance_id: the instance, counted from 0, or the first and the last instance; None means 0.
+            data_load_events: ignored: data loaders are recognised by PyTorch's own annotation.
 
         Raises:
             UsageError: there is no such rank, or no such instance of the annotation.
         """
         if data_load_events:
-            warnings.warn("data_load_events: data loaders are known by enumerate(DataLoader) alone", stacklevel=2)
+            warnings.warn("data_load_events is ignored: enumerate(DataLoader) marks data loaders", stacklevel=2)
         return critical_path.critical_path_analysis(self.t, rank, annotation, instance_id)
 
     def overlay_critical_path_analysis(
@@ -274,7 +274,7 @@ class TraceAnalysis:
         only_show_critical_events: bool = True,  # noqa: ARG002 - the source's events stay as they are
         show_all_edges: bool = False,
     ) -> str:
-        """Write a copy of the trace with the critical path on a track of its own; the file."""
+        """Write a copy of the trace with the critical path on a separate track; returns the file."""
         if show_all_edges:
             warnings.warn("show_all_edges: only the arrows of the path itself are drawn", stacklevel=2)
         return critical_path.overlay_critical_path_analysis(self.t, rank, critical_path_graph, output_dir)

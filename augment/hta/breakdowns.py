@@ -109,7 +109,7 @@ def _gap_statistics(gaps: Iterable[tuple[int, Any]]) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The statistics of what has one name, ns."""
+    """Statistics of the durations of one name, ns."""
 
     name: str
     count: int
@@ -128,7 +128,7 @@ class _Named:
 def gpu_kernel_breakdown(
     t: Trace, visualize: bool, duration_ratio: float, num_kernels: int, include_memory_kernels: bool, renderer: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The share of each combination of types, over all ranks; and of each rank the kernels of each type."""
+    """The share of each combination of kernel types over all ranks, and each rank's kernels by type."""
     types = _TYPES if include_memory_kernels else _TYPES[:2]
     times: dict[str, int] = {}
     records: list[tuple[Any, ...]] = []
@@ -191,8 +191,11 @@ def _figures(row: _Named) -> tuple[Any, ...]:
 
 
 def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[str], bool]) -> list[_Named]:
-    """HTA's choice of names, the rest together as "others": with more than ``most``, those beyond ``most`` and those
-    whose cumulative sum is above the ``ratio`` quantile of all cumulative sums, but for what to ``keep``."""
+    """Group the names that HTA does not show as "others".
+
+    If there are more than ``most`` names, "others" are the names beyond ``most`` and those whose cumulative sum is
+    above the ``ratio`` quantile of all cumulative sums. Names for which ``keep`` is true are never grouped.
+    """
     by_name: dict[str, list[_Named]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
@@ -207,7 +210,7 @@ def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[st
 
 
 def _pooled(name: str, rows: Sequence[_Named]) -> _Named:
-    """The statistics of all that ``rows`` describe together."""
+    """The combined statistics of all ``rows``."""
     if len(rows) == 1:
         first = rows[0]
         return _Named(name, first.count, first.sum, first.mean, first.min, first.max, first.std)

@@ -39,7 +39,7 @@ _ANALYSES = {
 
 
 def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:
-    """A frame for each rank that has a queue: a row for each change of a stream's, ``index`` that of its event."""
+    """A frame for each rank with queues: a row for each change of a stream's queue, ``index`` is the event's."""
     series = {}
     for rank in t.chosen(ranks):
         trace = t.of_rank(rank)
@@ -57,7 +57,7 @@ def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int,
 
 
 def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:
-    """A frame for each rank that copies: a row for each change of the bandwidth of a kind of copy."""
+    """A frame for each rank with copies: a row for each change of the bandwidth of a kind of copy."""
     series = {}
     for rank in t.chosen(ranks):
         trace = t.of_rank(rank)
@@ -68,7 +68,7 @@ def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"]).reset_index(drop=True)
         if not any(map(len, pieces)):
-            t.tell_why_not(rank, "memory_bandwidth", "the copies tell no bytes, or no duration")
+            t.tell_why_not(rank, "memory_bandwidth", "the copies have no bytes or no duration")
     return series
 
 
@@ -82,12 +82,12 @@ def _joined(pieces: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFr
 
 
 def queue_length_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
-    """Weighted by time; None of no series."""
+    """A summary weighted by time; None without a series."""
     return _summary(series, "stream", "queue_length", running=False)
 
 
 def memory_bw_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
-    """Weighted by time, while copying; None of no series."""
+    """A summary weighted by the time of copying; None without a series."""
     return _summary(series, "name", "memory_bw_gbps", running=True)
 
 
@@ -110,7 +110,7 @@ def _summary(series: Mapping[int, pd.DataFrame], key: str, name: str, *, running
 
 
 def _described(values: Any, held: Int64s) -> list[float]:
-    """HTA's columns: ``count`` of points, and the rest weighted by time; NaN of no time."""
+    """HTA's columns: the ``count`` of points, and statistics weighted by time (NaN if the total time is 0)."""
     weighted = time_weighted(values, held) if len(values) else None
     if weighted is None:
         return [float(len(values)), *[np.nan] * 7]
@@ -120,7 +120,7 @@ def _described(values: Any, held: Int64s) -> list[float]:
 def time_spent_blocked_on_full_queue(
     t: Trace, series: Mapping[int, pd.DataFrame], max_queue_length: int
 ) -> pd.DataFrame:
-    """A row for every stream whose queue was ever full."""
+    """A row for each stream whose queue was full at least once."""
     records = []
     keys = ["device", "stream"] if any("device" in frame for frame in series.values()) else ["stream"]
     for rank, frame in series.items():
@@ -142,7 +142,7 @@ def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[An
 
 
 def _ns(frame: pd.DataFrame) -> Int64s:
-    """The times of a series: of us from the first moment on a float has the nanosecond for a century."""
+    """The times of a series, in ns: its microseconds count from the first event, so floats are exact to the ns."""
     ns: Int64s = np.rint(frame["ts"].to_numpy() * 1000).astype(np.int64)
     return ns
 
@@ -150,7 +150,7 @@ def _ns(frame: pd.DataFrame) -> Int64s:
 def generate_trace_with_counters(
     t: Trace, time_series: TimeSeriesTypes | None, ranks: Sequence[int] | None, output_suffix: str
 ) -> dict[int, str]:
-    """Write each rank's whole trace with counter tracks beside it; the files by rank."""
+    """Write each rank's whole trace with counter tracks next to the original; returns the files by rank."""
     chosen = time_series or TimeSeriesTypes.QUEUE_LENGTH | TimeSeriesTypes.MEMCPY_BANDWIDTH
     only = [analysis for kind, analysis in _ANALYSES.items() if kind in chosen]
     written = {}

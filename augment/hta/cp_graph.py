@@ -43,7 +43,7 @@ _TOLD = ("window", "nodes", "edges", "path")  #: its members
 
 @dataclass
 class CPNode:
-    """A moment: ``ev_idx`` starts or ends (``index`` in the trace's frame; -1: no event does); ``ts`` in us."""
+    """The moment ``ts`` (us) at which event ``ev_idx`` starts or ends (``index`` in the frame; -1: no event)."""
 
     idx: int = -1
     ev_idx: int = NO_EVENT
@@ -53,7 +53,7 @@ class CPNode:
 
 
 class CPEdgeType(Enum):
-    """What an edge is."""
+    """The type of an edge."""
 
     OPERATOR_KERNEL = "critical_path_operator"
     DEPENDENCY = "critical_path_dependency"
@@ -64,7 +64,7 @@ class CPEdgeType(Enum):
 
 @dataclass(frozen=True)
 class CPEdge:
-    """From the node ``begin`` to the node ``end``, which takes at least ``weight`` us."""
+    """An edge from the node ``begin`` to the node ``end``; ``end`` is at least ``weight`` us later."""
 
     begin: int
     end: int
@@ -107,10 +107,10 @@ _BOUND_BY = {
 class CPGraph(nx.DiGraph):  # type: ignore[misc]
     """The events ``t`` of a rank as a graph, and its critical path.
 
-    Nodes are indexes of ``node_list``; the first and the last are the start and end of what is looked at. Edges bear
-    ``weight`` (us), ``object`` (a :class:`CPEdge`), ``event`` and ``bound_by``. Change weights, call
-    :meth:`critical_path` again, and the path is that of the changed graph. Events are named by ``index`` in the frame
-    of ``t_full``, of which ``trace_df`` has those that are looked at.
+    Nodes are indexes of ``node_list``; the first and the last are the start and end of the analysed period. The
+    attributes of an edge are ``weight`` (us), ``object`` (a :class:`CPEdge`), ``event`` and ``bound_by``. After a
+    change of weights, :meth:`critical_path` finds the path of the changed graph. Events are identified by ``index`` in
+    the frame of ``t_full``; ``trace_df`` has the analysed ones.
     """
 
     BLOCKING_SYNC_CALLS = (
@@ -132,7 +132,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         self.event_to_start_node_map: dict[int, int] = {}
         self.event_to_end_node_map: dict[int, int] = {}
         self.edge_to_event_map: dict[tuple[int, int], int] = {}
-        if t is None or t_full is None:  # a copy that networkx makes
+        if t is None or t_full is None:  # networkx makes a copy
             return
         self.events: Events = t.of_rank(rank)
         index = _index(self.events, t_full.of_rank(rank))
@@ -146,7 +146,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
     def _add(self, index: Int64s, origin_ns: int) -> None:
         """The nodes and edges; events are those of ``index``."""
         (graph, types), trace = _as_htas(event_graph(self.events)), self.events
-        index = np.append(index, NO_EVENT)  # what has no row asks for the last
+        index = np.append(index, NO_EVENT)  # events without a row map to the last entry
         blocking = np.array([name in self.BLOCKING_SYNC_CALLS for name in trace.strings], np.bool_)
         is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
         nodes = (index[graph.row], (graph.ts - origin_ns) / 1000, graph.is_start, is_blocking)
@@ -169,7 +169,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
             self.edge_to_event_map[edge.begin, edge.end] = event
 
     def get_nodes_for_event(self, ev_id: int) -> tuple[CPNode | None, CPNode | None]:
-        """The nodes of the event's start and end; None of what is neither operator, nor call, nor GPU work."""
+        """The nodes of the event's start and end; None for events that are no operator, runtime call or GPU work."""
         maps = (self.event_to_start_node_map, self.event_to_end_node_map)
         start, end = (self.node_list[of[ev_id]] if ev_id in of else None for of in maps)
         return start, end
@@ -179,7 +179,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         return self.node_list[edge.begin].ev_idx, self.node_list[edge.end].ev_idx
 
     def get_event_attribution_for_edge(self, edge: CPEdge) -> int | None:
-        """The event that the time of ``edge`` belongs to, of a delay the one that is late; None for none."""
+        """The event that the time of ``edge`` belongs to (for a delay, the delayed event); None if there is none."""
         return self.edge_to_event_map.get((edge.begin, edge.end))
 
     def get_edges_attributed_to_event(self, ev_idx: int) -> list[CPEdge]:
@@ -191,10 +191,12 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         return self._edges_of.get(ev_idx, [])
 
     def critical_path(self) -> bool:
-        """Find the longest path by the edges' ``weight``; whether there is one."""
+        """Find the longest path by the edges' ``weight``; returns whether one exists."""
         last = len(self.node_list) - 1
-        for _, target, data in self.edges(data=True):  # sums of floats would tell equally long ways apart
-            data["_ns"] = round(data["weight"] * 1000) + (target == last)  # of equally long paths, to the very end
+        # integer ns, because rounding of floats would make paths of equal length differ; among paths of equal length,
+        # the added ns prefers the one that reaches the last node
+        for _, target, data in self.edges(data=True):
+            data["_ns"] = round(data["weight"] * 1000) + (target == last)
         try:
             self._follow(nx.dag_longest_path(self, weight="_ns"))
         except nx.NetworkXUnfeasible:
@@ -231,11 +233,11 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         return joined[["event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by"]]
 
     def summary(self) -> pd.Series:
-        """The share of the path's length, in percent, by what it is bound by."""
+        """The share of each ``bound_by`` in the path's length, percent."""
         breakdown = self.get_critical_path_breakdown()
         if breakdown is None:
             return pandas().Series(dtype=float, name="duration")
-        named = breakdown[breakdown["bound_by"] != ""]  # what has no name takes no time
+        named = breakdown[breakdown["bound_by"] != ""]  # edges without bound_by take no time
         return named.groupby("bound_by")["duration"].sum() / breakdown["duration"].sum() * 100
 
     def show_critical_path(self) -> None:
@@ -246,7 +248,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
             _LOG.info("Critical %s, ev_name = %s", node, names.get(node.ev_idx, "ROOT"))
 
     def save(self, out_dir: str) -> str:
-        """Write the graph as ``out_dir.zip``, for :func:`restore_cpgraph`; the file. Nothing in it is executable."""
+        """Write the graph as ``out_dir.zip`` for :func:`restore_cpgraph`; returns the file. It holds data, no code."""
         edges = [
             (edge.begin, edge.end, edge.weight, edge.type.value, data["weight"], data["bound_by"], data["event"])
             for _, _, data in self.edges(data=True)
@@ -262,11 +264,11 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
 
 def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
-    """The graph with synchronisations that take no time, as HTA has them, and the place of each edge's type.
+    """The graph with synchronisation edges of zero weight, as in HTA, and the index of each edge's type.
 
-    The time from the end of what was awaited until the call returns, or the next work starts, gets an edge from a new
-    node, which the awaited work leads to. The edge that joined the two stays, without weight. New nodes come before
-    the last, new edges after all others: of equally long ways the first edge decides.
+    The time from the end of the awaited work until the call returns, or the next work starts, becomes an edge from a
+    new node; the awaited work leads to that node. The original edge stays with zero weight. New nodes are inserted
+    before the last node, new edges after all others, because the first edge decides between paths of equal length.
     """
     types = _TYPE_OF[plain.bound_by]
     waits = np.flatnonzero((plain.bound_by == BoundBy.SYNC) & (plain.weight > 0))
@@ -292,17 +294,17 @@ def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
 
 
 def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
-    """The graph that :meth:`CPGraph.save` wrote, of the same trace.
+    """Load the graph that :meth:`CPGraph.save` wrote for the same trace.
 
     Raises:
-        InputError: the file is none that it wrote.
+        InputError: :meth:`CPGraph.save` did not write the file.
     """
     try:
         with ZipFile(zip_filename) as archive:
             members = json.loads(archive.read(_MEMBER))
         window, nodes, edges, path = (members[name] for name in _TOLD)
     except (OSError, BadZipFile, KeyError, TypeError, ValueError) as error:
-        raise InputError(zip_filename, "no graph that CPGraph.save wrote") from error
+        raise InputError(zip_filename, "is not a graph written by CPGraph.save") from error
     t = t_full if window is None else t_full.clipped(rank, *window)
     graph = CPGraph(t, t_full, rank, nx.DiGraph())
     for node in nodes:
@@ -316,6 +318,6 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
 
 
 def _index(part: Events, full: Events) -> Int64s:
-    """The row of ``full`` that each row of ``part`` is; both are parts of one trace, or that trace."""
+    """The row of ``full`` that corresponds to each row of ``part``; ``part`` is a part of ``full``'s trace."""
     whole, places = (rows_in_whole(events, np.arange(len(events.events))) for events in (full, part))
     return np.searchsorted(whole, places).astype(np.int64)

@@ -1,4 +1,4 @@
-"""HTA's critical path analysis: of all instances of an annotation, one, or some that follow each other."""
+"""HTA's critical path analysis, within one instance of an annotation or several consecutive ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.PYTHON_FUNCT
 
 
 def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Instance) -> tuple[CPGraph, bool] | None:
-    """The path within the chosen instances of what has ``annotation`` in its name; of all, if that is empty.
+    """The critical path within instances of the events whose name contains ``annotation``; empty: the whole trace.
 
-    None, with a warning, if nothing has it.
+    None, with a warning, if no event on the host has such a name.
 
     Raises:
         UsageError: there is no such instance, or no networkx.
@@ -37,7 +37,7 @@ def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Insta
     if annotation:
         instances = _instances(t.of_rank(rank), annotation)
         if not len(instances):
-            warnings.warn(f"rank {rank}: no critical path: nothing on the host is called {annotation!r}", stacklevel=3)
+            warnings.warn(f"rank {rank}: no critical path: no name on the host contains {annotation!r}", stacklevel=3)
             return None
         part = t.clipped(rank, *_window(t.of_rank(rank), annotation, instances, instance))
     graph = CPGraph(part, t, rank)
@@ -54,18 +54,18 @@ def _instances(trace: Events, annotation: str) -> Int64s:
 
 
 def _window(trace: Events, annotation: str, instances: Int64s, instance: Instance) -> tuple[int, int]:
-    """From when to when, ns."""
+    """The start and end of the instances, ns."""
     events = trace.events
     first, last = instance if isinstance(instance, tuple) else (instance or 0, instance or 0)
     if not 0 <= first <= last or first >= len(instances):  # a range may end beyond the last, as in HTA
         asked = first if first == last else f"{first} to {last}"
-        raise UsageError(f"{trace.source.path}: {annotation!r} occurs {len(instances)} times: no instance {asked}")
+        raise UsageError(f"{trace.source.path}: no instance {asked}: {annotation!r} occurs {len(instances)} times")
     chosen = instances[first : last + 1]
     return int(events.ts[chosen].min()), int((events.ts[chosen] + events.dur[chosen]).max())
 
 
 def overlay_critical_path_analysis(t: Trace, rank: int, graph: CPGraph, output_dir: str) -> str:
-    """Write the whole trace with the path on a track of its own; the file."""
+    """Write the whole trace with the path on a separate track; returns the file."""
     path = overlaid(output_dir, "overlaid_critical_path_", t.trace_files[rank])
     chrome.write(augment(graph.events, only=["critical_path"]), Path(path))
     return path

@@ -24,7 +24,7 @@ COLUMNS = ("op_schema", "input_shapes", "input_types", "output_shapes", "output_
 
 @dataclass(frozen=True, slots=True)
 class ExecutionNode:
-    """A node, as the file has it; None where it says nothing."""
+    """A node as it is in the file; None for missing members."""
 
     id: int
     name: str
@@ -43,7 +43,7 @@ class ExecutionNode:
 
 
 class ExecutionTrace:
-    """The nodes of a file by their ``id``; ``raw`` are all, as the file has them."""
+    """The nodes of a file by ``id``; ``raw`` holds the nodes as they are in the file."""
 
     def __init__(self, raw: Sequence[Node]) -> None:
         self.raw = raw
@@ -60,9 +60,9 @@ def load_execution_trace(et_file: str | os.PathLike[str]) -> ExecutionTrace:
 
 
 def correlate_execution_trace(trace: Trace, rank: int, et: ExecutionTrace) -> None:
-    """Add the column ``et_node`` to the frame of ``rank``: the ``id`` of the node of each event, NaN of those without.
+    """Add the column ``et_node`` to the frame of ``rank``: the ``id`` of each event's node, NaN without a node.
 
-    Without any link there is no column, but a warning.
+    If no event has a node, a warning is issued and the column is not added.
 
     Raises:
         UsageError: there is no such rank.
@@ -70,25 +70,25 @@ def correlate_execution_trace(trace: Trace, rank: int, et: ExecutionTrace) -> No
     frame, part = trace.get_trace(rank), trace.of_rank(rank)
     links = execution_links(with_nodes(trace.whole[rank], et.raw))
     if not len(links.row):
-        warnings.warn(f"rank {rank}: no et_node: no node of the execution trace is of an event here", stacklevel=2)
+        warnings.warn(f"rank {rank}: no et_node: no execution trace node matches an event", stacklevel=2)
         return
     ids = np.array([_number(links.nodes[node].get("id")) for node in links.node.tolist()])
-    node_of = np.full(int(links.row[-1]) + 2, math.nan)  # by the rows of the whole; the last is of what is beyond
+    node_of = np.full(int(links.row[-1]) + 2, math.nan)  # by row of the whole trace; the last: no row
     node_of[links.row] = ids
     rows = rows_in_whole(part, frame["index"].to_numpy(np.int64))
     frame["et_node"] = node_of[np.minimum(rows, len(node_of) - 1)]
 
 
 def add_et_column(trace_df: pd.DataFrame, et: ExecutionTrace, column: str) -> None:
-    """Add what the node of each event says of ``column``, one of :data:`COLUMNS`; NaN without a node.
+    """Add the value of ``column`` (one of :data:`COLUMNS`) from each event's node; NaN without a node.
 
-    Without ``et_node``, or for another column, there is a warning and nothing else.
+    Without ``et_node``, or for an unknown column, a warning is issued and nothing is added.
     """
     if "et_node" not in trace_df:
         warnings.warn("no et_node: run correlate_execution_trace() first", stacklevel=2)
         return
     if column not in COLUMNS:
-        warnings.warn(f"no column {column!r}; there are {', '.join(COLUMNS)}", stacklevel=2)
+        warnings.warn(f"unknown column {column!r}; known: {', '.join(COLUMNS)}", stacklevel=2)
         return
     member = "name" if column == "et_node_name" else column
     values = np.full(len(trace_df), math.nan, object)

@@ -1,4 +1,4 @@
-"""Frames: the one place where columns of nanoseconds become pandas and microseconds."""
+"""Frames: the only module that converts columns in nanoseconds to pandas frames in microseconds."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from augment.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_STREAM = -1  #: of what is on the host, as in HTA
-NO_ARG = -1  #: of an arg that an event has not; of one that is no number, its text
+NO_STREAM = -1  #: value for events on the host, as in HTA
+NO_ARG = -1  #: value of an arg that the event lacks; an arg that is no number keeps its text
 _INTEGERS = ("rank", "device", "stream", "occurrence_count")
 _TEXTS = ("idle_category", "kernel_type", "name", "aten_op_name", "kernel_sequence")
 
 
 class SymbolTable(dict[str, str]):
-    """HTA's names by number, where our frames have the names themselves: each name stands for itself."""
+    """HTA's symbol table. These frames hold names instead of numbers, so each name maps to itself."""
 
     def get_sym_table(self) -> SymbolTable:
-        """Names by what the column ``name`` has."""
+        """Maps values of the column ``name`` to names."""
         return self
 
     def get_sym_id_map(self) -> SymbolTable:
-        """What the column ``name`` has, by names."""
+        """Maps names to values of the column ``name``."""
         return self
 
     get_sym_index = get_sym_id_map  #: the same
@@ -56,14 +56,14 @@ class SymbolTable(dict[str, str]):
         return not self
 
     def find_matched_symbols(self, patterns: Sequence[str]) -> list[str]:
-        """The names in which any of the regular expressions ``patterns`` is found."""
+        """The names in which any of the regular expressions ``patterns`` matches."""
         pattern = re.compile("|".join(patterns))
         return [name for name in self if pattern.search(name)]
 
-    find_matches = find_matched_symbols  #: what the column ``name`` has of them: the same
+    find_matches = find_matched_symbols  #: the values of the column ``name`` for these names: the names themselves
 
     def add_symbols_to_trace_df(self, trace_df: pd.DataFrame, col: str) -> None:
-        """Make names of what the column ``col`` has, in place: what is no name, such as -1, becomes empty."""
+        """Replace the values of the column ``col`` by names, in place; values that are no name (-1) become empty."""
         trace_df[col] = trace_df[col].where(trace_df[col].isin(list(self)), "")
 
 
@@ -81,12 +81,12 @@ def pandas() -> Any:
 
 
 def microseconds(ns: Any) -> Any:
-    """``ns`` in us, float64; what is None stays so."""
+    """``ns`` in us, float64; None stays None."""
     return None if ns is None else ns / 1000
 
 
 def frame_of(records: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """The frame of ``records``; of none, too, its columns are of the type that they else have."""
+    """The frame of ``records``; an empty frame has the same column types."""
     frame = pandas().DataFrame.from_records(list(records), columns=list(columns))
     if len(frame):
         return frame
@@ -96,7 +96,7 @@ def frame_of(records: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.Dat
 
 
 def table(records: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """The same. A column ``device`` stays only if a rank has several, as HTA's frames have none."""
+    """The frame of ``records``, with a column ``device`` only if a rank has several devices; HTA has no such column."""
     return without_single_device(frame_of(records, columns))
 
 
@@ -109,7 +109,7 @@ def without_single_device(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def framed(trace: Trace) -> Int64s:
-    """The rows of the event table that are in :func:`events_frame`: slices, but for the profiler's own."""
+    """The rows of the event table that :func:`events_frame` has: slices, except the profiler's own."""
     events = trace.events
     return np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
 
@@ -119,10 +119,10 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
 
     ``ts``, ``dur`` and ``end`` in us (float64, ``ts`` from ``origin_ns``); ``name`` and ``cat`` as text, and once more
     as ``s_name`` (short) and ``s_cat``; ``pid``, ``tid``; ``stream``, -1 on the host; ``correlation``, and
-    ``index_correlation``: of GPU work its launch, of a launch its first work, else -1; ``iteration``: the number of
-    the step that it, or its launch, began in, else -1: also of GPU work without a known launch, unless all of it is.
-    Between them the args that HTA has by default, of what has none HTA's defaults: -1, "-1", of collectives also 0,
-    "" and "[]". ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
+    ``index_correlation``: for GPU work its launch, for a launch its first work, else -1; ``iteration``: the number of
+    the step in which the event or its launch began, else -1. GPU work without a known launch has -1, unless the trace
+    has no known launch at all. The columns between are the args that HTA has by default; missing args have HTA's
+    defaults: -1, "-1", and for collectives also 0, "" and "[]". ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
     """
     events, row = trace.events, framed(trace)
     strings = np.array([*trace.strings, ""], object)
@@ -186,7 +186,7 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
 def _texts(
     args: ArgColumns, name: str, row: Int64s, default: str = str(NO_ARG), *, decode: bool = False
 ) -> npt.NDArray[np.object_]:
-    """An arg of each ``row`` as text, or as what JSON makes of it; ``default`` is never decoded."""
+    """An arg of each row as text, or decoded from JSON; ``default`` is never decoded."""
     rows, texts = args.texts(name)
     values = np.full(len(texts.values) + 1, default, object)
     for place, text in enumerate(texts.values):
@@ -204,7 +204,7 @@ def _decoded(text: str) -> Any:
 
 
 def identities(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """A column of pids, tids or streams: int64 if all are integers of 64 bits, else objects."""
+    """A column of pids, tids or streams: int64 if all fit into 64 bits, else objects."""
     whole = all(isinstance(value, int) and -(1 << 63) <= value < 1 << 63 for value in values)
     column = np.empty(len(values), np.int64 if whole else np.object_)
     column[:] = values
@@ -215,7 +215,7 @@ def _partners(trace: Trace) -> Int64s:
     """The partner of each row of the event table."""
     work = gpu_work(trace)
     partner = np.full(len(trace.events), NO_ROW, np.int64)
-    linked = np.flatnonzero(work.launch != NO_ROW)[::-1]  # of several, the last assigned stays
+    linked = np.flatnonzero(work.launch != NO_ROW)[::-1]  # of several partners, the last assignment wins
     linked = linked[np.argsort(-work.ts[linked], kind="stable")]
     partner[work.launch[linked]] = work.row[linked]
     partner[work.row] = work.launch

@@ -33,7 +33,7 @@ def cuda_kernel_launch_stats(
     include_memory_events: bool,
     visualize: bool,
 ) -> dict[int, pd.DataFrame]:
-    """A frame for each rank: a row for each piece of work whose launch is known, in the order of the launches."""
+    """A frame for each rank: a row for each piece of GPU work with a known launch, in order of the launches."""
     return {
         rank: _launch_stats(t, rank, runtime_cutoff, launch_delay_cutoff, include_memory_events, visualize)
         for rank in t.chosen(ranks)
@@ -74,7 +74,7 @@ def _launch_stats(
 def aten_op_kernels_and_delay(
     t: Trace, ranks: Sequence[int] | None, sort_by: Sequence[str] | None
 ) -> dict[int, pd.DataFrame]:
-    """A frame for each rank: a row for each operator of ATen and what it launches itself."""
+    """A frame for each rank: a row for each ATen operator and sequence of kernels that the operator itself launches."""
     columns = ["aten_op_name", "kernel_sequence", "occurrence_count", "avg_aten_op_launch_delay", "avg_runtime_delay"]
     frames = {}
     for rank in t.chosen(ranks):
@@ -104,9 +104,9 @@ def frequent_cuda_kernel_sequences(
 ) -> pd.DataFrame:
     """All patterns of an operator; the ``top_k`` of them are drawn in a copy of the trace."""
     if not operator_name:
-        warnings.warn("operator_name is empty: no operator, no sequences", stacklevel=3)
+        warnings.warn("operator_name is empty: name an operator", stacklevel=3)
         return pandas().DataFrame()
-    rank = t.chosen([rank] if rank else None)[0]  # 0 is what HTA asks unless told otherwise
+    rank = t.chosen([rank] if rank else None)[0]  # HTA's default is 0
     asked = {"operator": operator_name, "min_kernel_count": min_pattern_len, "at_minimum_depth": True}
     rows = t.rows(rank, "frequent_kernel_patterns", top_pattern_count=_ALL, **asked)
     if not rows:
@@ -129,7 +129,7 @@ def frequent_cuda_kernel_sequences(
 
 
 def cupti_counter_data_with_operators(t: Trace, ranks: Sequence[int] | None) -> list[pd.DataFrame]:
-    """A frame for each rank whose ranges belong to known launches: a row for each range, a column for each counter."""
+    """A frame for each rank with ranges of known launches: a row for each range, a column for each counter."""
     frames = []
     for rank in t.chosen(ranks):
         ranges = counter_ranges(t.of_rank(rank))

@@ -1,4 +1,4 @@
-"""HTA's memory timeline, of the raw files of ``export_memory_timeline``."""
+"""HTA's memory timeline, read from the raw files of ``export_memory_timeline``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class MemoryAnalysis:
         self.path = path
 
     def _process_raw_events(self) -> tuple[list[int], list[list[int]]]:
-        """The moments in ns, ascending, and the bytes of each category from then on."""
+        """Times in ns, ascending, and the bytes of each category from that time on."""
         columns = read_memory_timeline(self.path)
         sizes = np.stack([columns[name] for name in CATEGORIES], axis=1)
         return columns["ts"].tolist(), sizes.tolist()
 
     def plot_memory_timeline(self, save_graph: bool = False) -> None:
-        """Plot it, stacked; with ``save_graph`` into ``images/memory_plot.png``, for which plotly needs kaleido."""
+        """Draw a stacked plot; ``save_graph`` writes ``images/memory_plot.png``, for which plotly needs kaleido."""
         if not plots.installed():
             return
         import os

@@ -1,4 +1,4 @@
-"""Plots, where plotly is installed: shown in a notebook, and never by opening a browser unasked."""
+"""Plots with plotly, if it is installed: shown in the notebook; a browser opens only on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOLD: set[str] = set()
 
 
 def installed() -> bool:
-    """Whether plotly is there; if not, that is said once."""
+    """Whether plotly is installed; warns once if it is not."""
     if importlib.util.find_spec("plotly") is not None:
         return True
     if not _TOLD:
@@ -27,9 +27,9 @@ def installed() -> bool:
 def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None = None) -> None:
     """Show the figures that ``draw`` makes, given ``plotly.express``.
 
-    plotly shows a figure in the notebook that it runs in, else in a browser that it opens. The latter only if the
-    environment's ``PLOTLY_RENDERER`` or HTA's argument ``image_renderer`` asks for a renderer by name. A renderer that
-    cannot draw costs the plots, with a warning, and never the figures that were asked for.
+    plotly shows a figure in the notebook in which it runs, else in a browser. The browser opens only if the environment
+    variable ``PLOTLY_RENDERER`` or HTA's argument ``image_renderer`` names a renderer. If a renderer fails, a warning
+    replaces the plots, and the computed figures are still returned.
     """
     if not installed():
         return
@@ -40,11 +40,11 @@ def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None 
     try:
         for figure in [drawn] if hasattr(drawn, "show") else drawn:
             figure.show(renderer=chosen)
-    except (ValueError, ImportError, RuntimeError) as error:  # it lacks nbformat, IPython, kaleido, or there is none
+    except (ValueError, ImportError, RuntimeError) as error:  # a package is missing, or the renderer is unknown
         warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=4)
 
 
 def _of_notebook() -> str | None:
-    """plotly's choice, unless it is to open a browser."""
+    """The renderer that plotly chose; none if it would open a browser."""
     chosen: str = importlib.import_module("plotly.io").renderers.default or ""
     return None if chosen in ("", "browser") else chosen

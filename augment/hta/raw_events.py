@@ -1,4 +1,4 @@
-"""Events of Chrome JSON as HTA makes them, for users who append them to a raw trace."""
+"""Chrome JSON events in HTA's form, for users who append them to a raw trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RawEvent = dict[str, Any]
 
 
 def counter_events(series: pd.DataFrame, origin_ns: int, counter_name: str, counter_col: str) -> list[RawEvent]:
-    """An event of a counter for each row; none, with a warning, where the frame lacks a column.
+    """A counter event for each row; an empty list and a warning if the frame lacks a column.
 
     ``series`` has ``pid``, ``ts`` (us from ``origin_ns``) and ``counter_col``, and may have ``name`` and ``id``.
     """
@@ -43,7 +43,7 @@ def flow_event(
     cat: str,
     args: RawEvent | None = None,
 ) -> RawEvent:
-    """The start of an arrow, or its end in the slice around ``ts``."""
+    """The start of a flow, or its end in the slice around ``ts``."""
     event: RawEvent = {"ph": "s" if is_start else "f", "id": id, "pid": pid, "tid": tid, "ts": ts}
     event |= {"cat": cat, "name": name}
     if args is not None:
@@ -52,5 +52,5 @@ def flow_event(
 
 
 def _us(ns: int) -> int | float:
-    """Whole microseconds as an integer, which no float rounds."""
+    """Whole microseconds as an integer, to avoid rounding as a float."""
     return ns / 1000 if ns % 1000 else ns // 1000

@@ -1,9 +1,9 @@
-"""HTA's filters of frames: made once, called with a frame, which they leave as it is.
+"""HTA's filters of frames: callables that return the chosen rows and never change the frame.
 
     first_gemms = CompositeFilter([FirstIterationFilter(), GPUKernelFilter(), NameFilter(".*gemm")])
     first_gemms(analyzer.t.get_trace(0))
 
-A frame that lacks a column comes back whole, with a warning. Symbol tables are taken, and never needed.
+A frame that lacks a needed column is returned unfiltered, with a warning. Symbol tables are accepted but ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME_COLUMNS = ("name", "s_name")
 
 
 class Filter:
-    """Base of all: another filter has :meth:`chosen`, and ``columns`` that it needs."""
+    """Base class: a subclass defines :meth:`chosen`, and in ``columns`` the columns that it needs."""
 
     columns: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class IterationFilter(Filter):
 
 
 class IterationIndexFilter(Filter):
-    """The rows of some steps, by their places among those of the frame; of a frame without steps, every row."""
+    """The rows of some steps, by position among the frame's steps; all rows of a frame without steps."""
 
     columns = ("iteration",)
 
@@ -94,7 +94,7 @@ class RankFilter(Filter):
 
 
 class TimeRangeFilter(Filter):
-    """What begins and ends within a range of time, us, its ends included."""
+    """The rows that begin and end within a time range, us, both ends included."""
 
     columns = ("ts", "dur")
 
@@ -109,9 +109,9 @@ class TimeRangeFilter(Filter):
 
 
 class NameFilter(Filter):
-    """The rows whose names begin with what matches a regular expression.
+    """The rows whose names match a regular expression at their start.
 
-    Names are those of ``name_column``, else of ``name`` or, in a frame without it, of ``s_name``.
+    The names come from ``name_column``; by default from ``name`` or, if the frame lacks it, from ``s_name``.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ NameIdColumnFilter = NameStringColumnFilter = NameFilter  #: names are text in e
 
 
 class QueryFilter(Filter):
-    """The rows that a query of pandas chooses."""
+    """The rows that a pandas query chooses."""
 
     def __init__(self, query_str: str) -> None:
         self.filter_query = query_str
@@ -146,7 +146,7 @@ class QueryFilter(Filter):
         return df.query(self.filter_query)
 
 
-ZeroDurationFilter = QueryFilter("dur > 0")  #: leaves out what takes no time
+ZeroDurationFilter = QueryFilter("dur > 0")  #: leaves out rows of zero duration
 
 
 class GPUKernelFilter(Filter):
@@ -163,7 +163,7 @@ class GPUKernelFilter(Filter):
 
 
 class CPUOperatorFilter(Filter):
-    """What runs on the host."""
+    """The events on the host."""
 
     columns = ("stream", "cat")
 

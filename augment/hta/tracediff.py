@@ -26,7 +26,7 @@ _LABELS = itertools.count()
 
 
 class DeviceType(Enum):
-    """What is compared: what runs on the host, GPU work, or every slice of the trace."""
+    """The events to compare: those of the host, GPU work, or all slices of the trace."""
 
     CPU = 1
     GPU = 2
@@ -34,7 +34,7 @@ class DeviceType(Enum):
 
 
 class LabeledTrace:
-    """The traces of a job, all steps of them, and a ``label``."""
+    """The traces of a job with all their steps, and a ``label``."""
 
     def __init__(self, label: str | None = None, t: Trace | None = None, trace_dir: str | None = None) -> None:
         if t is None and trace_dir is None:
@@ -53,7 +53,7 @@ class LabeledTrace:
     def extract_ops(
         self, rank: Some = None, iteration: Some = None, device_type: DeviceType = DeviceType.ALL
     ) -> pd.DataFrame:
-        """The slices of some ranks (the first) and steps (the first; of a trace without steps, all).
+        """The slices of some ranks and steps; by default of the first rank and step, or all if there are no steps.
 
         Raises:
             UsageError: no such rank or step.
@@ -90,7 +90,7 @@ Side = LabeledTrace | Trace | str
 
 
 class TraceDiff:
-    """A test beside a control, by name."""
+    """The comparison of a test with a control, by name."""
 
     @classmethod
     def compare_traces(
@@ -173,7 +173,7 @@ class TraceDiff:
 
 
 def _chosen(asked: Some, known: Sequence[int], what: str) -> list[int]:
-    """``asked`` as a list; the first of the ``known``, if nothing is asked for."""
+    """``asked`` as a list; by default the first of ``known``."""
     chosen = list(known[:1]) if asked is None else [asked] if isinstance(asked, int) else list(asked)
     if unknown := [rank for rank in chosen if rank not in known]:
         raise UsageError(f"no {what} {unknown[0]}; there are {', '.join(map(str, known)) or 'none'}")

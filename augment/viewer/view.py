@@ -1,4 +1,4 @@
-"""What is worth seeing first in a trace: the rows that say what is wrong, the devices, a step in the middle."""
+"""The first view of a trace: the rows that show problems, the devices, and a step in the middle."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
 _MARGIN_NS = 20_000  #: shown before and after a moment
-_MOST = 10  #: rows to pin
-_COMPARED = 2  #: devices whose differences are pinned, the busiest
-_DEVICES = 3  #: devices whose state is pinned, the busiest
-_EXPANDED = 3  #: processes that are expanded if none launches work
-_SHARE = 0.01  #: a counter is pinned if its maximum is this share of the device's memory
-_LEAST_BYTES = 100 * 2**20  #: or, where the device's memory is unknown, so much
-#: behind the name of a counter: its unit, if it was read from Chrome JSON; the thread's number, which the UI adds
+_MOST = 10  #: maximum number of pinned rows
+_COMPARED = 2  #: number of busiest devices whose differences are pinned
+_DEVICES = 3  #: number of busiest devices whose state is pinned
+_EXPANDED = 3  #: number of processes that are expanded if none launches work
+_SHARE = 0.01  #: a counter is pinned if its maximum is at least this share of the device's memory
+_LEAST_BYTES = 100 * 2**20  #: or, if the device's memory is unknown, at least this amount
+#: suffixes of a counter's name: its unit, if it was read from Chrome JSON, and the thread id that the UI adds
 _UNIT = r"( operations| bytes| MB| GB)?( \(\d+\))?"
 
 _CHANGES = "(slower|faster|cumulative)"  #: rows of a comparison
@@ -37,9 +37,9 @@ _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 class View:
     """What to show first.
 
-    ``pins`` are patterns of the names of tracks to pin, in this order; ``groups`` names of groups to expand, as is each
-    that matches ``group_pattern``; ``window`` the times to zoom to, as the file has them. ``bounds`` are likewise the
-    first event of the trace and the last end in it; None where that is not known.
+    ``pins`` are patterns of the names of tracks to pin, in this order. A group is expanded if ``groups`` has its name
+    or ``group_pattern`` matches it. ``window`` is the period to zoom to, and ``bounds`` the start of the first event
+    and the last end, or None if unknown; both are in the file's time.
     """
 
     pins: Sequence[str] = ()
@@ -49,28 +49,28 @@ class View:
     bounds: tuple[int, int] | None = None
 
     def since(self, ns: int) -> View:
-        """The view of a part of a trace that begins so much later than the trace: periods are those of the trace."""
+        """The view of a part that begins ``ns`` after the whole trace; periods stay relative to the whole trace."""
         return replace(self, bounds=self.bounds and (self.bounds[0] - ns, self.bounds[1]))
 
     def at(self, start_ns: int, end_ns: int) -> View:
-        """The view of a period, after the first event of the trace, in the middle half of the window.
+        """The view of a period, relative to the first event of the trace; it fills the middle half of the window.
 
         Raises:
-            UsageError: the file has several traces, or the period is not in it.
+            UsageError: the file has several traces, or the period is outside of it.
         """
         if self.bounds is None:
-            raise UsageError("--at: this file does not tell when its trace begins; name the trace itself")
+            raise UsageError("--at: this file does not contain the start of its trace; give the trace itself")
         first, last = self.bounds
         start, end = first + start_ns, first + end_ns
         if start >= last:
-            raise UsageError(f"--at: what is shown ends {(last - first) / 1e6:,.3f} ms after the first event")
+            raise UsageError(f"--at: the trace shown ends {(last - first) / 1e6:,.3f} ms after the first event")
         margin = max((end - start) // 2, _MARGIN_NS)
         window = max(start - margin, first + _INSIDE_NS), min(end + margin, last - _INSIDE_NS)
         return replace(self, window=window)
 
 
-#: of a file with several traces: the ranks of a job, or a comparison. The UI pins what matches one pattern in the order
-#: of the tree, in which older versions of it do not order the ranks: so each has a pattern of its own
+#: the view of a file with several traces: the ranks of a job, or a comparison. The UI pins the matches of a pattern in
+#: the order of the tree, and older versions do not sort the ranks in the tree; so each rank has its own pattern
 TIMELINE = View(
     pins=(
         *(f"Diagnosis rank {rank}" for rank in range(3)),
@@ -82,7 +82,7 @@ TIMELINE = View(
 
 
 def timeline_view(first: FirstView | None) -> View:
-    """The view of a file with several traces: what it says itself, else that of a job."""
+    """The view of a file with several traces: the one stored in the file, else the default for a job."""
     if first is None:
         return TIMELINE
     window = (first.window[0] + _INSIDE_NS, first.window[1] - _INSIDE_NS) if first.window else None
@@ -90,7 +90,7 @@ def timeline_view(first: FirstView | None) -> View:
     return View(first.pins, first.groups, window, pattern)
 
 
-#: of a file that cannot be read here
+#: the view of a file that cannot be read here
 UNKNOWN = View(
     pins=("Diagnosis", f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
     groups=("GPU 0",),
@@ -98,11 +98,11 @@ UNKNOWN = View(
 
 
 def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
-    """The view of a trace as a native file shows it; what is not in the file is not pinned.
+    """The view of a trace in a native file; it pins only tracks that the file has.
 
     Args:
-        trace: the source, without what was added to it.
-        shift_ns: what the file's times are ahead of the trace's; None: what the native writer adds.
+        trace: the source, without added tracks.
+        shift_ns: the difference of the file's times to the trace's; None: the shift of the native writer.
     """
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
@@ -123,7 +123,7 @@ def _bounds(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
 
 
 def _pins(trace: Trace) -> Iterator[str]:
-    """The rows in the order in which they are pinned; one pattern may stand for one row at most, but for Δ."""
+    """Patterns of the rows to pin, in order; each matches at most one row, except those of differences (Δ)."""
     devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "Diagnosis"
@@ -148,7 +148,7 @@ def _pins(trace: Trace) -> Iterator[str]:
 
 
 def _matters(trace: Trace, memory: DeviceMemory) -> bool:
-    """Whether the greatest amount is a hundredth of the device's memory."""
+    """Whether the maximum is large enough to pin the counter: a share of the device's memory."""
     greatest = int(memory.allocated[memory.peak]) if len(memory.allocated) else 0
     for properties in trace.source.metadata.get("deviceProperties") or ():
         if isinstance(properties, dict) and properties.get("id") == memory.device and memory.on_stream:
@@ -159,8 +159,8 @@ def _matters(trace: Trace, memory: DeviceMemory) -> bool:
 
 
 def _processes(trace: Trace) -> list[str]:
-    """The names of the process with most operators and of those that launch work on devices; if none does, of those
-    with most slices."""
+    """The names of the process with most operators and of the processes that launch GPU work; if no process launches
+    any, of those with most slices."""
     events = trace.events
     launching = _counted(trace, events.slices_of(*LAUNCHES))
     if not launching:
@@ -171,7 +171,7 @@ def _processes(trace: Trace) -> list[str]:
 
 
 def _counted(trace: Trace, rows: Int64s) -> Counter[str]:
-    """How many of ``rows`` each process has; not the profiler's own."""
+    """The number of ``rows`` of each process, without the profiler's rows."""
     counted: Counter[str] = Counter()
     tracks, counts = np.unique(trace.events.track[rows], return_counts=True)
     for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
@@ -181,7 +181,7 @@ def _counted(trace: Trace, rows: Int64s) -> Counter[str]:
 
 
 def _process(trace: Trace, track: int) -> str:
-    """What the UI calls the process of a track: it shows what follows the last slash."""
+    """The UI's name for the process of a track: the part after the last slash."""
     row = trace.tracks[track]
     if not row.process_name:
         return f"Process {row.pid}" if isinstance(row.pid, int) else row.pid or "Trace"
@@ -189,14 +189,15 @@ def _process(trace: Trace, track: int) -> str:
 
 
 def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
-    """A step in the middle, from its beginning on the host to the end of its GPU work, in the times of the file.
+    """The window of a middle step, from its start on the host to the end of its GPU work, in the file's time.
 
-    Without steps, it is the time in which nearly everything happens, if that is less than three quarters of it.
+    Without steps, the window is the period with nine tenths of the slices, if it is shorter than three quarters of the
+    recording.
     """
     windows = step_windows(trace)
     real = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))
     if len(real):
-        size = (windows.end - windows.start)[real]  # an empty step says nothing
+        size = (windows.end - windows.start)[real]  # leaves out empty steps
         real = real[size >= np.median(size) / 2] if size.any() else real
         real = real[_working(trace, windows, real)]
         middle = real[len(real) // 2]
@@ -209,13 +210,13 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
 
 
 def _working(trace: Trace, windows: StepWindows, steps: Places) -> Bools:
-    """Which of the steps launch GPU work; all if none does."""
+    """Whether each of the steps launches GPU work; true for all if none does."""
     launching = np.isin(steps, step_of_work(trace, windows))
     return launching if launching.any() else np.ones(len(steps), np.bool_)
 
 
 def _crowded(trace: Trace) -> tuple[int, int] | None:
-    """Where nine tenths of all slices are, with a margin; None if this is no small part of the time."""
+    """The period with nine tenths of all slices and a margin; None if it is three quarters of the recording or more."""
     rows = np.flatnonzero((trace.events.phase == COMPLETE) & (trace.events.dur > 0))
     if not len(rows):
         return None

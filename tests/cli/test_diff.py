@@ -162,7 +162,7 @@ def test_check_does_not_hold_a_step_against_a_recording(tmp_path: Path) -> None:
         result = ran("check", tmp_path / f"{test}.json", "--baseline", tmp_path / f"{control}.json")
         assert result.return_value == 4
         assert "CANNOT TELL step_ns: " in result.stdout
-        assert "whole.json has no steps: its whole recording is held against a step" in result.stderr
+        assert "whole.json has no steps: its whole recording cannot be compared with a step" in result.stderr
     assert ran("check", tmp_path / "whole.json", "--baseline", tmp_path / "whole.json").return_value == 0
 
 

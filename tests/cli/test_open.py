@@ -251,7 +251,7 @@ def test_a_moment_is_framed(tmp_path: Path) -> None:
     assert view.at(7_000_000, 7_000_000).window == (first + 6_980_000, first + 7_020_000)
     assert view.at(0, 1_000_000).window == (first + 1000, first + 1_500_000)  # the UI drops what begins before
     assert view.since(40_000).at(3_000_000, 5_000_000).window == (first + 1_960_000, first + 5_960_000)
-    with pytest.raises(UsageError, match="what is shown ends"):
+    with pytest.raises(UsageError, match="the trace shown ends"):
         view.at(200_000_000, 200_000_001)
     with pytest.raises(UsageError, match="name the trace itself"):
         timeline_view(None).at(1, 2)
@@ -343,7 +343,7 @@ def test_what_lies_beside_and_is_newer_is_taken(trace: Path, tmp_path: Path) -> 
     beside = write_all(augmented(read(str(trace))), tmp_path)[0]
     assert newer_beside(trace) == beside
     assert prepare(str(trace), tmp_path / "no", output.append, output.append).path.name == "a.augmented.pftrace"
-    assert "opening a.augmented.pftrace, which lies beside a.json and is newer" in output
+    assert "opening a.augmented.pftrace, which is next to a.json and newer" in output
     shutil.copy(made.path, tmp_path)  # the better one of both
     assert newer_beside(trace) == tmp_path / "a.augmented.pftrace"
     os.utime(beside, ns=(0, 0))

@@ -102,7 +102,7 @@ def test_execution_traces_that_do_not_fit(analyzer: TraceAnalysis, tmp_path: Pat
     assert (et.nodes[4].rf_id, et.nodes[4].op_schema) == (77, None)
     with pytest.warns(UserWarning, match="run correlate_execution_trace"):
         hta.add_et_column(frame, et, "op_schema")
-    with pytest.warns(UserWarning, match="rank 0: no et_node: no node of the execution trace"):
+    with pytest.warns(UserWarning, match="rank 0: no et_node: no execution trace node"):
         hta.correlate_execution_trace(analyzer.t, 0, et)
     assert "et_node" not in frame
     frame["et_node"] = math.nan

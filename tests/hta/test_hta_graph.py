@@ -182,12 +182,12 @@ def test_it_is_kept_and_restored(analyzer: TraceAnalysis, tmp_path: Path) -> Non
     assert again.trace_df.equals(graph.trace_df)
     assert again.critical_path()
     assert again.edge_to_event_map == graph.edge_to_event_map
-    with pytest.raises(InputError, match="no graph that"):
+    with pytest.raises(InputError, match="not a graph written by"):
         restore_cpgraph(str(tmp_path / "rank0.json"), analyzer.t, 0)
     for odd in ("[]", "{}", "1"):
         with ZipFile(tmp_path / "odd.zip", "w") as archive:
             archive.writestr("cp_graph.json", odd)
-        with pytest.raises(InputError, match="no graph that"):
+        with pytest.raises(InputError, match="not a graph written by"):
             restore_cpgraph(str(tmp_path / "odd.zip"), analyzer.t, 0)
 
 

@@ -163,7 +163,7 @@ def test_tls_with_the_systems_authorities(tls_server: Server, trace: Path) -> No
 def test_tls_in_clear(tls_server: Server, trace: Path) -> None:
     error = refused(tls_server.address, trace)
     assert error.code == "UNAVAILABLE"
-    assert "does it speak TLS if and only if we do?" in str(error)
+    assert "both sides use TLS or neither does" in str(error)
 
 
 def test_tls_figures_are_served_so_too(tls_server: Server, authority: Authority) -> None:
@@ -339,7 +339,7 @@ def test_tokens_are_not_logged(token_server: Server, trace: Path) -> None:
 
 @pytest.mark.parametrize("token", ["", " ", "with\nnewline", "naïve"])
 def test_a_token_that_cannot_be_sent(token: str) -> None:
-    with pytest.raises(UsageError, match="a token is of printable ASCII characters"):
+    with pytest.raises(UsageError, match="a token must consist of printable ASCII characters"):
         Client("127.0.0.1:1", token=token)
 
 
@@ -347,7 +347,7 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
     ("tls", "message"),
     [
         (Tls(Path("gone.pem")), r"gone\.pem: no such file"),
-        (Tls(Path("/dev/null")), "no PEM file"),
+        (Tls(Path("/dev/null")), "not a PEM file"),
         (Tls(cert=Path("a")), "belong together"),
     ],
 )
