@@ -1,6 +1,6 @@
-"""Which facts a function may ask for: found in its code and in that of all that it names.
+"""Which facts a function may request, determined from its code and the code of everything that it names.
 
-It is a guess that need not be exact: a fact that is dropped too early is computed once more.
+The result may be inexact: a fact that is dropped too early is computed once more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASKING = (FunctionType, MethodType, ModuleType, staticmethod, classmethod, prop
 
 
 def facts_asked(asking: Iterable[Any], known: dict[int, _Part] | None = None) -> set[str]:
-    """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may ask for.
+    """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may request.
 
     Args:
         asking: the functions, modules and classes.
@@ -45,7 +45,9 @@ def facts_asked(asking: Iterable[Any], known: dict[int, _Part] | None = None) ->
 
 
 class _Part:
-    """A function or what holds functions: what it names or holds, and its key if it is a fact."""
+    """A function, or an object that holds functions: the objects that it names or holds, and its key if it is a
+    fact.
+    """
 
     __slots__ = ("key", "value", "within")
 
@@ -59,7 +61,7 @@ def _may_ask(value: Any) -> bool:
 
 
 class Forgetting:
-    """Drops facts that nobody will ask for any more.
+    """Drops facts that nobody will request any more.
 
     Args:
         facts: those of a trace.
@@ -74,7 +76,7 @@ class Forgetting:
         self._asked = {name: facts_asked([each], known) for name, each in asking.items()}
 
     def ended(self, name: str) -> None:
-        """Who is called ``name`` asks for nothing more."""
+        """Record that the one called ``name`` will request no more facts."""
         with self._lock:
             del self._asked[name]
             needed = self._later.union(*self._asked.values())
@@ -83,7 +85,9 @@ class Forgetting:
 
 
 def _within(value: Any) -> Iterator[Any]:
-    """What a function of the package names, and what lies in its modules and classes and in small collections."""
+    """The objects that a function of the package names, and the members of its modules, classes and small
+    collections.
+    """
     match value:
         case MethodType() | staticmethod() | classmethod():
             yield value.__func__
@@ -111,7 +115,7 @@ def _is_ours(module: str | None) -> bool:
 
 
 def _imported(names: set[str]) -> Iterator[Any]:
-    """What a function imports itself, of the package's."""
+    """The modules of the package that a function imports itself."""
     for package in filter(_is_ours, names):
         module = import_module(package)
         for name in (name for name in names if "." not in name):

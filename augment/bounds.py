@@ -1,4 +1,4 @@
-"""No analysis adds many more rows to a timeline than it has: what nobody could see is joined or left out.
+"""Limits the rows that an analysis adds to a timeline: rows that nobody could see are joined or left out.
 
 Only the drawing is reduced. The metric rows, which hold the figures, are made from all pieces.
 """
@@ -20,9 +20,9 @@ from augment.findings import Findings
 from augment.records import dataclass
 from augment.trace import Diagnostic
 
-SHARE = 3  #: an analysis adds at most one row for so many events of the source
-LEAST_ROWS = 3000  #: but may always add so many
-_MOST_KINDS = 16  #: names of a track whose time is told where slices are joined
+SHARE = 3  #: an analysis adds at most one row for this many events of the source
+LEAST_ROWS = 3000  #: but this many rows are always allowed
+_MOST_KINDS = 16  #: the greatest number of names on a track whose times are reported where slices are joined
 
 _MESSAGE = (
     "rows of added tracks are too short or too many to be seen: joined or left out in the drawing; figures are exact"
@@ -30,9 +30,9 @@ _MESSAGE = (
 
 
 def bounded(findings: Findings, event_count: int) -> Findings:
-    """The findings with no more rows of annotations than a third of ``event_count``; a diagnostic counts the others.
+    """The findings with at most a third of ``event_count`` as rows of annotations. A diagnostic counts the others.
 
-    Slices that touch are joined if short; otherwise the shortest are left out. A counter keeps its peaks.
+    Short adjacent slices are joined; otherwise the shortest are left out. A counter keeps its peaks.
     """
     most = max(event_count // SHARE, LEAST_ROWS)
     count = sum(map(rows_of, findings.annotations))
@@ -109,9 +109,9 @@ def _slices(track: SliceTrack, most: int, most_inner: int) -> tuple[SliceTrack, 
 
 
 def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
-    """Each slice as long as its pieces, with the name and args of the one that represents them.
+    """Each slice as long as its pieces, with the name and args of the piece that represents them.
 
-    Where there are few names, the args ``NAME_ns`` of a joined slice say how long each of its pieces' names lasted.
+    If there are few names, the args ``NAME_ns`` of a joined slice give the total time of each name among its pieces.
     """
     several = runs.count > 1
     args: dict[str, ArgColumn] = dict(_taken(track, runs.longest).args)

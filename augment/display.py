@@ -1,4 +1,4 @@
-"""What a notebook displays of a result: a heading, the verdict, a bar for each device, the analyses."""
+"""The display of a result in a notebook: a heading, the verdict, a bar for each device, the analyses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.records import dataclass
 
-#: the parts of a device's time, their words, and colours that are told apart on light and dark and by the colour-blind
+#: the parts of a device's time, their labels, and colours distinguishable on light and dark, also by the colour-blind
 PARTS = (
     ("compute_ns", "compute", "#2f7ed8"),
     ("exposed_communication_ns", "exposed communication", "#e8871e"),

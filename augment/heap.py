@@ -9,10 +9,11 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  #: of glibc's
 
 
 def keep_freed_memory() -> None:
-    """Have large arrays taken from memory that was freed before, of whatever thread; with glibc only.
+    """Make malloc serve large arrays from memory that any thread freed before; with glibc only.
 
-    By default glibc asks the system for each array of more than 32 MB, and returns it when it is freed. The system has
-    to clear these pages each time, which took a tenth of all CPU of a large trace. Nor do threads share what is free.
+    By default glibc requests memory from the system for each array of more than 32 MB, and returns it when the array is
+    freed. The system has to clear these pages each time, which took a tenth of all CPU time for a large trace.
+    Moreover, threads do not share free memory.
     """
     if not sys.platform.startswith("linux"):
         return

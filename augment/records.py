@@ -1,4 +1,4 @@
-"""``dataclass`` as the standard library has it, for records by the hundred: methods are made when they are first used.
+"""A faster ``dataclass`` for hundreds of records: methods are made at their first use.
 
 The standard library writes and compiles the text of up to seven methods for each class when its module is loaded, which
 took a quarter of ``augment run`` on a small file. Most classes of a run make no instance. Type checkers see the
@@ -51,14 +51,14 @@ def _record(cls: Any, *, frozen: bool, slots: bool, eq: bool = True, repr: bool 
 
 
 class _Late:
-    """A method of a record that is made when it is first asked for, and takes this one's place then."""
+    """A method of a record that is made at its first use, and then replaces this placeholder."""
 
     def __init__(self, cls: Any, name: str, frozen: bool) -> None:
         self._cls, self._name, self._frozen = cls, name, frozen
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         cls, name = self._cls, self._name
-        if isinstance(cls.__dict__[name], _Late):  # else another thread was quicker
+        if isinstance(cls.__dict__[name], _Late):  # otherwise another thread was faster
             setattr(cls, name, self._method())
         method = cls.__dict__[name]
         return method if instance is None else method.__get__(instance, owner)
@@ -83,8 +83,9 @@ _FACTORY = _Factory()
 
 
 def _init(cls: Any, frozen: bool) -> Callable[..., Any]:
-    """The method that takes the fields' values. It is needed of most classes: the standard library needs ten times as
-    long for all that it makes with it."""
+    """The method that sets the fields. Most classes need it; the standard library takes ten times as long to make it
+    together with its other methods.
+    """
     parameters, lines = ["self"], []
     names: dict[str, Any] = {"_put": object.__setattr__, "_factory": _FACTORY}
     for field in dataclasses.fields(cls):
@@ -94,7 +95,7 @@ def _init(cls: Any, frozen: bool) -> Callable[..., Any]:
             names[made] = field.default_factory
             value = f"{made}() if {name} is _factory else {name}" if field.init else f"{made}()"
         elif not field.init:
-            continue  # __post_init__ gives it a value
+            continue  # __post_init__ sets the value
         if field.init:
             names[f"_of_{name}"] = field.default
             has_default = value != name or field.default is not dataclasses.MISSING
@@ -103,7 +104,7 @@ def _init(cls: Any, frozen: bool) -> Callable[..., Any]:
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"])
-    exec(text, names)  # noqa: S102 - of names of fields, as the standard library does
+    exec(text, names)  # noqa: S102 - built from names of fields, as in the standard library
     init: Callable[..., Any] = names["__init__"]
     init.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
     init.__annotations__["return"] = None

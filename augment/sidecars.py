@@ -1,4 +1,4 @@
-"""Reads sidecars: files of metrics that ``augment`` wrote, one or those of many runs."""
+"""Reads sidecars: the files of metrics that ``augment`` wrote, of one run or many."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from augment.records import dataclass
 from augment.writers.files import METRICS_SUFFIX
 
 _OF_JOB = f"*job*{METRICS_SUFFIX}"
-_PARENTS = 3  #: folders above that of a rank in which its job's metrics may be
+_PARENTS = 3  #: how many folders above a rank's folder its job's metrics may be
 _SUFFIXES = (".diff.metrics.json", METRICS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A sidecar. ``run`` and ``trace`` are names: of the run that it belongs to, and of what it describes."""
+    """A sidecar. ``run`` is the name of the run that it belongs to; ``trace`` is the name of what it describes."""
 
     path: str
     run: str
@@ -37,7 +37,7 @@ class Sidecar:
 
     @property
     def rank(self) -> int | None:
-        """The rank, if the sidecar is of one."""
+        """The rank, if the sidecar describes one."""
         ranks: list[int] = self.content["source"].get("ranks") or []
         return ranks[0] if len(ranks) == 1 else None
 
@@ -94,8 +94,8 @@ def read_sidecar(path: str) -> dict[str, Any]:
 
 
 def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
-    """What the metrics of the job say of its rank, whose metrics ``content`` at ``path`` are: sentences, of which the
-    first is the job's verdict. Empty if there are no metrics of a job that the trace belongs to, beside or above.
+    """Sentences about the rank from the metrics of its job; ``content`` at ``path`` are the metrics of the rank. The
+    first sentence is the job's verdict. Empty if no job's metrics that include the trace lie beside it or above.
     """
     sha256 = content["source"].get("sha256")
     folder = Path(os.path.abspath(path)).parent
@@ -112,7 +112,7 @@ def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
 
 
 def _waiting(job: dict[str, Any], trace: str) -> Iterator[str]:
-    """How long the rank of a trace waits for others, if that is a hundredth of its steps."""
+    """How long the rank of a trace waits for others, if that is at least a hundredth of its steps."""
     parts = [row for row in job["analyses"].get("job_step_efficiency", {}).get("rows", ()) if row["trace"] == trace]
     wall, wait = (sum(row[name] for row in parts) for name in ("wall_ns", "exposed_wait_ns"))
     if wall and wait >= wall / 100:

@@ -1,9 +1,8 @@
-"""Which ranks come late to the collectives, and what does that cost?
+"""Which ranks are late to the collectives, and what does that cost?
 
-The engine is that of :mod:`augment.job`, without clocks: a collective ends on all its ranks at about one time, but
-begins on each when that rank comes to it, and its kernel is the longer, the longer the rank waited for the others. Of a
-collective whose kernel took ``max`` ns on the rank that came first, ``min`` on the last and ``dur`` on this one, this
-rank
+The engine is that of :mod:`augment.job`, without clocks. A collective ends on all its ranks at about the same time, but
+begins on each rank when that rank arrives. So a kernel is longer the longer its rank waited for the others. For a
+collective whose kernel took ``max`` ns on the first rank, ``min`` on the last and ``dur`` on this one, this rank
 
     came late by    max - dur
     waited for      dur - min
@@ -57,7 +56,7 @@ def stragglers(traces: Mapping[int, Trace]) -> list[Straggler]:
 def potential_stragglers(
     traces: Mapping[int, Trace], chosen_steps: Collection[int] | None = None, count: int = 2
 ) -> list[int]:
-    """The ``count`` ranks that are most often among the ``count`` latest of a step; of equals, the later.
+    """The ``count`` ranks that are most often among the ``count`` latest of a step; of equals, the later ones.
 
     Args:
         traces: of a job, by rank.
@@ -77,7 +76,9 @@ def potential_stragglers(
 
 
 def _matched(traces: Mapping[int, Trace]) -> tuple[list[int], Matched]:
-    """The ranks, ascending, and their collectives; of steps alone where there are steps, without sends and receives."""
+    """The ranks, ascending, and their collectives: only those of steps if there are steps, and no sends and
+    receives.
+    """
     ranks = sorted(traces)
     summaries = [replace(summary_of(AugmentedTrace(traces[rank], {}), most=None), rank=rank) for rank in ranks]
     matched = match(summaries)
@@ -86,7 +87,7 @@ def _matched(traces: Mapping[int, Trace]) -> tuple[list[int], Matched]:
 
 
 def _lateness(matched: Matched) -> tuple[Int64s, Int64s]:
-    """How much later than the first each part began, and the duration of the first, ns."""
+    """The delay of each part after the first one to begin, and the duration of the first, ns."""
     dur = matched.end - matched.ts
     longest = np.maximum.reduceat(dur, matched.first)[matched.instance] if len(matched) else dur
     return longest - dur, longest

@@ -1,6 +1,6 @@
-"""The units in which people read figures, and how many digits: one table for all texts.
+"""The units of displayed figures and their number of digits: one table for all texts.
 
-A figure in a table has three digits after the point, a size one; in a sentence it has two digits in all.
+A figure in a table has three decimals, a size has one; a figure in a sentence has two digits in all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
 
 
 def scale_of(value: float, scales: Scales) -> tuple[float, str]:
-    """The unit in which ``value`` has its first digits before the point, and its size."""
+    """The unit that shows ``value`` with at least one digit before the point, and the unit's size."""
     return next((entry for entry in scales if abs(value) >= entry[0]), scales[-1])
 
 
@@ -32,6 +32,6 @@ def rounded(value: float, scales: Scales) -> str:
 
 
 def counted(count: float, noun: str, nouns: str = "") -> str:
-    """``1 call``, ``12 calls``, ``2.5 calls``; ``nouns`` where an s does not do."""
+    """``1 call``, ``12 calls``, ``2.5 calls``. ``nouns`` is the plural if it is not formed with an s."""
     text = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:,.1f}"
     return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"

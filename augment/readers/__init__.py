@@ -18,20 +18,20 @@ class Reader(Protocol):
     """What a module in this folder offers."""
 
     NAME: str
-    TITLE: str  #: what people call the format
-    SUFFIXES: tuple[str, ...]  #: how names of such files end, without the suffix of a compression
+    TITLE: str  #: the usual name of the format
+    SUFFIXES: tuple[str, ...]  #: the endings of such file names, without the suffix of a compression
 
     def recognizes(self, head: bytes) -> bool:
         """Whether a decompressed text that begins with ``head`` is this reader's."""
 
     def layout(self, head: bytes) -> str:
-        """The form of the format that the text has which begins with ``head``, for ``augment doctor``."""
+        """The form of the format that the text beginning with ``head`` has, for ``augment doctor``."""
 
     def read(self, path: str, text: OpenText, head: bytes) -> Trace:
-        """The trace in ``text``, of which ``head`` has been taken already."""
+        """The trace in ``text``. The bytes in ``head`` were already read from it."""
 
 
-READERS: tuple[Reader, ...] = (stage_timeline, chrome, perfetto)  #: the first that recognises a text reads it
+READERS: tuple[Reader, ...] = (stage_timeline, chrome, perfetto)  #: the first reader that recognises a text reads it
 
 
 def reader_named(name: str) -> Reader:
@@ -40,7 +40,7 @@ def reader_named(name: str) -> Reader:
 
 
 def suffixes() -> tuple[str, ...]:
-    """How the names of files end that may be traces, compressed or not."""
+    """The endings of names of files that may be traces, compressed or not."""
     return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
 
 
@@ -48,14 +48,14 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
     """Read one trace file, whatever its compression and dialect.
 
     Args:
-        path: a plain, gzip, zstd or zip file; what it is is told from its content.
-        limits: how much of it is taken.
+        path: a plain, gzip, zstd or zip file; its content decides which.
+        limits: how much of the file is read.
         threads: with two or more, one decompresses while another decodes. The result does not depend on it.
 
     Raises:
-        InputError: there is no such file, or it may not be read.
+        InputError: the file does not exist, or access is denied.
         UnknownFormat: no reader recognises it.
-        MalformedTrace: it is broken at a byte that is named.
+        MalformedTrace: it is broken at a known byte.
         LimitExceeded: it is larger than ``limits`` allow.
     """
     path = os.fspath(path)

@@ -1,6 +1,7 @@
-"""What Ascend's trace_view leaves to be known: what the events of its devices are, and where its collectives ran.
+"""Derives what Ascend's trace_view omits: the categories of device events, and the streams that ran the collectives.
 
-They have no category. A process is a device and its threads are streams, but collectives lie in a process of their own.
+Events of devices have no category. A process is a device and its threads are streams, but collectives lie in a separate
+process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from augment.trace import Category, Identity
 
 
 def categorise(raw: RawEvents, category: Bytes) -> None:
-    """Set the ``category`` of those rows without any that an Ascend device executed, and of calls of its runtime."""
+    """Set the ``category`` of rows without one: events that an Ascend device executed, and calls of Ascend's
+    runtime.
+    """
     without = np.array([not string for string in raw.strings], np.bool_)
     called = np.array([string.startswith(ASCEND_CALL) for string in raw.strings], np.bool_)
     if called.any():
@@ -36,7 +39,9 @@ def categorise(raw: RawEvents, category: Bytes) -> None:
 
 
 def place_of_collectives(place: Place, names: Names) -> tuple[Identity, Identity] | None:
-    """The device and stream of the collectives at ``place``; None if none are there, or it is not plain whose."""
+    """The device and stream of the collectives at ``place``; None if there are no collectives there, or the device is
+    ambiguous.
+    """
     pid, tid, *_ = place
     thread = names.threads.get((pid, tid), "")
     if names.processes.get(pid) not in ASCEND_COLLECTIVES or not thread.endswith(ASCEND_COLLECTIVES_THREAD):

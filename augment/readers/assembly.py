@@ -34,7 +34,7 @@ from augment.trace import (
 
 @dataclass
 class Outline:
-    """What stands around the events."""
+    """The text around the events: what the outer object says, and where the events begin and end."""
 
     members: dict[str, Any] = field(default_factory=dict)
     array: bool = False
@@ -72,7 +72,7 @@ _MESSAGES = {
     "unknown_event_type": "track events that neither begin nor end a slice, nor are a moment or a counter's point",
     "unknown_field": "fields beside the packets",
 }
-#: what became of what is not left out as a whole
+#: the fate of events that are not left out as a whole
 _FATES = {
     "args_without_names": "read without args, and kept as they are",
     "arg_nested_too_deeply": "what lies deeper is left out",
@@ -82,14 +82,14 @@ _FATES = {
 }
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
 LONGEST = 366 * 86_400 * 10**9  #: ns; CUPTI once gave kernels of 236 years, and each of them would be all of a trace
-_EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
+_EARLIEST = -(1 << 62)  #: ns; earlier times would overflow in subtractions
 
 
 def assemble(
     path: str, format_name: str, sha256: str, text: SourceBytes, raw: RawEvents, outline: Outline,
     decode: Decode = json_event,
 ) -> Trace:  # fmt: skip
-    """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become the table's."""
+    """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become those of the table."""
     rank, rank_from = _rank(path, outline.members)
     base_ns, odd = _base_ns(outline.members)
     beyond = _drop_unusable(raw, base_ns)
@@ -131,7 +131,7 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
 
 
 def distributed(members: dict[str, Any], name: str) -> int | None:
-    """``rank`` or ``world_size`` as the profiler wrote it into the file, if it did."""
+    """``rank`` or ``world_size`` as the profiler wrote it into the file; None if it did not."""
     info = members.get("distributedInfo")
     number = _integer(info.get(name)) if isinstance(info, dict) else None
     return number if number is not None and 0 <= number < _INT32_MAX else None
@@ -151,7 +151,7 @@ def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
 
 
 def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
-    """What the file's times lack, and what is odd about that."""
+    """The offset to add to the file's times, and diagnostics of it."""
     recorded = members.get("baseTimeNanoseconds")
     base_ns = _integer(recorded)
     if base_ns is not None and abs(base_ns) <= -_EARLIEST:
@@ -161,7 +161,9 @@ def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
 
 
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
-    """Take out rows of phase 0, and those whose times cannot be, or would leave int64 in sums; how many the latter."""
+    """Remove rows of phase 0 and rows whose times are impossible or would overflow int64 in sums. Returns the number of
+    the latter.
+    """
     keep = raw.phase != 0
     beyond = 0
     if len(raw.ts):
@@ -183,7 +185,7 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
 
 
 def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
-    """Follow rows that were moved, or left out where ``new_row`` is negative, with what few of them have."""
+    """Update the sparse columns after rows were moved, or left out where ``new_row`` is negative."""
     raw.sizes, raw.flows = raw.sizes.moved(new_row), raw.flows.moved(new_row)
     ends = raw.ends.moved(new_row)
     kept = new_row[ends.values] >= 0
@@ -209,10 +211,10 @@ def _indexes(strings: list[str], text: str) -> list[int]:
 
 
 def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Track, ...], Int32s]:
-    """The tracks in order of appearance, and each row's."""
+    """The tracks in order of appearance, and the track of each row."""
     on_device = np.zeros(256, np.uint8)
     on_device[list(ON_DEVICE)] = 1
-    place = raw.place  # whose memory becomes the column of tracks
+    place = raw.place  # the memory of this array becomes the column of tracks
     place *= 2
     place += on_device[category]
     used = _used(place, 2 * max(len(raw.places), 1))
@@ -248,7 +250,7 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
     if len(raw.ts) and np.any(raw.ts[1:] < raw.ts[:-1]):
         order = np.argsort(raw.ts, kind="stable")
 
-    room = np.empty(len(raw.ts), np.int64)  # one buffer to reorder every column through: fresh memory is dear
+    room = np.empty(len(raw.ts), np.int64)  # one buffer for reordering all columns: fresh memory is expensive
 
     def column(values: Any) -> Any:
         if order is not None:

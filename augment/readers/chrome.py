@@ -1,4 +1,4 @@
-"""Chrome JSON (Trace Event Format): Kineto's own form, as an object with ``traceEvents`` or as a bare array."""
+"""Chrome JSON (Trace Event Format), Kineto's own format: an object with ``traceEvents``, or a bare array."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NAME = "chrome_json"
 TITLE = "Chrome JSON"
 SUFFIXES: tuple[str, ...] = (".json",)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CHUNK_BYTES = 4 << 20  #: of text that is scanned at a time
-TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
+CHUNK_BYTES = 4 << 20  #: bytes of text that are scanned at a time
+TYPICAL_RATIO = 12  #: typical ratio of text bytes to compressed bytes of a Kineto file, for estimates
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -40,11 +40,11 @@ def layout(head: bytes) -> str:
 
 
 def read(path: str, text: OpenText, head: bytes) -> Trace:
-    """The trace in ``text``, of which ``head`` has been taken already.
+    """The trace in ``text``. The bytes in ``head`` were already read from it.
 
     Raises:
-        UnknownFormat: JSON, but no trace.
-        MalformedTrace: broken where nothing after it can be trusted.
+        UnknownFormat: the text is JSON, but not a trace.
+        MalformedTrace: the text is broken in such a way that nothing after the break can be trusted.
     """
     stream = _Counted(head, text)
     scanner = EventScanner(text.limits.nesting, _likely_text_bytes(path))
@@ -67,7 +67,7 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
 
 
 class _Counted:
-    """The text, counted, and its end kept."""
+    """A text that counts its bytes and keeps its end."""
 
     def __init__(self, head: bytes, text: OpenText) -> None:
         self._head, self._text, self.count = head, text, 0
@@ -90,7 +90,7 @@ class _Counted:
 
 
 def _likely_text_bytes(path: str) -> int:
-    """The size of the text, as well as can be told without reading it."""
+    """The size of the text, estimated without reading it."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         if recognizes(file.read(64)):
@@ -109,7 +109,7 @@ class _Reading:
         self._outline = Outline()
 
     def all(self) -> Outline:
-        """The outline of the whole text; its events are with the scanner."""
+        """The outline of the whole text. The scanner holds the events."""
         window, outline = self._window, self._outline
         window.fill()
         if window.data[:3].tobytes() == BYTE_ORDER_MARK:
@@ -131,7 +131,9 @@ class _Reading:
         return outline
 
     def _object(self) -> None:
-        """From after the opening brace to after the closing one. What breaks beside the events costs only itself."""
+        """Read from after the opening brace to after the closing one. Damage outside of the events costs only the
+        damaged member.
+        """
         outline = self._outline
         while True:
             try:
@@ -157,7 +159,7 @@ class _Reading:
             raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known}){hint}")
 
     def _members_up_to_events(self) -> bool:
-        """Take members until traceEvents has been opened, or until the object is closed: then False."""
+        """Take members until traceEvents is open, or until the object closes; False in the latter case."""
         members = self._members
         while True:
             following = members.blank()
@@ -174,7 +176,9 @@ class _Reading:
             self._outline.members[name] = members.value()
 
     def _find_events(self) -> bool:
-        """From within a broken member to after the bracket that opens traceEvents; whether there is one."""
+        """Skip from inside a broken member to after the bracket that opens traceEvents. Returns whether that was
+        found.
+        """
         window = self._window
         while not (opening := _OPENING.search(window.data[: window.size].data)):
             window.drop(max(window.size - _OPENING_AT_MOST, 0))
@@ -190,17 +194,19 @@ class _Reading:
         raise MalformedTrace(self._path, end, "the text ends before traceEvents; record or copy the file again")
 
     def _scan(self, scanned: int) -> tuple[int, bool]:
-        """See :meth:`EventScanner.scan`; of what is held ``scanned`` bytes were of no event's end."""
+        """See :meth:`EventScanner.scan`. The first ``scanned`` bytes of the window are known to hold no end of an
+        event.
+        """
         window = self._window
         if scanned > MAX_EVENT_BYTES:
             raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
         return self._scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
 
     def _events(self) -> None:
-        """From after the opening bracket to after the closing one, or to the end of a text that lacks it.
+        """Read from after the opening bracket to after the closing one, or to the end of a text without one.
 
         Raises:
-            Broken: what stands there is no event: what follows could be anything.
+            Broken: the text there is not an event, so that what follows could be anything.
         """
         outline, window, scanner = self._outline, self._window, self._scanner
         outline.arrays_seen += 1

@@ -1,4 +1,4 @@
-"""From a path to its decompressed text: plain, gzip, zstd or a zip with one file, told apart by content."""
+"""Opens a path and decompresses its text: plain, gzip, zstd or a zip with one file, recognised by content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06
 SUFFIXES = (".gz", ".zst", ".zip")
 MAX_LAYERS = 4
 AHEAD_FROM = 1 << 20  #: bytes of a file that a thread decompresses ahead
-_PIECES_AHEAD = 16  #: pieces of at most CHUNK bytes that may wait
+_PIECES_AHEAD = 16  #: the number of pieces, each of at most CHUNK bytes, that may wait
 
 
 class Stream(Protocol):
@@ -33,7 +33,9 @@ class Stream(Protocol):
 
 
 class StoredFile:
-    """The file's own bytes, hashed on the way so that the file is read once; not hashed if it is read again."""
+    """The bytes of the file itself. They are hashed while they are read, so that the file is read only once. A second
+    reading is not hashed.
+    """
 
     def __init__(self, file: BinaryIO, *, hashed: bool = True) -> None:
         self._file, self._hashed = file, hashed
@@ -47,14 +49,14 @@ class StoredFile:
         return data
 
     def sha256(self) -> str:
-        """The digest of the whole file, of which the rest is read now."""
+        """The digest of the whole file. This reads the rest of it."""
         while self.read(CHUNK):
             pass
         return self._hash.hexdigest()
 
 
 class Replayed:
-    """A stream whose first bytes were taken to look at."""
+    """A stream whose first bytes were already read for inspection."""
 
     def __init__(self, head: bytes, rest: Stream) -> None:
         self._head, self._rest = head, rest
@@ -68,7 +70,7 @@ class Replayed:
 
 
 class Limited:
-    """A stream that ends with LimitExceeded rather than go on for ever."""
+    """A stream that raises LimitExceeded instead of growing without bound."""
 
     def __init__(self, stream: Stream, path: str, file_bytes: int, limits: Limits) -> None:
         self._stream, self._path, self._file_bytes, self._limits = stream, path, file_bytes, limits
@@ -85,7 +87,7 @@ class Limited:
 
 
 class GzipText:
-    """One or more gzip members as one text. ``damage`` says why it ended early, if it did."""
+    """One or more gzip members as one text. ``damage`` gives the reason if the text ended early."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -117,7 +119,7 @@ class GzipText:
 
     def _next_member(self) -> bool:
         rest: bytes = self._member.unused_data or self._stream.read(CHUNK)
-        rest = rest.lstrip(b"\0")  # padding, as tape and block tools leave it
+        rest = rest.lstrip(b"\0")  # padding, as tape and block tools write it
         while rest == b"":
             more = self._stream.read(CHUNK)
             if not more:
@@ -151,7 +153,7 @@ class ZstdText:
 
 
 class ZipText:
-    """The one file of a zip."""
+    """The single file in a zip."""
 
     def __init__(self, path: str, file: BinaryIO) -> None:
         self.damage: str | None = None
@@ -176,7 +178,7 @@ class ZipText:
 
 
 class _ZlibMember:
-    """zlib's decompressor with the shape of isal's: input that was not taken yet stays inside."""
+    """zlib's decompressor with the interface of isal's: input that was not consumed yet stays inside."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -215,7 +217,7 @@ def _isal_error() -> type[Exception]:
 
 
 class Ahead:
-    """A stream that a thread reads ahead of its reader: while that works, the thread decompresses."""
+    """A stream that a thread reads ahead of its reader, so that decompression runs in parallel."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -229,7 +231,7 @@ class Ahead:
         while not self._stopped:
             try:
                 piece: bytes | BaseException = self._stream.read(CHUNK)
-            except BaseException as error:  # raised again where it is read
+            except BaseException as error:  # raised again in the reader's thread
                 piece = error
             self._pieces.put(piece)
             if not piece or isinstance(piece, BaseException):
@@ -247,7 +249,7 @@ class Ahead:
         return data
 
     def stop(self) -> None:
-        """End the thread, wherever it is."""
+        """End the thread in any state."""
         self._stopped = True
         while self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
@@ -289,12 +291,12 @@ class OpenText:
         return self._stream.read(size)
 
     def read_ahead(self) -> None:
-        """Have a thread decompress what is read from now on, if that is worth a thread."""
+        """Start a thread that decompresses what is read from now on, if that is worthwhile."""
         if self.layers and self._file_bytes >= AHEAD_FROM:
             self._stream = self._ahead = Ahead(self._stream)
 
     def sha256(self) -> str:
-        """The digest of the stored file; to be asked at the end."""
+        """The digest of the stored file. Call it after reading."""
         if self._ahead:
             self._ahead.stop()
         return self.stored.sha256()
@@ -306,12 +308,12 @@ class OpenText:
 
     @property
     def damage(self) -> str | None:
-        """Why the text ended early, if a layer of compression was damaged."""
+        """The reason why the text ended early, if a layer of compression was damaged."""
         return next((layer.damage for layer in self.layers if getattr(layer, "damage", None)), None)
 
     @property
     def is_one_gzip_member(self) -> bool:
-        """Whether the file is gzip and nothing else; to be asked at the end."""
+        """Whether the file is a single gzip member and nothing else. Call it after reading."""
         return len(self.layers) == 1 and getattr(self.layers[0], "members", 0) == 1 and not self.damage
 
     def __enter__(self) -> OpenText:
@@ -331,12 +333,12 @@ def _at_least(stream: Stream, size: int) -> bytes:
 
 
 def open_text(path: str, limits: Limits = UNLIMITED, *, hashed: bool = True) -> OpenText:
-    """Open ``path`` and look through its layers of compression; ``hashed``: its digest will be asked for.
+    """Open ``path`` and look through its layers of compression. ``hashed``: the caller will ask for its digest.
 
     Raises:
-        InputError: there is no such file, or it may not be read, or it is a pipe or device.
-        UnknownFormat: a zip that does not hold exactly one file.
-        LimitExceeded: even its beginning is more than ``limits`` allow.
+        InputError: the file does not exist, access is denied, or it is a pipe or device.
+        UnknownFormat: a zip does not hold exactly one file.
+        LimitExceeded: even the beginning of the file exceeds ``limits``.
     """
     try:
         expect_regular(path)
@@ -351,7 +353,7 @@ def open_text(path: str, limits: Limits = UNLIMITED, *, hashed: bool = True) -> 
 
 
 class TextAgain:
-    """The text of a file, for those who need it a second time (``SourceBytes``); ``ahead``: a thread decompresses."""
+    """The text of a file for a second reading (``SourceBytes``). ``ahead``: a thread decompresses."""
 
     def __init__(self, path: str, size: int, gzip_tail: bytes | None = None, *, ahead: bool = False) -> None:
         self.path, self.size, self.gzip_tail, self.ahead = path, size, gzip_tail, ahead

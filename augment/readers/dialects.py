@@ -1,4 +1,6 @@
-"""What other years and other vendors call Kineto's categories: data, no code. Extend it here."""
+"""The names that older versions and other vendors use for Kineto's categories. This module holds data only; extend it
+here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import re
 
 from augment.trace import Category
 
-#: what forks of Kineto put their vendor's name before
+#: prefixes that forks of Kineto put before categories: their vendor's name
 _OF_A_FORK = {
     "runtime": Category.CUDA_RUNTIME,
     "driver": Category.CUDA_DRIVER,
@@ -36,7 +38,7 @@ CATEGORIES: dict[str, Category] = {
     "privateuse1_driver": Category.CUDA_DRIVER,
     "mtia_runtime": Category.CUDA_RUNTIME,
     "mtia_ccp_events": Category.KERNEL,
-    "hosttodevice": Category.AC2G,  # of Ascend: from the call of its runtime; async_npu leads from the operator
+    "hosttodevice": Category.AC2G,  # Ascend: from the call of its runtime; async_npu begins at the operator
     "hpu_op": Category.CUDA_RUNTIME,
     "glow_runtime": Category.CUDA_RUNTIME,
     # forks of Kineto for Cambricon's, Enflame's and Moore Threads' devices
@@ -56,13 +58,13 @@ ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin, which have no 
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = "Communication"
 ASCEND_PLANE = re.compile(r"Plane \d+")
-#: tasks of an Ascend device that are no work: a stream waits, or tells others
+#: tasks of an Ascend device that are not work: a stream waits, or signals others
 ASCEND_SYNC = re.compile(
     r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
     r"|PROFILER_TRACE\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?"
 )
 
-#: name → what events of that name without a category are (2021's Kineto gives its memory instants none)
+#: name → category of events of that name without one (Kineto of 2021 gives its memory instants none)
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}
 
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
@@ -70,7 +72,9 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9}
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that the name of a file gives, if it does; one among all rather than a ``local_rank``."""
+    """The rank in the name of a file, None without one. The rank among all processes is preferred to a
+    ``local_rank``.
+    """
     matches = list(RANK_IN_NAME.finditer(name))
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
     match = next(of_all, matches[0] if matches else None)

@@ -1,4 +1,4 @@
-"""A whole file as one JSON value: for the files beside traces, which are small."""
+"""Reads a whole file as one JSON value. It serves the small files that accompany traces."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def read_document(path: str) -> Any:
     """The JSON value in the file at ``path``, plain or compressed.
 
     Raises:
-        InputError: there is no such file, or it may not be read.
-        UnknownFormat: it is no JSON.
-        LimitExceeded: it decompresses to absurdly much.
+        InputError: the file does not exist, or access is denied.
+        UnknownFormat: the file is not JSON.
+        LimitExceeded: the decompressed text is absurdly large.
     """
     pieces = []
     with open_text(path) as text:

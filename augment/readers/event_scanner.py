@@ -1,4 +1,6 @@
-"""The event scanner's Python side: makes room, follows the notes, hands on the columns."""
+"""The event scanner's Python side: enlarges tables, reads the events that compiled code noted, and passes the columns
+on.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,22 @@ from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents
 from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
-LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
+LEAST_EVENT_BYTES = 96  #: few files have more events per byte; their columns grow during the scan
 ARG_FIELDS = {
     "correlation": (layout.CORRELATION, 0),
     "device": (layout.DEVICE, layout.HAS_DEVICE),
     "stream": (layout.STREAM, layout.HAS_STREAM),
     "bytes": (layout.SIZE, layout.HAS_SIZE),
-}  #: args that all rows may have: where the event at hand keeps them, and their bit
+}  #: args that any row may have: where the current event stores them, and their bit
 
 
 class EventScanner:
     """Takes the elements of ``traceEvents``, piece by piece."""
 
     def __init__(self, nesting: int, likely_bytes: int = 0) -> None:
-        """Take elements that nest no deeper than ``nesting``.
+        """Take elements up to a depth of ``nesting``.
 
-        Columns are reserved for a text of ``likely_bytes``: memory that is not written to is not taken.
+        Columns are reserved for a text of ``likely_bytes``; memory that is never written is not allocated.
         """
         self._nesting = nesting
         self.last_end: int | None = None  #: the offset after the last element that was taken
@@ -95,7 +97,7 @@ class EventScanner:
 
     @property
     def event_count(self) -> int:
-        """How many elements were taken, usable or not."""
+        """The number of elements taken, usable or not."""
         return self._get(layout.EVENTS)
 
     def _run(self, text: Text, size: int, base: int) -> int:
@@ -122,7 +124,7 @@ class EventScanner:
             data = text[start:end].tobytes()
             made = read_row(data, base + start, self._names, self._tally, self._nesting)
             if made is None and kind == layout.NOTE_ODD:
-                self._without_row.append(row)  # what its columns hold is no number
+                self._without_row.append(row)  # the values of its columns are not numbers
             if made is None or kind != layout.NOTE_ODD:
                 continue
             place = self._extra_places.setdefault(
@@ -130,7 +132,7 @@ class EventScanner:
             )
             texts = self._extra(made.category), self._extra(made.name)
             values = (made.ts, made.dur, made.phase, *texts, -1 - place, made.correlation)
-            for column, value in zip(self._rows, values, strict=False):  # the kernel set offset and length
+            for column, value in zip(self._rows, values, strict=False):  # the kernel has already set offset and length
                 column[row] = value
             self._args.add_odd(row, data)
             if made.size is not None:
@@ -143,11 +145,11 @@ class EventScanner:
         self._set(layout.NOTES, 0)
 
     def _extra(self, text: str) -> int:
-        """A string that the compiled table does not know, as a negative index until the end."""
+        """The number of a string that the compiled table does not hold: a negative index until :meth:`finish`."""
         return -1 - self._extra_strings.setdefault(text, len(self._extra_strings))
 
     def _grow(self) -> None:
-        """Make room in every table that is full."""
+        """Enlarge every full table."""
         room = len(self._rows[0])
         if self._get(layout.ROWS) >= room:
             self._rows = [longer(column, 2 * room) for column in self._rows]
@@ -162,12 +164,12 @@ class EventScanner:
             fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
 
     def finish(self) -> RawEvents:
-        """Everything that was taken: strings and places are numbered in the order of first appearance."""
+        """Everything that was taken, with strings and places numbered in the order of first appearance."""
         count, sizes, flows = (self._get(k) for k in (layout.ROWS, layout.SIZES, layout.FLOWS))
         columns: dict[str, Any] = dict(zip(COLUMNS, self._rows, strict=True))
         self._rows = []
         for column in columns.values():
-            column.resize(count, refcheck=False)  # gives back what was reserved, where it lies
+            column.resize(count, refcheck=False)  # returns reserved memory in place
         size_rows, size_values, flow_rows, flow_values = self._pairs
         strings = self._decoded_strings()
         places = self._decoded_places(strings)
@@ -190,9 +192,9 @@ class EventScanner:
     def _number(
         self, columns: dict[str, Any], strings: list[str], places: list[Place]
     ) -> tuple[dict[str, int], list[Place]]:
-        """Number strings and places anew, in the order in which rows have them: category, name, id of a flow.
+        """Renumber strings and places in the order in which rows have them: category, name, id of a flow.
 
-        The kernel tells strings apart by their bytes, and does not know those of odd events.
+        The kernel distinguishes strings by their bytes, and does not know the strings of events that Python read.
         """
         category, name, place = (columns[column] for column in ("category", "name", "place"))
         for column, known in ((category, len(strings)), (name, len(strings)), (place, len(places))):
@@ -236,7 +238,7 @@ class EventScanner:
 
 
 def _merged(rows: Int64s, values: Int64s, extra: list[tuple[int, int]]) -> SparseColumn:
-    """A sparse column, with what came late put in its place."""
+    """A sparse column with later entries merged in row order."""
     if not extra:
         return SparseColumn(rows, values)
     late = np.array(extra, np.int64)

@@ -1,4 +1,4 @@
-"""One event, any form: the reading that both scanners fall back to, and the one that defines what a field means."""
+"""Reads a single event in any form. Both scanners fall back to this code, and it defines what each field means."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from augment.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 
 INT64 = 1 << 63
 _PLAIN_TIME = re.compile(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')
-_LARGEST_EXPONENT = 15  #: of the microseconds that int64 holds as ns
+_LARGEST_EXPONENT = 15  #: decimal exponent of the most microseconds that fit int64 as ns
 
 
 class Args(msgspec.Struct):
-    """The args that are columns; what is absent is :data:`ABSENT`."""
+    """The args that are columns; absent ones are :data:`ABSENT`."""
 
     correlation: Any = None
     device: Any = ABSENT
@@ -29,11 +29,11 @@ class Args(msgspec.Struct):
     bytes: Any = None
 
 
-NO_OBJECT = Args()  #: of an event whose args are something else
+NO_OBJECT = Args()  #: for an event whose args are not an object
 
 
 class Event(msgspec.Struct):
-    """The members of an event that are columns, numbers of times as their own text."""
+    """The members of an event that are columns. Times are kept as the text of their numbers."""
 
     ph: Any = None
     ts: msgspec.Raw = msgspec.Raw(b"null")
@@ -47,7 +47,7 @@ class Event(msgspec.Struct):
 
 
 class MendedEvent(Event):
-    """One whose text was no JSON until it was mended."""
+    """An event whose text was not JSON until it was repaired."""
 
 
 decode_event = msgspec.json.Decoder(Event).decode
@@ -55,7 +55,7 @@ decode_events = msgspec.json.Decoder(list[Event]).decode
 
 
 class Row(NamedTuple):
-    """One row of the table, in the file's words."""
+    """One row of the table, in the notation of the file."""
 
     ts: int
     dur: int
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 def parse_event(text: bytes) -> Event | None:
-    """One element of traceEvents; None if it is no JSON object by any leniency."""
+    """One element of traceEvents; None if even lenient parsing finds no JSON object."""
     try:
         return decode_event(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -99,7 +99,7 @@ def _parse_leniently(data: bytes) -> Event | None:
 
 
 def _loaded(text: str) -> Any:
-    try:  # Decimal keeps the digits of a time; a float would not
+    try:  # Decimal keeps all digits of a time, unlike a float
         return json.loads(text, parse_float=Decimal, strict=False)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
@@ -114,7 +114,9 @@ def _number_text(value: Any) -> str:
 
 
 def ns_of(raw: bytes) -> int | None:
-    """Decimal microseconds as text (quoted or not) to integer ns, a half to even; None if that is no int64."""
+    """Decimal microseconds as text (quoted or not) to integer ns, a half to even; None if the text is no such number or
+    exceeds int64.
+    """
     if plain := _PLAIN_TIME.fullmatch(raw):
         value = int(plain[1] + (plain[2] or b"").ljust(3, b"0"))
     else:
@@ -123,13 +125,13 @@ def ns_of(raw: bytes) -> int | None:
         except (InvalidOperation, UnicodeDecodeError):
             return None
         if number and (not number.is_finite() or number.adjusted() > _LARGEST_EXPONENT):
-            return None  # before any arithmetic: the digits of 1e999990 would cost half a minute
+            return None  # checked before any arithmetic: expanding 1e999990 would take half a minute
         value = int(round(number, 3).scaleb(3)) if number else 0
     return value if -INT64 <= value < INT64 else None
 
 
 def integer(value: Any) -> int | None:
-    """A number as JSON gives it, quoted or not, wrapped to 64 bits; None if it is none."""
+    """A JSON number, quoted or not, as an integer wrapped to 64 bits; None for anything else."""
     if isinstance(value, str):
         try:
             value = int(value)
@@ -143,7 +145,7 @@ def integer(value: Any) -> int | None:
 
 
 def read_row(text: bytes, offset: int, names: Names, tally: Tally, nesting: int) -> Row | None:
-    """The row that the element ``text`` of traceEvents makes, if it nests no deeper; see :func:`row_of`."""
+    """The row of the element ``text`` of traceEvents, if its nesting is within the limit; see :func:`row_of`."""
     if nested_deeper(text, nesting):
         tally.add("nested_too_deeply", offset)
         return None
@@ -151,7 +153,7 @@ def read_row(text: bytes, offset: int, names: Names, tally: Tally, nesting: int)
 
 
 def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: Tally) -> Row | None:
-    """The row that an event makes; None, told to ``names`` or counted in ``tally``, if it makes none."""
+    """The row of an event. None if the event makes no row; it is then added to ``names`` or counted in ``tally``."""
     if event is None:
         tally.add("malformed_event", offset)
         return None
@@ -195,7 +197,7 @@ def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: T
 
 
 def _flow_id(value: Any) -> int | str | None:
-    """The id of a flow; of a number that a column of flow ids has no place for, the text."""
+    """The id of a flow; its text if a column of flow ids cannot hold the number."""
     if isinstance(value, str):
         return clean(value)
     number = integer(value)

@@ -1,11 +1,11 @@
-"""Files that are no traces, told by their first bytes or their name: what they are, and what to do."""
+"""Recognises files that are not traces, by their first bytes or their name, and advises what to do with them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-Told = Callable[[str, bytes], bool]  #: of a path and the first bytes of its text
+Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
@@ -33,7 +33,7 @@ def _is_rocprof(_path: str, head: bytes) -> bool:
     return head.startswith((b'"Index","KernelName"', b"Index,KernelName", b'"Kind","Agent_Id"', b"Kind,Agent_Id"))
 
 
-#: what a file is, and what to do; the first that fits
+#: what a file is, and what to do with it; the first match counts
 KINDS: tuple[tuple[Told, str, str], ...] = (
     (
         _begins(b"version https://git-lfs"),
@@ -68,12 +68,12 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
 
 
 def described(path: str, head: bytes) -> str | None:
-    """What the file at ``path`` is whose text begins with ``head``, and what to do; None if nobody knows."""
+    """What the file at ``path`` with the text ``head`` is, and what to do with it; None if unknown."""
     return next((f"{kind}: {advice}" for fits, kind, advice in KINDS if fits(path, head)), None)
 
 
 def of_archive(names: list[str]) -> str | None:
-    """What a zip with these files is; None if nobody knows."""
+    """What a zip with these files is; None if unknown."""
     if any(name.endswith(("data.pkl", "/version")) for name in names):
         return "a checkpoint of torch.save (.pt), not a trace: export the trace with prof.export_chrome_trace()"
     return None

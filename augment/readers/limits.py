@@ -1,4 +1,4 @@
-"""How much of a trace a reader takes: for those who read files of strangers."""
+"""Limits on how much of a trace a reader accepts. They protect programs that read untrusted files."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Collection
 from augment.errors import LimitExceeded
 from augment.records import dataclass
 
-SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever the ratio
-NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders stand
-LEAST_NESTING = 16  #: compiled code looks at nothing that is nested less deeply
+SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever its compression ratio
+NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders can handle
+LEAST_NESTING = 16  #: compiled code does not check shallower nesting
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None means no limit.
+    """Limits on a trace. None means no limit.
 
     Attributes:
-        text_bytes: most that the file may decompress to, and each layer of it.
-        text_ratio: most that it may decompress to, in multiples of the file's size. Deflate cannot pass about 1032:1;
-            a chain of containers that does is an attack.
-        events: most events, or packets.
-        name_bytes: longest string of the names, categories and identities.
-        nesting: how deep the braces and brackets of a JSON event may nest, its own counted; of one that goes deeper
-            nothing is taken, which a diagnostic counts. From :data:`LEAST_NESTING` on. Values in a native trace nest
-            up to a depth of its reader's own, less than the default.
+        text_bytes: the most bytes that the file, and each of its layers, may decompress to.
+        text_ratio: the same as a multiple of the file's size. Deflate cannot exceed about 1032:1; a chain of containers
+            that does is an attack.
+        events: the most events, or packets.
+        name_bytes: the longest string among names, categories and identities.
+        nesting: the greatest depth of braces and brackets in a JSON event, including its own. A deeper event is left
+            out, and a diagnostic counts it. At least :data:`LEAST_NESTING`. The reader of native traces has a limit of
+            its own for values, below this default.
     """
 
     text_bytes: int | None = None
@@ -34,7 +34,7 @@ class Limits:
     nesting: int = NESTING
 
     def most_text(self, file_bytes: int) -> int:
-        """How many bytes of text a file of this size may hold."""
+        """The most bytes of text that a file of this size may hold."""
         honest = max(SMALL_TEXT, self.text_ratio * file_bytes)
         return honest if self.text_bytes is None else min(self.text_bytes, honest)
 
@@ -42,7 +42,7 @@ class Limits:
         """Refuse a text that is too large.
 
         Raises:
-            LimitExceeded: it is.
+            LimitExceeded: the text is too large.
         """
         if text_bytes <= self.most_text(file_bytes):
             return
@@ -54,7 +54,7 @@ class Limits:
         """Refuse too many events.
 
         Raises:
-            LimitExceeded: there are.
+            LimitExceeded: there are too many.
         """
         if self.events is not None and count > self.events:
             raise LimitExceeded(path, f"has more than {self.events} events; record fewer steps")
@@ -63,7 +63,7 @@ class Limits:
         """Refuse a name that is too long.
 
         Raises:
-            LimitExceeded: there is one.
+            LimitExceeded: the name is too long.
         """
         if self.name_bytes is None:
             return

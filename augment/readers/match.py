@@ -1,4 +1,4 @@
-"""Which end of a slice belongs to which beginning."""
+"""Matches ends of slices with their beginnings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NONE = -1
 
 
 def matched(ts: Int64s, track: Int32s, end_ts: Int64s, end_track: Int32s, before: Int64s, track_count: int) -> Int64s:
-    """For each beginning its end, :data:`NONE` where there is none: rows of the other table.
+    """For each beginning the row of its end in the other table; :data:`NONE` if it has none.
 
-    An end closes what was begun last on its track, in the order of time, then of the file.
+    An end closes the latest open beginning of its track, in the order of time, then of the file.
 
     Args:
         ts: of beginnings, in the order of the file.

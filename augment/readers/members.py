@@ -12,7 +12,7 @@ from augment.readers.raw import Broken
 from augment.readers.structure import nested_deeper, nested_end
 from augment.readers.window import Window
 
-MAX_MEMBER_BYTES = 64 << 20  #: of one member other than traceEvents
+MAX_MEMBER_BYTES = 64 << 20  #: bytes of a single member other than traceEvents
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _WORD = re.compile(rb"[^\s,\]}]+")
 
@@ -26,9 +26,9 @@ class TooDeep(Broken):
 
 
 class Members:
-    """Reads members one by one from the front of a window; values that nest deeper than ``nesting`` are broken.
+    """Reads members one by one from the front of a window. Values that nest deeper than ``nesting`` count as broken.
 
-    What is broken is left where it is. ``mended`` are the offsets of values that were no JSON until they were mended.
+    A broken value stays where it is. ``mended`` are the offsets of values that were not JSON until they were repaired.
     """
 
     def __init__(self, window: Window, nesting: int = NESTING) -> None:
@@ -36,7 +36,7 @@ class Members:
         self.mended: list[int] = []
 
     def blank(self) -> int:
-        """Drop blanks; the byte that comes next, -1 at the end."""
+        """Drop blanks. Returns the next byte, -1 at the end."""
         window = self._window
         while True:
             for at in range(window.size):
@@ -84,7 +84,7 @@ class Members:
         try:
             return lenient_json(text)
         except ValueError as error:
-            if text[:1] in (b"{", b"["):  # whose end is known all the same
+            if text[:1] in (b"{", b"["):  # the end of this value is known nevertheless
                 with suppress(ValueError):
                     value = mended_json(text)
                     self.mended.append(base)
@@ -105,7 +105,7 @@ class Members:
     def _nested_size(self) -> int:
         tried = 0
         while True:
-            # only ever twice the work, however long the value is
+            # at most twice the work, whatever the length of the value
             if self._window.ended or self._window.size >= 2 * tried:
                 tried = self._window.size
                 end = nested_end(self._window.data[:tried])

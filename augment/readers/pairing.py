@@ -1,8 +1,8 @@
-"""Slices that Chrome JSON tells as two events, ``B`` and ``E``: paired as Perfetto pairs them.
+"""Pairs the ``B`` and ``E`` events of Chrome JSON into slices, by Perfetto's rules.
 
-On its thread an end closes what began last and is still open; an end with a name or a category, what began last of
-that name and category. What began inside that slice and is still open ends with it. The row of the beginning becomes
-the slice, of phase ``X``; the row of the end stays an event without a duration.
+An end without name and category closes the latest open beginning of its thread. An end with a name or a category closes
+the latest open beginning with that name and category; all slices begun inside it that are still open end with it. The
+row of the beginning becomes the slice, with phase ``X``. The row of the end stays an event without a duration.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from augment.records import dataclass
 from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
 BEGIN, END = ord("B"), ord("E")
-ANY = 0  #: the number of the empty string: an end without a name or category closes slices of any
+ANY = 0  #: the number of the empty string: an end without a name or category matches any
 
 
 @dataclass
 class _Marks:
     """The rows of beginnings and ends, in the order of the file, with their threads.
 
-    Of each beginning, ``end_row`` is the row of its end, :data:`NONE` without one; ``end_ts`` is when it ends;
-    ``inner`` are those that only end because a slice around them does.
+    For each beginning, ``end_row`` is the row of its end (:data:`NONE` without one) and ``end_ts`` the time at which it
+    ends. ``inner`` are the beginnings that end only because a slice around them does.
     """
 
     begins: Int64s
@@ -40,16 +40,18 @@ class _Marks:
 
 
 def pair(raw: RawEvents, longest: int) -> None:
-    """Make slices of the beginnings and ends in ``raw``; those of more than ``longest`` ns become 1 ns longer."""
+    """Make slices of the beginnings and ends in ``raw``. Slices longer than ``longest`` ns become ``longest`` + 1
+    ns.
+    """
     begins, ends = (np.flatnonzero(raw.phase == phase) for phase in (BEGIN, END))
     if not len(begins) and not len(ends):
         return
     threads: dict[tuple[object, object], int] = {}
     thread = np.array([threads.setdefault(place[:2], len(threads)) for place in raw.places], np.int32)
-    of_begins, of_ends = thread[raw.place[begins]], thread[raw.place[ends]]  # rows of phase 0 have any place
+    of_begins, of_ends = thread[raw.place[begins]], thread[raw.place[ends]]  # rows of phase 0 have an arbitrary place
     before = np.searchsorted(begins, ends)
     number = matched(raw.ts[begins], of_begins, raw.ts[ends], of_ends, before, len(threads))
-    end_row = np.append(ends, NONE)[number]  # NONE is -1: the last
+    end_row = np.append(ends, NONE)[number]  # NONE is -1, which indexes the last entry
     marks = _Marks(begins, ends, of_begins, of_ends, end_row, raw.ts[end_row], np.zeros(len(begins), np.bool_))
     wrong = ~_fits(raw, marks)
     if wrong.any():
@@ -58,7 +60,7 @@ def pair(raw: RawEvents, longest: int) -> None:
 
 
 def _fits(raw: RawEvents, marks: _Marks) -> Bools:
-    """Whether each beginning has an end of no other name or category, or none."""
+    """Whether each beginning has no end, or an end that does not contradict its name and category."""
     fits = np.ones(len(marks.begins), np.bool_)
     for column in (raw.name, raw.category):
         of_end = column[marks.end_row]
@@ -68,7 +70,7 @@ def _fits(raw: RawEvents, marks: _Marks) -> Bools:
 
 
 def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
-    """Pair anew the events of ``threads``, whose ends do not all close what began last."""
+    """Repeat the pairing for ``threads`` on which some end does not close the latest beginning."""
     begins = np.flatnonzero(np.isin(marks.begin_thread, threads))
     ends = np.flatnonzero(np.isin(marks.end_thread, threads))
     marks.end_row[begins] = NONE
@@ -98,21 +100,21 @@ def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
 
 
 def _closed_by(category: int, name: int) -> set[tuple[int, int]]:
-    """The categories and names of ends that close a slice of this category and name."""
+    """The categories and names of ends that can close a slice of this category and name."""
     return {(category, name), (ANY, name), (category, ANY), (ANY, ANY)}
 
 
 def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
-    """Give the slices their durations, and tell what has no counterpart."""
+    """Set the durations of slices, and count beginnings and ends without a counterpart."""
     is_ended = marks.end_row != NONE
     closed = is_ended | marks.inner
     rows, last = marks.begins[is_ended], marks.end_row[is_ended]
     every = marks.begins[closed]
-    lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # may be more than int64 holds
+    lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # the difference may exceed int64
     raw.dur[every] = np.minimum(lasted, np.uint64(longest + 1)).astype(np.int64)
     raw.phase[every] = COMPLETE
     raw.ends = SparseColumn(rows, last)
-    for column in (raw.place, raw.category):  # an end tells no device, and lies on no track of its own
+    for column in (raw.place, raw.category):  # an end has no device, and gets no separate track
         column[last] = column[rows]
     bare = raw.correlation[rows] == NO_CORRELATION
     raw.correlation[rows[bare]] = raw.correlation[last[bare]]

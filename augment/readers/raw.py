@@ -1,4 +1,4 @@
-"""What a scanner hands on: columns in file order, in the file's own words. ``assembly.py`` makes a Trace of it."""
+"""The result of a scanner: columns in file order and in the file's notation. ``assembly.py`` makes a Trace of it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Place = tuple[Identity, Identity, Identity | Absent, Identity | Absent]  #: pid,
 
 @dataclass
 class Tally:
-    """Counts of what could not be used or was repaired, with the byte where each was first seen."""
+    """Counts of what could not be used or was repaired, with the byte of each first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)
 
     def add(self, code: str, offset: int, count: int = 1) -> None:
-        """One more ``code``, or ``count`` more, at byte ``offset`` of the text."""
+        """Count one more ``code``, or ``count`` more, at byte ``offset`` of the text."""
         self.counts[code] += count
         self.first[code] = min(offset, self.first.get(code, offset))
 
 
 @dataclass
 class Names:
-    """What metadata (``M``) events say of processes and threads."""
+    """The names in metadata (``M``) events of processes and threads."""
 
     processes: dict[Identity, str] = field(default_factory=dict)
     threads: dict[tuple[Identity, Identity], str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Names:
             self.threads[identity(event.get("pid")), identity(event.get("tid"))] = name
 
 
-#: the columns that every row has, in the scanners' order, and their types
+#: the columns of every row, in the scanners' order, and their types
 COLUMNS: dict[str, type[np.generic]] = {
     "ts": np.int64,
     "dur": np.int64,
@@ -71,7 +71,7 @@ COLUMNS: dict[str, type[np.generic]] = {
 
 @dataclass
 class RawEvents:
-    """One entry a row, in file order; times are the file's, in ns; a row of phase 0 is none.
+    """Columns with one entry per row, in file order. Times are those of the file in ns. Rows of phase 0 are empty.
 
     ``name`` and ``category`` index ``strings``, ``place`` indexes ``places``; ``args`` are as in the table.
     """
@@ -100,7 +100,7 @@ Text = npt.NDArray[np.uint8]  #: padded by at least 8 bytes
 
 
 class Broken(Exception):
-    """The text is no JSON at this offset. Readers turn it into MalformedTrace."""
+    """The text is not JSON at this offset. Readers convert this error to MalformedTrace."""
 
     def __init__(self, offset: int, because: str) -> None:
         super().__init__(because)
@@ -108,7 +108,7 @@ class Broken(Exception):
 
 
 def identity(value: Any) -> Identity:
-    """A pid, tid, device or stream as JSON gives it."""
+    """A pid, tid, device or stream from its JSON value."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):

@@ -1,4 +1,4 @@
-"""Where JSON values begin and end, by numpy over bytes: no compiler, any layout."""
+"""Finds where JSON values begin and end, with numpy over bytes. It needs no compiler and works for any layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _FIRST_BYTES = 4 << 10
 
 
 class Structure(NamedTuple):
-    """For each byte, int32: the bracket it is (1 opens, -1 closes, 0: none, or in a string), and the depth after it."""
+    """For each byte, int32: its bracket (1 opens, -1 closes, 0 for other bytes and inside strings), and the depth after
+    it.
+    """
 
     brackets: Int32s
     depth: Int32s

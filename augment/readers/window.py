@@ -1,4 +1,4 @@
-"""A sliding window over a stream: the only part of the text that is in memory."""
+"""A sliding window over a stream. Only the window is held in memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from augment.readers.containers import CHUNK, Stream
 from augment.readers.raw import Text
 
-PADDING = 16  #: bytes after the text that compiled code may load, but not take as text
+PADDING = 16  #: bytes after the text that compiled code may load, but not interpret
 
 
 class Window:
-    """``data[:size]`` is the text from offset ``base`` on."""
+    """The bytes ``data[:size]`` are the text from offset ``base`` on."""
 
     def __init__(self, stream: Stream, chunk: int) -> None:
         self._stream, self._chunk = stream, chunk
@@ -21,7 +21,7 @@ class Window:
         self.ended = False
 
     def fill(self) -> bool:
-        """Read until a chunk more is held, or the stream ends; whether anything came."""
+        """Read until one more chunk is in the window, or the stream ends. Returns whether anything was read."""
         before = self.size
         want = self.size + self._chunk
         while self.size < want and not self.ended:
@@ -35,7 +35,7 @@ class Window:
         return self.size > before
 
     def drop(self, count: int) -> None:
-        """Forget the first ``count`` bytes."""
+        """Remove the first ``count`` bytes."""
         left = self.size - count
         self.data[:left] = self.data[count : self.size]
         self.size = left

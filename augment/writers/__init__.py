@@ -1,6 +1,6 @@
 """The registry of writers. To add one: a module beside this file, and two lines here.
 
-The sidecar (``metrics.py``) is not among them: it is written whatever the formats of the trace.
+The sidecar (``metrics.py``) is not among them, because it is always written, whatever the formats of the trace.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from augment.writers.seams import Addable, Described, Written, described
 
 
 class Writer(Protocol):
-    """What a module in this folder offers. Its docstring says what of the source it keeps."""
+    """The interface of a module in this folder. The module's docstring says what it keeps of the source."""
 
     NAME: str
-    SUFFIX: str  #: what comes after the STEM of the input's name
-    Seam: type[Any]  #: a msgspec.Struct: what it tells of the seam that it leaves in an output
+    SUFFIX: str  #: the ending after the STEM of the input's name
+    Seam: type[Any]  #: a msgspec.Struct: describes the seam that the writer leaves in an output
 
     def write(self, augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
-        """Write the trace to ``path``; what had to be changed or left out."""
+        """Write the trace to ``path``. Returns diagnostics of what was changed or left out."""
 
     def write_seamed(self, augmented: AugmentedTrace, path: Path) -> Written:
-        """The same, and how to add to the file."""
+        """As :meth:`write`, and returns what is needed to add tracks to the file."""
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, seam: Any, annotations: Sequence[Addable]) -> None:
-        """Write the output that ``old`` is to ``new``, with ``annotations`` at its seam instead of what is there.
+        """Copy the output in ``old`` to ``new``, with ``annotations`` at its seam in place of those added there before.
 
         Raises:
-            OSError, ValueError: it is not what was written.
+            OSError, ValueError: the file is not the output that was written.
         """
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
-DEFAULT = perfetto.NAME  #: the format of outputs if none is asked for: the best view in the Perfetto UI
+DEFAULT = perfetto.NAME  #: the default format of outputs: the best view in the Perfetto UI
 
 
 def writer_named(name: str) -> Writer:
-    """The writer with this name, the beginning of it, or what its files end with (``pftrace``).
+    """The writer with this name, with this beginning of its name, or with this ending of its files (``pftrace``).
 
     Raises:
         UsageError: there is none.
@@ -61,7 +61,8 @@ def writer_named(name: str) -> Writer:
 def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = ()) -> list[Path]:
     """Write the trace in each of ``formats``, by default :data:`DEFAULT`, and the sidecar into ``folder``.
 
-    All are called by the STEM of the input. The sidecar comes last, for it also tells what the writers had to change.
+    All files have the STEM of the input as name. The sidecar comes last, because it also reports what the writers
+    changed.
 
     Returns:
         The files written, the sidecar last.
@@ -72,7 +73,8 @@ def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = 
 def write_seamed(
     augmented: AugmentedTrace, folder: Path, formats: Sequence[str] | None, under: Collection[int] = ()
 ) -> list[tuple[Path, Described | None]]:
-    """The same, with the seam of each file at which tracks may be added ``under`` these of the source, if any.
+    """As :func:`write_all`, and returns the seam of each file at which tracks may be added ``under`` these tracks of
+    the source.
 
     Without ``formats``, the sidecar is written alone.
     """

@@ -1,4 +1,4 @@
-"""Tracks added to an output that is finished, at the seam that its writer left."""
+"""Adds tracks to a finished output, at the seam that its writer left."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from augment.writers.seams import WRITER, Addable, Described
 
 
 def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[Addable]) -> None:
-    """Write the output at ``path`` to ``target``, with ``annotations`` at its seam instead of what was added there.
+    """Write the output at ``path`` to ``target``, with ``annotations`` at its seam in place of those added there
+    before.
 
     Raises:
-        InputError: the output is not what its writer left.
+        InputError: the output is not the one that its writer left.
         OutputError: ``target`` cannot be written.
     """
     try:
@@ -32,7 +33,7 @@ def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[
 
 
 def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
-    """Whether the output is the one that had this hash, but for what was added at its seam since."""
+    """Whether the output is the one that had this hash, apart from what was added at its seam since."""
     import tempfile
 
     try:
@@ -49,9 +50,9 @@ def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
 
 
 def of_files(content: bytes, paths: Iterable[Path]) -> list[Described | None]:
-    """The seams of these files in the content of a file of seams, None where it has none.
+    """The seams of these files from the content of a file of seams; None for a file without one.
 
-    One that is not of this version's form, for another program may have written it, is none.
+    A seam in the form of another version is ignored, because another program may have written it.
     """
     known: dict[str, Described] = {}
     with contextlib.suppress(ValueError):

@@ -1,9 +1,9 @@
 """A zip of the untouched source and the annotations, which Perfetto opens as one timeline.
 
-Not a byte of the source is read as a trace or compressed anew: the quickest way, and the source can be taken out again.
-The annotations are in Perfetto's native format. What they cannot do here is to link the source's slices by flows, or
-to be more exact than Perfetto reads a Chrome file's times. Nothing else may be in the zip: Perfetto refuses one with a
-file that is no trace.
+The source is neither parsed nor compressed again, so this is the fastest format, and the source can be extracted again.
+The annotations are in Perfetto's native format. They cannot link slices of the source by flows, and they are only as
+exact as Perfetto reads the times of a Chrome file. The zip holds nothing else, because Perfetto refuses a zip with a
+file that is not a trace.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from augment.writers.zip_members import DEFLATED, LIMIT, STORED, Member, directo
 NAME = "bundle"
 SUFFIX = ".augmented.zip"
 ANNOTATIONS = "annotations.pftrace"
-_MOST_BYTES = (1 << 31) - 1  #: of a member; larger ones need a form of zip that Perfetto does not read
+_MOST_BYTES = (1 << 31) - 1  #: bytes of a member; larger members need a form of zip that Perfetto does not read
 
 
 class Seam(msgspec.Struct, frozen=True):
-    """``at`` a byte of the file, where the annotations end that were written at first, ``before`` it.
+    """``at`` is the byte of the file at which the first annotations end; ``before`` is the checksum of these
+    annotations.
 
     Their member begins at ``added_at``, behind the ``source``; ``shift_ns`` was added to all times.
     """
@@ -58,7 +59,7 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """The same, and how to add to the file."""
+    """As :func:`write`, and returns what is needed to add tracks to the file."""
     source = augmented.trace.source
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
@@ -76,7 +77,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
 
 
 def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Write the bundle that ``old`` is to ``new``, with ``annotations`` behind those written at first alone."""
+    """Copy the bundle in ``old`` to ``new``, with ``annotations`` after the first ones in place of any added later."""
     seams.copy(old, new, seam.at)
     text = seam.before
     if annotations:
@@ -87,7 +88,7 @@ def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[
 
 
 def _stored(file: BinaryIO, path: str, name: str) -> Member:
-    """Write the source as it is, under its own name."""
+    """Write the source unchanged, under its own name."""
     member = Member(name, STORED, file.tell())
     file.write(member.header)
     crc, size = 0, 0
@@ -103,7 +104,7 @@ def _stored(file: BinaryIO, path: str, name: str) -> Member:
 
 
 def _close(file: BinaryIO, source: Member, added_at: int, text: Checked) -> None:
-    """Write what follows the annotations, which are this ``text``."""
+    """Write everything after the annotations, whose bytes are ``text``."""
     file.write(END)
     member = Member(ANNOTATIONS, DEFLATED, added_at)
     packed = file.tell() - added_at - len(member.header)
@@ -112,7 +113,7 @@ def _close(file: BinaryIO, source: Member, added_at: int, text: Checked) -> None
 
 
 def _described(file: BinaryIO, member: Member) -> Member:
-    """Write the header of a member whose bytes have been written."""
+    """Write the header of a member after its bytes."""
     end = file.tell()
     if max(end, member.text.size) >= LIMIT:
         raise OutputError(f"{member.name}: is too large for a zip that Perfetto reads; write another format")

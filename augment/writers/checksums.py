@@ -1,4 +1,4 @@
-"""CRC-32 as arithmetic: the checksum of a text from those of its parts, and the other way round (RFC 1952)."""
+"""CRC-32 as arithmetic: computes the checksum of a text from those of its parts, and the reverse (RFC 1952)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import struct
 from typing import NamedTuple
 
 POLYNOMIAL = 0xEDB88320  #: of CRC-32, bits reversed
-PERIOD = (1 << 32) - 1  #: it is primitive: after so many zero bytes (or bits) every checksum is what it was
-TRAILER = struct.Struct("<II")  #: a gzip member's CRC-32 and its text's size modulo 2**32
+PERIOD = (1 << 32) - 1  #: the polynomial is primitive: after so many zero bytes (or bits) every checksum repeats
+TRAILER = struct.Struct("<II")  #: a gzip member's CRC-32, and the size of its text modulo 2**32
 
 
 class Checked(NamedTuple):
@@ -18,19 +18,19 @@ class Checked(NamedTuple):
 
     @property
     def trailer(self) -> bytes:
-        """The end of a gzip member of this text."""
+        """The gzip trailer of a member with this text."""
         return TRAILER.pack(self.crc, self.size % (1 << 32))
 
     def then(self, end: Checked) -> Checked:
-        """Of this text and ``end`` behind it."""
+        """The checksum of this text followed by ``end``."""
         return Checked(shifted_crc(self.crc, end.size) ^ end.crc, self.size + end.size)
 
     def without_end(self, end: Checked) -> Checked:
-        """Of what stands before ``end`` in this text."""
+        """The checksum of this text without its ``end``."""
         return Checked(shifted_crc(self.crc ^ end.crc, -end.size), self.size - end.size)
 
     def without_beginning(self, beginning: Checked) -> Checked:
-        """Of what stands behind ``beginning`` in this text."""
+        """The checksum of this text without its ``beginning``."""
         size = self.size - beginning.size
         return Checked(self.crc ^ shifted_crc(beginning.crc, size), size)
 
@@ -39,9 +39,9 @@ NOTHING = Checked(0, 0)
 
 
 def shifted_crc(crc: int, count: int) -> int:
-    """What ``crc`` becomes when ``count`` zero bytes follow, without its own start value: ``crc * x**(8 count)``.
+    """The value of ``crc`` after ``count`` zero bytes, without the initial value: ``crc * x**(8 count)``.
 
-    Of a negative ``count``, what it was before they did.
+    A negative ``count`` removes zero bytes.
     """
     count %= PERIOD
     power, square = 1 << 31, 1 << 23  # 1 and x**8, reversed

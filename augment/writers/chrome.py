@@ -59,7 +59,7 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """The same, and how to add to the file."""
+    """As :func:`write`, and returns what is needed to add tracks to the file."""
     source = augmented.trace.source
     if source.insert_at is None:
         raise OutputError(
@@ -81,7 +81,9 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
 
 
 def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Write the file that ``old`` is to ``new``, with ``annotations`` at its ``seam`` alone."""
+    """Copy the file in ``old`` to ``new``, with ``annotations`` at its ``seam`` in place of any that were added there
+    before.
+    """
     seams.copy(old, new, seam.at)
     text = seam.before
     if annotations:
@@ -97,7 +99,7 @@ def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[
 
 
 def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, Iterable[memoryview], int]:
-    """A writer into ``file``, the text that it still lacks, and the place of insertion in that."""
+    """A writer into ``file``, the text that is still to be written, and the place of insertion in that text."""
     splice, tail = _splice(source, insert_at)
     if splice is None:
         return GzipWriter(file), source.text.chunks(), insert_at
@@ -106,7 +108,7 @@ def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, 
 
 
 def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
-    """Where the source's own compressed bytes can be copied up to; small files are not worth the search."""
+    """The place up to which the source's compressed bytes can be copied. For small files the search does not pay."""
     tail = source.text.gzip_tail
     if tail is None or source.closing is not None or source.text_bytes < SPLICED_FROM:
         return None, b""
@@ -125,7 +127,7 @@ class _Block:
     at: int = 0
 
     def pieces(self) -> Iterator[Rendered]:
-        """All of it; to be written piece by piece."""
+        """All of the text, in pieces to write one by one."""
         for piece in self.added:
             yield piece[1:] if self.bare and not self.comma else piece
             self.bare = False
@@ -152,7 +154,7 @@ def _spliced(
         yield chunk[before:]
     if at < insert_at:
         raise InputError(source.path, f"has changed while it was read: {at} bytes of text, not {source.text_bytes}")
-    yield from added  # of which nothing is left, unless the place is the end of the text
+    yield from added  # nothing is left of it, unless the place of insertion is the end of the text
     yield source.closing or b""
 
 

@@ -47,22 +47,23 @@ from augment.writers.rendering import render
 
 @dataclass
 class ChromeEvents:
-    """The events to add to a text; the counts are right when :meth:`render` has come to its end.
+    """The events to add to a text. The counts are final when :meth:`render` has finished.
 
-    ``base_ns`` is what the text's times lack. Arrows need the ``trace``, whose slices they may lead to.
+    ``base_ns`` is what the file subtracts from all times. Arrows need the ``trace``, because they may lead to its
+    slices.
     """
 
     layout: Layout
     base_ns: int
     trace: Trace | None = None
-    shortened: int = 0  #: slices whose ``dur`` is not their own, see ``perfetto_time``
+    shortened: int = 0  #: slices whose ``dur`` was shortened, see ``perfetto_time``
     not_finite: int = 0  #: counter points left out
-    early: int = 0  #: times before the file's 0
+    early: int = 0  #: times before the file's time 0
     _next_flow: int = 0
-    _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: of added slice tracks, by their ``id``
+    _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: for added slice tracks, by their ``id``
 
     def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
-        """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
+        """The text of all events: ``,`` and a line for each. The columns of one annotation at a time are in memory."""
         for annotation in annotations:
             if row_count(annotation):
                 templates = self._templates(annotation)
@@ -87,7 +88,9 @@ class ChromeEvents:
         return micros(in_file)
 
     def _slices(self, track: SliceTrack) -> list[Template]:
-        """The slices, then those within them: of equal slices, Perfetto takes the first of the file as the outer."""
+        """The slices, followed by those inside them: of two equal slices, Perfetto takes the first in the file as the
+        outer.
+        """
         pid, tid = self._threads[id(track)] = self.layout.thread(track)
         dur = fitting_durations(track.ts, track.dur, self.base_ns)
         args = dict(track.args)
@@ -115,10 +118,10 @@ class ChromeEvents:
         ]
 
     def _counter(self, track: CounterTrack) -> Template:
-        """The arg's key is part of the name that people see, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""
+        """The key of the arg becomes part of the displayed name, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""
         pid, name = self.layout.counter(track)
         ts, values = track.ts, track.values
-        if values.dtype.kind == "f":  # NaN is no JSON, and makes Perfetto loop for ever
+        if values.dtype.kind == "f":  # NaN is not JSON, and sends Perfetto into an endless loop
             finite = np.isfinite(values)
             self.not_finite += len(ts) - int(finite.sum())
             ts, values = ts[finite], values[finite]
@@ -141,7 +144,7 @@ class ChromeEvents:
         ]
 
     def _flows(self, flows: Flows) -> Template:
-        """Both ends of each arrow, at the beginnings of the slices that they are to bind to."""
+        """Both ends of each arrow, at the beginnings of the slices that they bind to."""
         trace = self.trace
         assert trace is not None
         first, self._next_flow = fresh_flow_ids(trace, len(flows), self._next_flow)
@@ -159,7 +162,9 @@ class ChromeEvents:
         return template
 
     def _threads_of(self, trace: Trace, ends: Ends, threads: list[bytes]) -> Int64s:
-        """The thread of each end among ``threads``, where it is entered: of a trace's many, those that are needed."""
+        """The thread of each end, as an index into ``threads``, to which new threads are added. Only the needed threads
+        are listed.
+        """
         known = len(threads)
         if ends.track is not None:
             threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
@@ -180,7 +185,7 @@ def _arg(column: ArgColumn) -> Column:
 
 
 def _names(texts: Texts) -> Choice:
-    """Names, of which every event needs one: no text is the empty one."""
+    """Names for events, all of which need one: a missing text becomes the empty string."""
     chosen = choice(texts)
     return Choice(np.where(chosen.codes == MISSING, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
 

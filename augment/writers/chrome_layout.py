@@ -1,8 +1,8 @@
-"""Which pids, tids and names the added tracks of a Chrome file get.
+"""The pids, tids and names of the added tracks in a Chrome file.
 
-A track lies under a process of the source by having its pid, and is a thread of its own by having a tid that nothing
-else has. Perfetto knows only numbers from 0 to 2**32 - 1 for both, takes tid 0 for the main thread, and tells counters
-apart by process and name.
+A track lies under a process of the source if it has that pid, and is a separate thread if it has a tid that nothing
+else uses. Perfetto accepts only numbers from 0 to 2**32 - 1 for both, treats tid 0 as the main thread, and
+distinguishes counters by process and name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from augment.arrays.ordering import distinct
 from augment.trace import Identity, Trace
 from augment.writers.render import json_text
 
-_FIRST_FRESH = 10_000_001  #: above what Linux gives to threads (2**22) and what Kineto adds to stream numbers
+_FIRST_FRESH = 10_000_001  #: above all thread ids of Linux (2**22) and above what Kineto adds to stream numbers
 _MAX_SORT_INDEX = 2**31 - 1
 
 
 class Home(msgspec.Struct, frozen=True):
-    """Where what is added under a track of the source goes.
+    """The place in the file for what is added under a track of the source.
 
-    ``process`` is the name of the process if it was made up, ``sort_index`` that of the track itself (-1: none), and
-    ``suffix`` is put behind names.
+    ``process`` is the name of the process if it was made up. ``sort_index`` is that of the track itself (-1: none).
+    ``suffix`` is appended to names.
     """
 
     pid: int
@@ -36,7 +36,7 @@ class Home(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What a layout knows: ``homes`` by track, the numbers and the counters' names (by pid) that are not free.
+    """The state of a layout: ``homes`` by track, the used numbers, and the used names of counters by pid.
 
     ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either.
     """
@@ -49,9 +49,9 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """Places the added tracks, in the order in which it is asked, so that equal traces get equal numbers.
+    """Assigns places to added tracks in the order of requests, so that equal traces get equal numbers.
 
-    It goes on in the ``room`` that another left (:func:`layout_of` makes the first of a trace).
+    A layout continues in the ``room`` that another left. :func:`layout_of` makes the first layout of a trace.
     """
 
     def __init__(self, room: Room) -> None:
@@ -61,7 +61,7 @@ class Layout:
         self._metadata: list[tuple[str, bytes]] = []
 
     def room(self, tracks: Iterable[int]) -> Room:
-        """What is left for tracks that are to be added later under these ``tracks``."""
+        """The state needed to add tracks under these ``tracks`` later."""
         homes = {under: self._homes[under] for under in tracks}
         pids = {home.pid for home in homes.values()}
         return Room(
@@ -73,7 +73,9 @@ class Layout:
         )
 
     def take_metadata(self) -> list[tuple[str, bytes]]:
-        """The events that name what was placed since the last call: analysis, and what follows the category."""
+        """The metadata events of everything placed since the last call: the analysis, and the text after the
+        category.
+        """
         taken, self._metadata = self._metadata, []
         return taken
 
@@ -83,12 +85,12 @@ class Layout:
         tid = self._fresh()
         self._name(annotation.analysis, "thread_name", home.pid, tid, json_text(_name_of(annotation, home)))
         if home.sort_index >= 0:
-            # What Kineto gives to the thread or stream itself. Equal ones lie side by side.
+            # The number that Kineto gives the thread or stream itself. Equal ones lie side by side.
             self._name(annotation.analysis, "thread_sort_index", home.pid, tid, b"%d" % home.sort_index)
         return home.pid, tid
 
     def counter(self, annotation: CounterTrack) -> tuple[int, str]:
-        """The pid and name of an added counter: no other of that process has the name."""
+        """The pid and name of an added counter. No other counter of that process has the name."""
         home = self._home(annotation)
         wanted = name = _name_of(annotation, home)
         again = 1
@@ -119,19 +121,19 @@ class Layout:
 
 
 def _name_of(annotation: SliceTrack | CounterTrack | InstantTrack, home: Home) -> str:
-    """The name in the file; Chrome JSON has no tracks within tracks, so a group is named in front."""
+    """The name in the file. Chrome JSON cannot nest tracks, so the group precedes the name."""
     group = "" if isinstance(annotation, InstantTrack) else annotation.group
     return f"{group}: {annotation.name}" if group else annotation.name + home.suffix
 
 
 def layout_of(trace: Trace) -> Layout:
-    """The layout of what is added to a trace."""
+    """The layout for additions to a trace."""
     used = {n for track in trace.tracks for n in (track.pid, track.tid) if isinstance(n, int)}
     devices: dict[Identity, set[Identity]] = {}
     for track in trace.tracks:
         if track.device is not None:
             devices.setdefault(track.pid, set()).add(track.device)
-    made_up: dict[Identity, Home] = {}  # for processes without a number, which Perfetto would make one up for
+    made_up: dict[Identity, Home] = {}  # for processes without a number, for which Perfetto would make one up
     free = (number for number in count(_FIRST_FRESH) if number not in used)
     homes = {}
     for index, track in enumerate(trace.tracks):

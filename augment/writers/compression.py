@@ -1,4 +1,4 @@
-"""Deflate and gzip, fast and reproducible: equal text gives equal bytes, however it was cut into pieces."""
+"""Deflate and gzip, fast and reproducible: equal text gives equal bytes, whatever pieces it arrives in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, BinaryIO
 
 from augment.writers.checksums import NOTHING, Checked
 
-_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x04\xff"  #: of a member: no name, no time, compressed fast, on no system told
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x04\xff"  #: header of a member: no name, no time, fast compression, unknown system
 _BLOCK_BYTES = 1 << 20
-END = b"\3\0"  #: what ends a deflate stream at a byte's edge: an empty block that is the last
+END = b"\3\0"  #: ends a deflate stream at a byte boundary: an empty block that is marked as the last
 
 
 def fastest(window_bits: int) -> tuple[Callable[..., int], Any]:
-    """A CRC-32 and a deflate compressor, the fastest at hand at its fastest level.
+    """A CRC-32 and a deflate compressor: the fastest ones available, at their fastest level.
 
     isal's level 0 takes some 1300 MB of text per CPU second, zlib's level 1 a fifth of that.
     """
@@ -28,12 +28,12 @@ def fastest(window_bits: int) -> tuple[Callable[..., int], Any]:
 class DeflateWriter:
     """Compresses what is written into ``file``, in blocks of a fixed size.
 
-    The compressed bytes depend on where the compressor's input is cut, so it gets blocks of one size whatever the
-    sizes of the pieces; copying them together costs a hundredth of compressing.
+    The compressed bytes depend on how the compressor's input is divided. So it gets blocks of one size, whatever the
+    sizes of the pieces. The extra copying costs a hundredth of compressing.
 
     Args:
-        file: what to write to.
-        before: the text that ``file`` has already, up to a byte's edge between deflate blocks.
+        file: the output.
+        before: the text that ``file`` already holds, up to a byte boundary between deflate blocks.
     """
 
     def __init__(self, file: BinaryIO, before: Checked = NOTHING) -> None:
@@ -44,7 +44,7 @@ class DeflateWriter:
         self._filled = 0
 
     def write(self, piece: bytes | memoryview) -> None:
-        """Add ``piece``, which may change as soon as this returns."""
+        """Add ``piece``. The caller may change it as soon as this returns."""
         rest = memoryview(piece)
         while len(rest):
             size = min(len(rest), _BLOCK_BYTES - self._filled)
@@ -55,7 +55,7 @@ class DeflateWriter:
                 self._empty()
 
     def mark(self) -> tuple[Checked, int]:
-        """All text so far, and the byte of the file at which it ends: nothing that follows refers to what is before."""
+        """All text so far, and the byte of the file at which it ends. Later data never refer to earlier data."""
         self._empty()
         self._file.write(self._compressor.flush(zlib.Z_FULL_FLUSH))
         return Checked(self._crc, self._size), self._file.tell()
@@ -69,7 +69,7 @@ class DeflateWriter:
 
 
 class GzipWriter(DeflateWriter):
-    """Writes a member of gzip, which begins here if nothing is said of what comes ``before``."""
+    """Writes a gzip member. The member begins here unless text ``before`` this point is given."""
 
     def __init__(self, file: BinaryIO, before: Checked | None = None) -> None:
         super().__init__(file, before or NOTHING)
@@ -77,7 +77,7 @@ class GzipWriter(DeflateWriter):
             file.write(_HEADER)
 
     def finish(self) -> Checked:
-        """Write what is left, and the member's end: all text."""
+        """Write the remaining data and the end of the member. Returns all text."""
         self._empty()
         self._file.write(self._compressor.flush())
         text = Checked(self._crc, self._size)

@@ -1,4 +1,4 @@
-"""Some events of a trace as a file of their own: the source's own bytes, without the other events."""
+"""Writes selected events of a trace to a separate file: the source's own bytes without the other events."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from augment.writers.files import replacing
 
 _SPACE = np.zeros(256, np.bool_)
 _SPACE[list(b" \t\r\n")] = True
-_BETWEEN = b", \t\r\n"  #: what stands between elements
+_BETWEEN = b", \t\r\n"  #: the bytes between elements
 
 
 def write_cut(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) -> None:
-    """Write the events to ``keep`` to ``path``: its name says whether as Chrome JSON (of a source in it) or natively.
+    """Write the events in ``keep`` to ``path``. The name selects Chrome JSON (if the source is Chrome JSON) or the
+    native format.
 
-    In Chrome JSON everything that is no event of the table stays, such as names of threads and members of the outer
+    In Chrome JSON everything that is not an event of the table stays, such as names of threads and members of the outer
     object. The ``mark``, a member of that object, says what was kept.
 
     Raises:
-        UsageError: the name says neither.
+        UsageError: the name selects neither format.
         OutputError: ``path`` cannot be written.
     """
     if path.name.endswith(".pftrace"):
@@ -60,7 +61,7 @@ def _write_text(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) 
 
 
 def _marked(pieces: Iterable[bytes], mark: Mapping[str, Any]) -> Iterator[bytes]:
-    """The text with the mark as the first member; an array becomes the ``traceEvents`` of an object."""
+    """The text with the mark as first member. An array becomes the ``traceEvents`` of an object."""
     name, again = b'"%s":' % MEMBER.encode(), b'"%sEarlier":' % MEMBER.encode()
     head, rest = b"", iter(pieces)
     for piece in rest:
@@ -73,7 +74,7 @@ def _marked(pieces: Iterable[bytes], mark: Mapping[str, Any]) -> Iterator[bytes]
         yield head[:at] + b"{" + member + b'"traceEvents":' + head[at:]
     else:
         behind = head[at + 1 :]
-        if behind.startswith(name):  # of two equal names, the last would count
+        if behind.startswith(name):  # of two equal names, the last one would count
             behind = again + behind[len(name) :]
         yield head[: at + 1] + member + behind
     yield from rest
@@ -81,14 +82,14 @@ def _marked(pieces: Iterable[bytes], mark: Mapping[str, Any]) -> Iterator[bytes]
 
 
 def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
-    """The text in pieces, without the events that go; and of each piece whether it is behind the last event."""
+    """The text in pieces, without the removed events, and for each piece whether it lies after the last event."""
     source = trace.source
     insert_at = source.insert_at or 0
     gone = np.flatnonzero(~keep)
     order = np.argsort(trace.events.offset[gone], kind="stable")
     start = trace.events.offset[gone[order]]
     end = start + trace.events.length[gone[order]]
-    rest, at = b"", 0  # what is not written yet of the text, and where it begins
+    rest, at = b"", 0  # the part of the text that is not written yet, and where it begins
     for chunk in _until(source.text.chunks(), insert_at):
         data = rest + chunk
         last = at + len(data) >= insert_at
@@ -120,7 +121,7 @@ def _until(chunks: Iterable[memoryview], stop: int) -> Iterator[bytes]:
 
 
 def _behind(text: npt.NDArray[np.uint8], end: Int64s) -> Int64s:
-    """Where the next element begins after each that ends at ``end``: behind white space, a comma, and white space."""
+    """The start of the element after each one that ends at ``end``: after white space, a comma, and white space."""
     place = _behind_space(text, end)
     is_comma = text[np.minimum(place, len(text) - 1)] == ord(",")
     return _behind_space(text, place + (is_comma & (place < len(text))))
@@ -144,7 +145,7 @@ def _without(text: npt.NDArray[np.uint8], begin: Int64s, end: Int64s) -> bytes:
 
 
 def _without_dangling_comma(pieces: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:
-    """The text; if the last events are gone, the comma before them, too."""
+    """The text without the comma before the last events, if these were removed."""
     held, behind = b"", False
     for piece, is_behind in pieces:
         if is_behind and not behind:

@@ -1,4 +1,4 @@
-"""Where outputs go and how they get there: whole or not at all, and never over an input."""
+"""Where outputs are written, and how: completely or not at all, and never over an input."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import BinaryIO
 from augment.errors import OutputError
 
 METRICS_SUFFIX = ".metrics.json"
-SUMMARY_SUFFIX = ".summary"  #: of what a rank's conversion leaves for its job
-MANIFEST = ("augment-manifest", ".jsonl")  #: how the name of a batch's manifest begins and ends
+SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for its job
+MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest
 
-#: what is taken off an input's name to get its STEM, the longest that fits
+#: suffixes removed from an input's name to get its STEM; the longest match counts
 _INPUT_SUFFIXES = (".trace", ".json", ".pftrace", ".perfetto-trace", ".pb", ".zip", ".tar", ".txt", ".raw")
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 
-#: how the names end that ``augment`` writes
+#: the endings of the names that ``augment`` writes
 _OUTPUT_SUFFIXES = (
     ".augmented.json.gz",
     ".augmented.pftrace",
@@ -32,12 +32,12 @@ _OUTPUT_SUFFIXES = (
     ".diff.overlay.pftrace",
 )
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: what :func:`replacing` writes to
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
 _DOT = re.compile(r"\.")
 
 
 def stem(name: str) -> str:
-    """``rank0`` of ``rank0.pt.trace.json.gz``: the name without what says its format."""
+    """``rank0`` of ``rank0.pt.trace.json.gz``: the name without the suffixes of its format."""
     base = os.path.basename(name)
     rest = _without(base, _COMPRESSIONS)
     rest = _without(rest, _INPUT_SUFFIXES)
@@ -52,23 +52,24 @@ def output_path(source_name: str, folder: Path, suffix: str) -> Path:
 
 
 def is_output(name: str) -> bool:
-    """Whether ``augment`` writes files of such a name; a folder's are then no inputs."""
+    """Whether ``augment`` writes files with such a name. Such files in a folder are not inputs."""
     return os.path.basename(name).endswith(_OUTPUT_SUFFIXES) or is_manifest(name)
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a batch's manifest is called so."""
+    """Whether this is the name of a batch's manifest."""
     base = os.path.basename(name)
     return base.startswith(MANIFEST[0]) and base.endswith(MANIFEST[1])
 
 
 @contextlib.contextmanager
 def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
-    """A file to write that becomes ``path`` at the end, and vanishes on an error: readers never see a half.
+    """A temporary file that becomes ``path`` at the end and is removed on an error, so readers never see a partial
+    file.
 
     Args:
-        path: the target; what is there already is replaced.
-        source: the path of an input, which ``path`` must not be.
+        path: the target; an existing file is replaced.
+        source: the path of an input, which must differ from ``path``.
 
     Raises:
         OutputError: the target is the input, or the system refuses to write it.
@@ -83,7 +84,7 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except OSError as error:
         if error.filename is not None and str(error.filename) not in (str(path), str(temporary), str(path.parent)):
-            raise  # of another file: the input's, say
+            raise  # errors of another file, such as the input
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
@@ -91,7 +92,7 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
 
 
 def remove_unfinished(folder: str, stems: Collection[str]) -> None:
-    """Take away what a process that was killed had half written in ``folder`` for inputs of these STEMs."""
+    """Remove the partial files that a killed process left in ``folder`` for inputs with these STEMs."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = _TEMPORARY.fullmatch(name)
@@ -106,12 +107,12 @@ def remove_unfinished(folder: str, stems: Collection[str]) -> None:
 def _same_file(path: Path, source: str) -> bool:
     try:
         return os.path.samefile(path, source)
-    except OSError:  # one of them is not there: a new target, or an input that is a URL
+    except OSError:  # one of the two does not exist: a new target, or an input that is a URL
         return False
 
 
 def _without(name: str, suffixes: tuple[str, ...]) -> str:
-    """``name`` without the one of ``suffixes`` that it ends with, unless nothing would be left."""
+    """``name`` without the matching one of ``suffixes``, unless nothing would remain."""
     lower = name.lower()
     for suffix in suffixes:
         if lower.endswith(suffix) and len(name) > len(suffix):

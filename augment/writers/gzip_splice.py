@@ -1,11 +1,11 @@
-"""Adding text near the end of a gzip file without compressing the rest again.
+"""Adds text near the end of a gzip file without compressing the rest again.
 
-A deflate stream is a row of blocks that begin at any bit. Up to the last block that begins before the place of
-insertion the source's own compressed bytes are copied as they are; an empty stored block brings the stream to a byte's
-edge, and what follows is compressed anew. The checksum follows from the source's by arithmetic (RFC 1951).
+A deflate stream is a sequence of blocks that can begin at any bit. The source's compressed bytes are copied up to the
+last block that begins before the place of insertion. An empty stored block then brings the stream to a byte boundary,
+and the rest is compressed again. The checksum is computed from the source's by arithmetic (RFC 1951).
 
-Where a block begins is not written anywhere: every bit of the file's end that could be a block's header is tried, and
-is believed if what is inflated from there on is, byte for byte, the end of the text that was read.
+A deflate stream has no index of its blocks. So every bit near the end of the file that could begin a block's header is
+tried. A candidate is accepted if the text inflated from there equals the end of the text that was read, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from augment.writers.compression import GzipWriter, fastest
 
 Words = npt.NDArray[np.uint64]
 
-WINDOW = 1 << 15  #: how far back deflate refers
-SEARCHED = (1 << 16, 1 << 18)  #: bytes of the file's end to look through, one after the other
+WINDOW = 1 << 15  #: the greatest distance of a reference in deflate
+SEARCHED = (1 << 16, 1 << 18)  #: sizes of the end of the file to search, tried in this order
 
 
 class Splice(NamedTuple):
-    """Where a block begins: at ``bit`` of the file and byte ``text_at`` of the text; ``crc`` is the whole text's."""
+    """The start of a block: ``bit`` of the file and byte ``text_at`` of the text. ``crc`` is that of the whole text."""
 
     bit: int
     text_at: int
@@ -36,7 +36,7 @@ class Splice(NamedTuple):
 
 
 def find_splice(path: str, tail: bytes, text_bytes: int, insert_at: int) -> Splice | None:
-    """The last block of the file that begins at or before ``insert_at``, if one is found near its end.
+    """The last block found near the end of the file that begins at or before ``insert_at``; None if there is none.
 
     Args:
         path: a file that is one gzip member.
@@ -63,7 +63,7 @@ def find_splice(path: str, tail: bytes, text_bytes: int, insert_at: int) -> Spli
 
 
 def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
-    """Bits of ``end`` where a block with dynamic codes may begin: its code length code has to be complete."""
+    """Bits of ``end`` at which a block with dynamic codes may begin, because its code length code is complete."""
     data = np.frombuffer(end + bytes(24), np.uint8)
     count = len(end)
     low = np.zeros(count, np.uint64)
@@ -84,7 +84,9 @@ def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
 
 
 def _is_complete(word: Words, further: Words) -> npt.NDArray[np.bool_]:
-    """Whether the code lengths from bit 17 of ``word`` on make a complete code; ``further`` begins at its bit 56."""
+    """Whether the code lengths from bit 17 of ``word`` on form a complete code; ``further`` begins at bit 56 of
+    ``word``.
+    """
     lengths_given = ((word >> np.uint64(13)) & np.uint64(15)) + np.uint64(4)
     total = np.zeros(len(word), np.uint64)
     for number in range(19):
@@ -97,7 +99,7 @@ def _is_complete(word: Words, further: Words) -> npt.NDArray[np.bool_]:
 
 
 def _checked(end: bytes, bit: int, tail: bytes, text_bytes: int) -> int | None:
-    """The byte of the text at which a block that begins at ``bit`` begins; None if none does."""
+    """The byte of the text at which the block at ``bit`` begins; None if no block begins there."""
     aligned = _from_bit(end, bit)
     size = _inflated_size(aligned)
     if size is None or size + WINDOW > len(tail):
@@ -113,7 +115,7 @@ def _checked(end: bytes, bit: int, tail: bytes, text_bytes: int) -> int | None:
 
 
 def _empty_blocks() -> list[tuple[int, int]]:
-    """For each bit of a byte: blocks without content that end there, as a number and its count of bits (RFC 1951).
+    """For each bit of a byte: empty blocks that end at that bit, as a number and its count of bits (RFC 1951).
 
     A block with fixed codes takes 10 bits. One with dynamic codes, of which only the block's end occurs, takes 93: it
     is needed to end at an odd bit. The window that later distances refer to stays empty.
@@ -146,7 +148,9 @@ def _from_bit(data: bytes, bit: int) -> bytes:
 
 
 def _inflated_size(deflated: bytes) -> int | None:
-    """How much text a raw deflate stream holds that ends where a gzip trailer is left; None if it does not."""
+    """The size of the text in a raw deflate stream that ends where a gzip trailer remains; None if it does not end
+    there.
+    """
     inflate: Any = zlib.decompressobj(-zlib.MAX_WBITS, zdict=bytes(WINDOW))
     size, rest = 0, deflated[:256]
     following = deflated[256:]
@@ -163,7 +167,7 @@ def _inflated_size(deflated: bytes) -> int | None:
 
 
 def resumed(file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: int) -> tuple[GzipWriter, memoryview]:
-    """A writer into ``file`` that has the gzip file at ``path`` up to ``splice``; and the text from there on."""
+    """A writer into ``file`` that holds the gzip file at ``path`` up to ``splice``, and the text after that point."""
     _copy_prefix(file, path, splice.bit)
     after = memoryview(tail)[len(tail) - (text_bytes - splice.text_at) :]
     crc32, _ = fastest(-zlib.MAX_WBITS)
@@ -172,7 +176,7 @@ def resumed(file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: 
 
 
 def _copy_prefix(file: BinaryIO, path: str, bits: int) -> None:
-    """Copy the first ``bits`` of a file and end them with an empty stored block, whose end is a byte's edge."""
+    """Copy the first ``bits`` of a file and append an empty stored block, which ends at a byte boundary."""
     whole, part = divmod(bits, 8)
     with open(path, "rb") as source:
         seams.copy(source, file, whole)

@@ -26,7 +26,7 @@ DISTRIBUTION = "kineto-augment"
 
 
 def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> None:
-    """Write the sidecar to ``path``; ``more`` is what writers of the same trace had to change.
+    """Write the sidecar to ``path``. ``more`` are diagnostics of the other writers of the trace.
 
     Raises:
         OutputError: ``path`` cannot be written.
@@ -36,7 +36,7 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
 
 
 def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict[str, Any]:
-    """The sidecar as plain data; its rows are still the analyses' own."""
+    """The sidecar as plain data. Its rows are the row objects of the analyses."""
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
@@ -48,13 +48,13 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
 
 
 def _verdict(augmented: AugmentedTrace) -> dict[str, Any]:
-    """The verdict, if an analysis that may give one ran."""
+    """The verdict, if an analysis that can give one ran."""
     verdict = augmented.verdict
     return {} if not verdict.text else {"verdict": {"text": verdict.text, "rows": verdict.rows}}
 
 
 def encode(sidecar: dict[str, Any]) -> bytes:
-    """``sidecar`` as JSON for people and programs: a line for each member, metric row and diagnostic."""
+    """``sidecar`` as readable JSON: a line for each member, metric row and diagnostic."""
     members = {name: _json(value) for name, value in sidecar.items()}
     members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
     if "verdict" in sidecar:
@@ -79,7 +79,7 @@ def _lines(values: Sequence[Any], indent: bytes) -> bytes:
     """A JSON array with a line for each of ``values``."""
     if not values:
         return b"[]"
-    separator = b",\n%s  " % indent  # JSON has no line ends of its own: in strings they are escaped
+    separator = b",\n%s  " % indent  # line ends occur only between values: in strings they are escaped
     return b"[%s%s\n%s]" % (separator[1:], _ENCODER.encode_lines(values)[:-1].replace(b"\n", separator), indent)
 
 
@@ -88,7 +88,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain_number(value: Any) -> Any:
-    """Numpy's scalars as Python's."""
+    """A numpy scalar as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is no part of a metric row")
@@ -98,12 +98,12 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain_number)  # writes NaN and Infini
 
 
 def tool() -> dict[str, str]:
-    """What wrote the sidecar."""
+    """The program that wrote the sidecar, and its version."""
     return {"name": DISTRIBUTION, "version": __version__}
 
 
 def analysis_of(outcome: Outcome) -> dict[str, Any]:
-    """What the sidecar says of one analysis."""
+    """The sidecar's entry for one analysis."""
     if not isinstance(outcome, Findings):
         return {"status": "skipped", "reason": outcome.reason, "rows": []}
     if outcome.partial is not None:
@@ -112,7 +112,7 @@ def analysis_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
-    """What the sidecar says of its input, of which ``window`` alone was analysed if it is given."""
+    """The sidecar's description of its input. If ``window`` is given, only that part was analysed."""
     source = trace.source
     start_ns, duration_ns = _extent(trace)
     return {
@@ -132,7 +132,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
 
 
 def _extent(trace: Trace) -> tuple[int | None, int]:
-    """First start and length, ns, of all that has a time."""
+    """First start and total length, ns, of all events with a time."""
     if not len(trace.events):
         return None, 0
     start = int(trace.events.ts[0])

@@ -13,7 +13,7 @@ from augment.writers.metrics import SCHEMA_VERSION
 Schema = dict[str, Any]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_JUDGING = "diagnosis"  #: the analysis whose rows a verdict has
+_JUDGING = "diagnosis"  #: the analysis that provides the rows of a verdict
 _STATUS = ("ok", "partial", "skipped")
 
 
@@ -53,12 +53,14 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
 
 
 def verdict_schema(row: type[Any], closed: bool) -> Schema:
-    """Of a verdict whose rows are ``row``: sentences, none if nothing was judged, and what they rest on."""
+    """The schema of a verdict with rows ``row``: its sentences (none if nothing was judged) and the rows that support
+    them.
+    """
     return _record({"text": _list_of(_type(str)), "rows": _list_of(_row(row, closed))}, closed)
 
 
 def source_schema(closed: bool) -> Schema:
-    """Of what the sidecar says of an input."""
+    """The schema of the description of an input."""
     window = _record({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
     window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
@@ -82,7 +84,7 @@ def source_schema(closed: bool) -> Schema:
 
 
 def _analysis(row: type[Any], closed: bool) -> Schema:
-    """An outcome: a reason unless it is ok, and no row if it was skipped."""
+    """The schema of an outcome: with a reason unless it is ok, and without rows if it was skipped."""
     outcome = _record({"status": {"enum": list(_STATUS)}, "rows": _list_of(_row(row, closed))}, closed)
     outcome["properties"]["reason"] = {"type": "string"}
     outcome["if"] = {"properties": {"status": {"const": "ok"}}}
@@ -119,7 +121,7 @@ def _list_of(items: Schema) -> Schema:
 
 
 def _type(hint: Any) -> Schema:
-    """The schema of one field's type; a float may be null, for JSON has no NaN."""
+    """The schema of the type of one field. A float may be null, because JSON has no NaN."""
     origin = typing.get_origin(hint)
     if origin in (list, tuple) or getattr(origin, "__name__", "") == "Sequence":
         return _list_of(_type(typing.get_args(hint)[0]))

@@ -1,8 +1,9 @@
-"""What Perfetto makes of the times in a Chrome file, and durations that survive it.
+"""How Perfetto reads the times of a Chrome file, and durations that survive this.
 
-Its importer takes ``ts`` and ``dur`` as doubles of microseconds. Of the size of today's epoch those lie 250 ns apart,
-and times 1000 they are rounded again. Two slices that touch may then overlap, and an overlapping slice is dropped with
-an import error. Found by experiment with v52 (tests/writers/test_perfetto_time.py keeps it true).
+Its importer reads ``ts`` and ``dur`` as doubles of microseconds. For times since 1970 these lie 250 ns apart, and they
+are rounded again after multiplication by 1000. Two adjacent slices may then overlap, and Perfetto drops an overlapping
+slice with an import error. The rules were found by experiment with v52 (tests/writers/test_perfetto_time.py checks
+them).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import numpy as np
 
 from augment.arrays.types import Int64s
 
-_EXACT = 1 << 49  #: below, a double of microseconds is near enough to be rounded to the nanosecond that was written
-_BLOCK = 1 << 15  #: so many at a time stay in the cache
+_EXACT = 1 << 49  #: below this, a double of microseconds is exact enough to round to the nanosecond that was written
+_BLOCK = 1 << 15  #: the number of values per round, which fit the cache
 _GRAIN = 512  #: ns, at most between two doubles of what 64 bits hold: months and years are rounded, too
 
 
 def seen_ns(ns: Int64s) -> Int64s:
-    """The nanoseconds that Perfetto reads where the file says ``ns / 1000`` with three decimals."""
+    """The nanoseconds that Perfetto reads if the file contains ``ns / 1000`` with three decimals."""
     if ns.max(initial=0) < _EXACT and ns.min(initial=0) > -_EXACT:
         return ns
     return np.concatenate([_seen(ns[start : start + _BLOCK]) for start in range(0, len(ns), _BLOCK)])
@@ -29,15 +30,15 @@ def _seen(ns: Int64s) -> Int64s:
     scaled = us * 1000
     down = np.floor(scaled)
     rounded = (down + (scaled - down >= 0.5)).astype(np.int64)
-    # without a fraction it is read as an integer
+    # a number without a fraction is read as an integer
     seen: Int64s = np.where(us == np.floor(us), us.astype(np.int64) * 1000, rounded)
     return seen
 
 
 def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
-    """``dur``, shortened by no more than needed for no slice of a track to reach into the next as Perfetto sees them.
+    """``dur``, shortened just enough that, as Perfetto reads it, no slice of a track reaches into the next.
 
-    What lies within another slice does not reach over its end, either.
+    A slice inside another does not extend beyond the end of that slice, either.
 
     Args:
         ts: ns, ascending; of equal ones the longer slice first.
@@ -64,7 +65,7 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
 
 
 def _depths(ts: Int64s, dur: Int64s) -> Int64s:
-    """In how many others each slice lies, int64."""
+    """The number of slices around each slice, int64."""
     if (ts[1:] >= ts[:-1] + dur[:-1]).all():
         return np.zeros(len(ts), np.int64)
     ended = np.sort(ts + np.maximum(dur, 1))

@@ -1,4 +1,4 @@
-"""What text is made of: a template of an event and its columns, from which ``rendering.py`` makes one text a row."""
+"""The input of rendering: a template of an event and its columns. ``rendering.py`` makes one text per row from them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Args:
 
 
 Piece: TypeAlias = bytes | Column | Args
-Template: TypeAlias = Sequence[Piece]  #: the text of a row is that of its pieces, one after the other
+Template: TypeAlias = Sequence[Piece]  #: the text of a row is the concatenation of its pieces
 Rendered: TypeAlias = bytes | memoryview  #: a piece of the text; a view is only valid until the next
 
 
 def micros(ns: Int64s) -> Number:
-    """Nanoseconds as the microseconds that Chrome files have: exactly, with three decimals."""
+    """Nanoseconds as microseconds, the unit of Chrome files: exact, with three decimals."""
     return Number(ns, 3)
 
 
@@ -67,17 +67,17 @@ def number(values: Int64s | npt.NDArray[np.float64]) -> Column:
 
 
 def choice(texts: Texts) -> Choice:
-    """``texts`` as JSON strings; only those that occur are encoded."""
+    """``texts`` as JSON strings. Only texts that occur are encoded."""
     codes, which = numbered(texts.codes)
-    none = int(np.count_nonzero(codes < 0))  # which stands first, and becomes MISSING
+    none = int(np.count_nonzero(codes < 0))  # missing texts come first, and become MISSING
     return Choice(which - none, [json_text(texts.values[i]) for i in codes[none:].tolist()])
 
 
 def json_text(text: str) -> bytes:
-    r"""``text`` as a JSON string in UTF-8 without ``\u`` escapes of what needs none.
+    r"""``text`` as a JSON string in UTF-8, with ``\u`` escapes only where needed.
 
-    Perfetto refuses whole files over an escaped half of a surrogate pair (all versions) and over a string that ends in
-    a backslash (before v53): the first becomes ``?`` and the second gets a blank.
+    Perfetto refuses a whole file because of an escaped half of a surrogate pair (all versions), or a string that ends
+    in a backslash (before v53). The former becomes ``?``, the latter gets a trailing blank.
     """
     if text.endswith("\\"):
         text += " "
@@ -95,5 +95,5 @@ def rows_of(template: Template) -> int:
 
 
 def argument_key(name: str) -> bytes:
-    """``,"name":``, what comes before an arg's value; the first arg of a row goes without the comma."""
+    """``,"name":``, the text before the value of an arg. The comma is dropped before the first arg of a row."""
     return b"," + json_text(name) + b":"

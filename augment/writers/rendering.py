@@ -1,4 +1,4 @@
-"""Templates and their columns to text: one a row."""
+"""Renders templates and their columns as text, one per row."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from augment.records import dataclass
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20
-_ROWS = 1 << 14  #: rows whose columns are laid side by side at a time
+_ROWS = 1 << 14  #: rows whose columns are assembled at a time
 _NUMBER_BYTES = 24  #: the longest number: a sign, 19 digits, a point and a leading zero
-_SLACK = 8  #: bytes that a copy may read and write too far
+_SLACK = 8  #: bytes that a copy may read and write beyond the end
 
 _LITERAL, _NUMBER, _CHOICE = 0, 1, 2
 
 
 @dataclass
 class _Program:
-    """A template as arrays: one step a literal, column or arg; what it writes first is its prefix."""
+    """A template as arrays: one step per literal, column or arg. The prefix of a step is written first."""
 
     steps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     columns: list[Int64s] = field(default_factory=list)
     prefixes: bytearray = field(default_factory=bytearray)
     pool: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])  #: text i of the pool is ``ends[i]:ends[i + 1]``
-    row_bytes: int = 0  #: no row is longer
+    row_bytes: int = 0  #: the greatest length of a row
 
     def add(self, prefix: bytes, column: Column | None, *, arg: bool = False) -> None:
-        """Write ``prefix`` and a value of ``column``; an ``arg`` is both or, without a value, neither."""
+        """Add a step that writes ``prefix`` and a value of ``column``. A step of an ``arg`` without a value writes
+        nothing.
+        """
         start = len(self.prefixes)
         self.prefixes += prefix
         self.row_bytes += len(prefix)
@@ -55,7 +57,7 @@ class _Program:
 
 
 def render(template: Template) -> Iterator[memoryview]:
-    """The text of every row, in pieces that are valid until the next."""
+    """The text of all rows, in pieces. Each piece is valid until the next."""
     program = _Program()
     for piece in template:
         if isinstance(piece, Args):

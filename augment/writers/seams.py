@@ -1,8 +1,8 @@
-"""Outputs to which tracks can be added when they are finished: those of a job, known when all its ranks are.
+"""Seams let tracks be added to finished outputs: those of a job are known only when all its ranks are converted.
 
-A writer leaves a *seam* in an output, the place behind all that it added. Later the output is copied, with other tracks
-at the seam instead of those that may be there already; with none it is byte for byte what it was at first. Of the trace
-nothing is needed for that but what the writer tells of the seam, and next to nothing is compressed again.
+A writer leaves a *seam* in an output, the place after everything that it added. Later the output is copied, with other
+tracks at the seam in place of any that are there. Without tracks, the copy equals the first output byte for byte. This
+requires nothing of the trace except the writer's description of the seam, and almost nothing is compressed again.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from augment.annotations import CounterTrack, SliceTrack
 from augment.trace import Diagnostic
 
 Addable = SliceTrack | CounterTrack
-Described = Mapping[str, Any]  #: a seam as plain data that JSON can hold
-WRITER = "writer"  #: the member that names the writer
-SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for whoever shall add to them
+Described = Mapping[str, Any]  #: a seam as plain data that fits JSON
+WRITER = "writer"  #: the member with the name of the writer
+SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for later additions
 _COPIED = 1 << 20
 
 
 class Written(NamedTuple):
-    """What had to be changed or left out; and what tells of the seam, for tracks to add under these."""
+    """Diagnostics of what was changed or left out, and the description of the seam for tracks under these."""
 
     diagnostics: list[Diagnostic]
     seam: Callable[[Iterable[int]], msgspec.Struct]
 
 
 def described(writer: str, seam: msgspec.Struct) -> Described:
-    """The seam that this writer left, as plain data."""
+    """The seam of this writer as plain data."""
     return {WRITER: writer, **msgspec.to_builtins(seam, str_keys=True)}
 
 
@@ -38,7 +38,7 @@ def copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
     """Copy the next ``count`` bytes.
 
     Raises:
-        ValueError: there are fewer.
+        ValueError: the source has fewer bytes.
     """
     while count:
         data = source.read(min(count, _COPIED))

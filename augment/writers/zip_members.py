@@ -1,6 +1,7 @@
-"""The headers of a zip, as its members are written, in the form that every reader knows (PKWARE's APPNOTE, 4.3).
+"""Writes the headers of a zip as its members are written, in the form that every reader supports (PKWARE's APPNOTE,
+4.3).
 
-``zipfile`` writes members that it has compressed itself, all anew; ours go on where an earlier file was left.
+``zipfile`` can only write a member that it compresses itself. The members here continue an existing file.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import NamedTuple
 from augment.writers.checksums import NOTHING, Checked
 
 STORED, DEFLATED = 0, 8
-LIMIT = 1 << 32  #: bytes of a file or a member; larger ones have other headers
+LIMIT = 1 << 32  #: the most bytes of a file or a member; larger ones need other headers
 
 _VERSION = 20
 _UTF8 = 0x800
-_DATE = 1 << 5 | 1  #: 1980-01-01, always
+_DATE = 1 << 5 | 1  #: always 1980-01-01
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -34,13 +35,13 @@ class Member(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """What stands before its bytes; as long before these are known."""
+        """The header before the member's bytes. Its size does not depend on them."""
         name, common = self._common()
         return _LOCAL.pack(b"PK\3\4", *common, len(name), 0) + name
 
     @property
     def entry(self) -> bytes:
-        """What stands in the directory."""
+        """The member's entry in the directory."""
         name, common = self._common()
         return _CENTRAL.pack(b"PK\1\2", 3 << 8 | _VERSION, *common, len(name), 0, 0, 0, 0, _READABLE, self.at) + name
 
@@ -51,6 +52,6 @@ class Member(NamedTuple):
 
 
 def directory(members: Sequence[Member], at: int) -> bytes:
-    """The end of a zip, which begins ``at`` a byte of the file."""
+    """The end of a zip: its directory, which begins ``at`` a byte of the file."""
     entries = b"".join(member.entry for member in members)
     return entries + _END.pack(b"PK\5\6", 0, 0, len(members), len(members), len(entries), at, 0)

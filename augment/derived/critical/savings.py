@@ -1,7 +1,7 @@
 """How much shorter would a recording be if chosen time were not spent: on a thread, by GPU work, or in waits?
 
-As in ``what_if``, edges of the graph are shortened, and the longest path is computed again; here the choice is free,
-and the whole recording is looked at. So a gain in one step may help the next. Delays keep their length.
+As in ``what_if``, edges of the graph are shortened and the longest path is computed again. Here any time can be chosen,
+and the result covers the whole recording. So a gain in one step may help the next. Delays keep their length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Edges of the graph and the time that each is to take less: int64 columns. An edge may occur again."""
+    """Edges of the graph and the time by which each is shortened: int64 columns. An edge may occur more than once."""
 
     edge: Int64s
     ns: Int64s
@@ -37,7 +37,7 @@ class Cut:
 
 
 def joined(cuts: Sequence[Cut]) -> Cut:
-    """All edges of ``cuts``; of an edge that several name, the greatest time counts."""
+    """All edges of ``cuts``. If several name an edge, the greatest time counts."""
     edge = np.concatenate([np.empty(0, np.int64), *(cut.edge for cut in cuts)])
     ns = np.concatenate([np.empty(0, np.int64), *(cut.ns for cut in cuts)])
     edges, which = np.unique(edge, return_inverse=True)
@@ -77,8 +77,9 @@ def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
 
 
 def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
-    """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as fewer kernels do: the delays between such
-    kernels on a stream become shorter in proportion."""
+    """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
+    between such kernels on a stream become shorter in proportion.
+    """
     graph, work = critical_graph(trace), gpu_work(trace)
     ratio = np.zeros(len(work) + 1)
     ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)

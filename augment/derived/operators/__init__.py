@@ -1,1 +1,1 @@
-"""Operations and bytes of operators, what devices can do at most, and what a step achieved of it."""
+"""Operations and bytes of operators, the peaks of devices, and the share of the peak that a step achieved."""

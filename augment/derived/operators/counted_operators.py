@@ -1,7 +1,8 @@
-"""Which operators count: those with a formula, and what each has to do.
+"""The operators that count: those with a formula, and the work of each.
 
-An operator counts only if none below it counts: of ``linear`` and the ``addmm`` in it the latter. What only moves bytes
-takes nothing from a matrix product around it: a convolution that first copies its input counts, and so does the copy.
+An operator counts only if no operator inside it counts: of ``linear`` and the ``addmm`` inside it, ``addmm`` counts. An
+operator that only moves bytes does not replace the matrix product around it: for a convolution that first copies its
+input, both the convolution and the copy count.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
 
 
 def formula_of(trace: Trace, operator: str) -> Formula | None:
-    """The formula for an operator: the user's, the package's for what libraries have, then PyTorch's own."""
+    """The formula for an operator: the user's, else the package's for libraries, else that for PyTorch's own
+    operators.
+    """
     for formula in (*_own_formulas(trace), *shipped_formulas()):
         if formula.pattern.search(operator):
             return formula
@@ -43,7 +46,9 @@ def _own_formulas(trace: Trace) -> list[CustomFormula]:
 
 
 def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
-    """The row and the work of each operator that counts, whether or not it launched anything: also of a CPU's trace."""
+    """The row and the work of each operator that counts, whether or not it launched GPU work. This includes traces of a
+    CPU.
+    """
     place, kind, _, works = counted(trace)
     rows = call_stacks(trace).row[place]
     yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
@@ -51,14 +56,16 @@ def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
 
 @derived
 def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
-    """The places in the call stacks of the operators that count, ascending; of each the index of its call and work."""
+    """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
+    work.
+    """
     place, kind, calls, works = _modelled(trace)
     counts = _counting(trace, place, np.array([work.is_product for work in works], np.bool_)[kind])
     return place[counts], kind[counts], calls, works
 
 
 def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
-    """The places of the call stacks that have a formula and what it asks for, and the work of each."""
+    """The places of the call stacks that have a formula, the arguments that it needs, and the work of each."""
     stacks = call_stacks(trace)
     formulas: dict[int, Formula] = {}
     named = places_of(trace, Category.CPU_OP)
@@ -90,7 +97,7 @@ def _asked(formula: Formula, call: Call) -> Work | None:
     try:
         work = formula(call)
     except (Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
-        return None  # another shape or schema than the formula knows: unknown
+        return None  # a shape or schema that the formula does not cover: unknown
     return work if work.flops is not None or work.bytes is not None else None
 
 
@@ -104,7 +111,9 @@ def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
 
 
 def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:
-    """Which operators count: products without a product in them, others without anything in them that has a formula."""
+    """Which operators count: products without a product inside them, others without any operator with a formula
+    inside.
+    """
     counts = ~_has_inner(trace, place) | is_product
     products = np.flatnonzero(is_product)
     counts[products[_has_inner(trace, place[products])]] = False
@@ -112,7 +121,7 @@ def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:
 
 
 def _has_inner(trace: Trace, place: Places) -> Bools:
-    """Whether each of ``place`` encloses another."""
+    """Whether another of ``place`` lies inside each."""
     around = directly_around(trace, place)
     has_inner = np.zeros(len(place), np.bool_)
     has_inner[around[around >= 0]] = True

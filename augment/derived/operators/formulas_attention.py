@@ -1,9 +1,9 @@
-"""Operations and bytes of attention and its backward: masked pairs are not counted where a mask is told.
+"""Operations and bytes of attention and its backward. Masked pairs are not counted where the trace gives the mask.
 
-Of a query and a key that may see each other, the forward does a product of their Dqk numbers, and one of the value's
-Dv. The backward does five such products: the scores again, and four gradients. Sequences of different lengths packed
-into one tensor are told by ``cu_seqlens``, whose values no trace has: the work is bounded, from sequences of equal
-length to as many as can be of the greatest length.
+For each pair of a query and a key that may see each other, the forward computes one dot product of length Dqk, and one
+multiplication by a value of length Dv. The backward computes five such products: the scores again, and four gradients.
+``cu_seqlens`` gives the lengths of sequences packed into one tensor, but no trace contains its values. So the work is
+bounded: the least is for sequences of equal length, the most for as many sequences of the greatest length as possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from augment.derived.operators.work_model import Work
 from augment.records import dataclass
 
 Formula = Callable[[Call], Work]
-_LONGEST = 1 << 24  #: of a sequence; a greater length is damage
+_LONGEST = 1 << 24  #: the greatest plausible length of a sequence; a greater one is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Mask:
     from_end: bool = False
 
     def pairs(self, queries: int, keys: int) -> tuple[int, int]:
-        """How many pairs of a query and a key see each other: at least, and at most."""
+        """The number of pairs of a query and a key that see each other: the least and the most."""
         if self.causal is None:
             least, most = (Mask(is_causal, self.left, self.right, self.from_end) for is_causal in (True, False))
             return least.pairs(queries, keys)[0], most.pairs(queries, keys)[1]
@@ -51,7 +51,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Of one call: heads of queries and of keys, sizes of a head for keys and values, all queries, all keys."""
+    """The sizes of one call: heads of queries and of keys, head sizes for keys and values, all queries, all keys."""
 
     heads: int
     key_heads: int
@@ -61,7 +61,9 @@ class _Sizes:
     keys: int
 
     def bytes_of(self, size: int, backward: bool) -> int:
-        """Queries, keys, values and the result once; of the backward their gradients, too."""
+        """The bytes of queries, keys, values and the result, each counted once. The backward adds the bytes of their
+        gradients.
+        """
         once = self.queries * self.heads * (self.d + self.dv) + self.keys * self.key_heads * (self.d + self.dv)
         return size * once * (2 if backward else 1)
 
@@ -74,7 +76,7 @@ def _work(call: Call, place: int, sizes: _Sizes, pairs: tuple[int, int], backwar
 
 
 def _stacked(q: Shape, k: Shape, v: Shape, heads_first: bool, mask: Mask) -> tuple[_Sizes, tuple[int, int]]:
-    """Of (batch, heads, length, size) or (batch, length, heads, size)."""
+    """The sizes for tensors of shape (batch, heads, length, size) or (batch, length, heads, size)."""
     if not len(q) == len(k) == len(v) == 4:
         raise Unrecorded
     at, by = (2, 1) if heads_first else (1, 2)
@@ -87,7 +89,9 @@ def _stacked(q: Shape, k: Shape, v: Shape, heads_first: bool, mask: Mask) -> tup
 def _packed(
     q: Shape, k: Shape, v: Shape, sequences: int, longest: int | None, mask: Mask
 ) -> tuple[_Sizes, tuple[int, int]]:
-    """Of (all tokens, heads, size), of so many sequences: bounds, for queries and keys of the same sequences."""
+    """The sizes and bounds for tensors of shape (all tokens, heads, size) with that many sequences; queries and keys
+    belong to the same sequences.
+    """
     if not len(q) == len(k) == len(v) == 3 or q[0] != k[0] or q[2] != k[2] or sequences < 1 or not k[1] or q[1] % k[1]:
         raise Unrecorded
     tokens = q[0]
@@ -101,7 +105,9 @@ def _packed(
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where an operator's schema has what counts; -1 of what it does not have. ``mask_type`` is 0, 1 or 2."""
+    """The places of the relevant arguments in an operator's schema; -1 for those that it lacks. ``mask_type`` is 0, 1
+    or 2.
+    """
 
     q: int = 0
     heads_first: bool = False
@@ -113,7 +119,7 @@ class _Places:
     cu: int = -1
     longest: int = -1
     from_end: bool = False
-    unless: tuple[int, ...] = ()  #: tensors that say which keys there are: pages, lengths
+    unless: tuple[int, ...] = ()  #: tensors that select keys: pages, lengths
 
     def __call__(self, call: Call) -> Work:
         if any(map(call.has, self.unless)):

@@ -1,8 +1,8 @@
-"""Operations and bytes of convolutions and their backward, with groups right.
+"""Operations and bytes of convolutions and their backward, with correct treatment of groups.
 
-A convolution's weight is (out channels, in channels / groups, kernel), so that 2 · batch · positions of the output ·
-weight elements holds with groups, too. Each of both gradients of the backward costs as much. PyTorch's own
-``flop_counter`` counts the gradient of the weight as if there were no groups: ``groups`` times too much.
+A convolution's weight has the shape (out channels, in channels / groups, kernel), so the count 2 · batch · positions of
+the output · weight elements also holds with groups. Each of the two gradients of the backward costs the same. PyTorch's
+own ``flop_counter`` ignores groups for the gradient of the weight, and so counts ``groups`` times too much.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Formula = Callable[[Call], Work]
 
 
 def _positions(x: Shape, w: Shape, stride: list[int], padding: list[int], dilation: list[int]) -> Shape:
-    """The output's size in each dimension of space."""
+    """The output's size in each spatial dimension."""
     rank = len(x) - 2
     steps, pads, gaps = ((sizes * rank)[:rank] if len(sizes) == 1 else sizes for sizes in (stride, padding, dilation))
     if not len(steps) == len(pads) == len(gaps) == rank:
@@ -34,7 +34,9 @@ def _work(call: Call, x: Shape, w: Shape, out: Shape, positions: Shape, gradient
 
 
 def _forward(stride: int, padding: int, dilation: int, transposed: int | None = None, always: bool = False) -> Formula:
-    """The places of the parameters; ``transposed`` is that of the flag, or it is ``always`` so."""
+    """The places of the parameters. ``transposed`` is the place of the flag; ``always`` means that the operator is
+    always transposed.
+    """
 
     def formula(call: Call) -> Work:
         x, w = call.shape(0), call.shape(1)
@@ -43,7 +45,7 @@ def _forward(stride: int, padding: int, dilation: int, transposed: int | None = 
         is_transposed = always if transposed is None else call.flag(transposed)
         if is_transposed is None:
             raise Unrecorded
-        if is_transposed:  # each position of the input is taken to the weight
+        if is_transposed:  # each position of the input is multiplied by the weight
             return _work(call, x, w, (*x[:1], w[1], *x[2:]), x[2:])
         out = _positions(x, w, call.numbers(stride), call.numbers(padding), call.numbers(dilation))
         return _work(call, x, w, (x[0], w[0], *out), out)
@@ -52,7 +54,7 @@ def _forward(stride: int, padding: int, dilation: int, transposed: int | None = 
 
 
 def _backward(call: Call) -> Work:
-    """``convolution_backward``: gradients of the input and of the weight, as the mask says."""
+    """``convolution_backward``: the gradients of input and weight that the mask selects."""
     grad, x, w = call.shape(0), call.shape(1), call.shape(2)
     transposed, mask = call.flag(7), call.value(10).lower().strip("[]").split(",")
     if transposed is None or len(mask) != 3:
@@ -62,7 +64,9 @@ def _backward(call: Call) -> Work:
 
 
 def _backward_of_old(call: Call) -> Work:
-    """``cudnn_convolution_backward`` of PyTorch up to 1.10, whose mask is not recorded: one gradient, or both."""
+    """``cudnn_convolution_backward`` of PyTorch up to 1.10. Its mask is not recorded: it computes one gradient, or
+    both.
+    """
     x, grad, w = call.shape(0), call.shape(1), call.shape(2)
     number, size = call.type_of(0) if call.types else ("", 0)
     flops = 2 * grad[0] * prod(grad[2:]) * prod(w)

@@ -1,7 +1,7 @@
-"""Formulas that users give for operators of their own, and those that come with the package in the same form.
+"""Formulas that users give for their own operators, and those of the package in the same form.
 
-An expression is arithmetic over shapes: numbers, ``+ - * / // %``, comparisons, ``a if b else c``, lists, places
-and slices of them, and the functions below. It is walked, never run: nothing else can be said.
+An expression is arithmetic over shapes: numbers, ``+ - * / // %``, comparisons, ``a if b else c``, lists, indexes,
+slices, and the functions below. Its syntax tree is interpreted and never executed as Python, so it can do nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _BINARY = {**_SUMS, **_QUOTIENTS, **_ORDERS, **_EQUALITIES}
 
 @dataclass(frozen=True, slots=True)
 class CustomFormula:
-    """The formulas for operators whose name has ``pattern``; ``number`` is a type of number, or "" for the first's."""
+    """The formulas for operators whose name matches ``pattern``. ``number`` is a type of number; "" means that of the
+    first argument.
+    """
 
     pattern: re.Pattern[str]
     flops: ast.expr | None
@@ -44,7 +46,7 @@ class CustomFormula:
         """The work of a call.
 
         Raises:
-            Unrecorded: the call lacks what is asked, or no count comes out.
+            Unrecorded: the call lacks a needed argument, or the result is not a count.
         """
         flops = None if self.flops is None else _whole(self.flops, call)
         size = None if self.bytes is None else _whole(self.bytes, call)
@@ -56,7 +58,7 @@ def formulas_of(rows: Sequence[Mapping[str, Any]]) -> list[CustomFormula]:
     """The formulas in a table's rows.
 
     Raises:
-        UsageError: a row lacks something, has something else, or an expression says what it may not.
+        UsageError: a row lacks a member, has an unknown one, or its expression is not allowed.
     """
     return [_formula(row) for row in rows]
 
@@ -101,7 +103,7 @@ def _parsed(text: str | None) -> ast.expr | None:
 _OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.USub, ast.Compare, ast.IfExp, ast.Call, *_BINARY)
 _VALUES = (ast.Subscript, ast.Slice, ast.Name, ast.Load, ast.Constant, ast.List)
 _ALLOWED = (*_OPERATIONS, *_VALUES)
-#: of the call and what stands in the brackets
+#: takes the call and the expression in the brackets
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "prod": lambda _, dims: prod(dims),
     "len": lambda _, dims: len(dims),
@@ -158,7 +160,7 @@ def _value(node: ast.AST | None, call: Call) -> Any:
 
 
 def _small(value: Any) -> Any:
-    """What arithmetic gave, if it can be a count; a list cannot be made long by it."""
+    """The result of arithmetic if it can be a count. Arithmetic cannot make a list long."""
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         raise Unrecorded
     return value

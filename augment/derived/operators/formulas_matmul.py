@@ -1,4 +1,4 @@
-"""Operations and bytes of matrix products of every spelling."""
+"""Operations and bytes of matrix products, for all operators that compute them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPARSE_OR_COMPLEX = ("complex64", "complex128", "scale", "bool")
 
 
 def product(call: Call, left: int, right: int, batch: int, m: int, n: int, k: int, extra: int | None = None) -> Work:
-    """``batch`` products of (m, k) by (k, n); ``extra`` is the place of what is added to them."""
+    """``batch`` products of (m, k) by (k, n). ``extra`` is the place of the tensor that is added."""
     number, size = call.type_of(left)
     if number in _SPARSE_OR_COMPLEX:
         raise Unrecorded(left)
@@ -22,7 +22,9 @@ def product(call: Call, left: int, right: int, batch: int, m: int, n: int, k: in
 
 
 def _bytes(call: Call, left: int, right: int, out: int, size: int, extra: int | None) -> int | None:
-    """Both operands, what is added, and the result in the type of the left one, or two bytes of the narrow types."""
+    """The bytes of both operands, of the added tensor, and of the result, which has the type of the left operand, or
+    two bytes per element for narrow types.
+    """
     try:
         added = call.bytes_of(extra) if extra is not None and call.has(extra) else 0
         return call.bytes_of(left) + call.bytes_of(right) + added + out * max(size, 2)
@@ -66,7 +68,7 @@ def _dot(call: Call) -> Work:
 
 
 def linear(call: Call) -> Work:
-    """Rows of any number of dimensions by a weight of (out, in)."""
+    """A tensor with any number of dimensions times a weight of (out, in)."""
     rows, (n, again) = call.shape(0), call.shape(1, 2)
     return product(call, 0, 1, 1, prod(rows[:-1]), n, _same(rows[-1], again), 2)
 
@@ -80,7 +82,7 @@ def _matmul(call: Call) -> Work:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that ``shapes`` take together."""
+    """The shape that results from broadcasting ``shapes``."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     shape = tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
@@ -90,9 +92,11 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _grouped(call: Call) -> Work:
-    """``_grouped_mm``: of a stack of experts' weights each takes its rows; offsets say which, and need not be known."""
+    """``_grouped_mm``: the weight of each expert in a stack multiplies its own rows. The counts do not depend on the
+    offsets, which select these rows.
+    """
     left, right = call.shape(0), call.shape(1)
-    if len(left) == 2 and len(right) == 3:  # every row by one of the weights
+    if len(left) == 2 and len(right) == 3:  # every row is multiplied by one of the weights
         return product(call, 0, 1, 1, left[0], right[2], _same(left[1], right[1]))
     if len(left) == 3 and len(right) == 2:
         return product(call, 0, 1, 1, left[1], right[1], _same(left[2], right[0]))

@@ -1,7 +1,7 @@
-"""Bytes of operators that do no matrix product: each operand is read once, each result written once.
+"""Bytes of operators that are not matrix products: each operand is read once, each result written once.
 
-That is the least that an operator can move; caches may serve some of it, and a kernel may read twice. A list of tensors
-has no types in a trace, so that fused optimizers and ``cat`` are unknown.
+This is the least that an operator can move: caches may serve part of it, and a kernel may read twice. A trace gives no
+types for lists of tensors, so fused optimizers and ``cat`` are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from augment.derived.operators.work_model import Work
 
 Formula = Callable[[Call], Work]
 
-#: results of the shape that the operands take together
+#: operators whose result has the shape of the broadcast operands
 _ELEMENTWISE = re.compile(
     "abs|add|addcdiv|addcmul|bitwise_and|bitwise_or|bitwise_not|ceil|celu|clamp|clamp_max|clamp_min|cos|div|elu|eq|erf|"
     "exp|expm1|floor|fmod|ge|gelu|gelu_backward|glu_jvp|gt|hardsigmoid|hardswish|hardtanh|isnan|isinf|le|leaky_relu|"
@@ -25,7 +25,7 @@ _ELEMENTWISE = re.compile(
     "neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|sigmoid_backward|sign|silu|silu_backward|sin|"
     "softplus|sqrt|square|sub|tanh|tanh_backward|threshold_backward|tril|triu|where|xlogy"
 )
-#: how many operands there can be, where not two: a tensor beyond is given for the result (``out=``)
+#: the greatest number of operands, where it is not two: a further tensor is the result (``out=``)
 _ONE = re.compile(
     "abs|bitwise_not|ceil|celu|cos|elu|erf|exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isnan|isinf|leaky_relu|log|"
     "log1p|log2|logical_not|neg|reciprocal|relu|round|rsqrt|sgn|sigmoid|sign|silu|sin|softplus|sqrt|square|tanh|tril|triu"
@@ -35,7 +35,7 @@ _IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_
 _REDUCTIONS = re.compile(
     "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
 )
-#: how often a tensor of the first operand's size is read or written
+#: how many times a tensor of the first operand's size is read or written
 _TWO_PASSES = re.compile(
     "_softmax|_log_softmax|native_layer_norm|_fused_rms_norm|native_group_norm|native_batch_norm|cudnn_batch_norm|"
     "miopen_batch_norm|_native_batch_norm_legit|native_dropout|cumsum|_to_copy|flip|roll"
@@ -44,7 +44,7 @@ _THREE_PASSES = re.compile(
     "_softmax_backward_data|_log_softmax_backward_data|native_layer_norm_backward|_fused_rms_norm_backward|"
     "native_group_norm_backward|native_batch_norm_backward|cudnn_batch_norm_backward|miopen_batch_norm_backward"
 )
-#: Triton kernels of the compiler, whose args are all their operands and results; these parts read them partly
+#: Triton kernels of the compiler, whose args are all operands and results; kernels with these parts access some partly
 _TRITON = re.compile(r"triton_(poi|red|per)_fused_")
 _PARTLY = re.compile(
     r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad"
@@ -81,10 +81,10 @@ def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
         if any(call.has(place) and place not in call.tensors for place in range(len(call.dims))):
             raise Unrecorded
         for place in range(min(len(call.types), 2)):
-            if not call.types[place]:  # a tensor of which nothing was recorded
+            if not call.types[place]:  # a tensor without recorded shape or type
                 raise Unrecorded(place)
         shapes = [call.shape(place) for place in call.tensors]
-        if not shapes:  # single numbers
+        if not shapes:  # scalars
             return Work(bytes=2 * call.type_of(0)[1])
         read = sum(call.bytes_of(place) for place in call.tensors)
         if in_place:
@@ -96,7 +96,7 @@ def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
 
 
 def _copy(call: Call) -> Work:
-    """To the first from the second, which may have to be broadcast, of another type."""
+    """A copy from the second operand, which may need broadcasting and may have another type, to the first."""
     return Work(bytes=call.bytes_of(0) + (call.bytes_of(1) if call.has(1) else 0))
 
 
@@ -118,13 +118,13 @@ def _passes(count: int) -> Formula:
 
 
 def _embedding(call: Call) -> Work:
-    """A row of the weight for each index, to the result."""
+    """One row of the weight is read per index, and written to the result."""
     (_, width), rows = call.shape(0, 2), prod(call.shape(1))
     return Work(bytes=2 * rows * width * call.type_of(0)[1] + call.bytes_of(1))
 
 
 def _embedding_backward(call: Call) -> Work:
-    """The gradient is read, and a gradient of the whole weight written."""
+    """The gradient is read, and a gradient of the size of the whole weight is written."""
     rows, width = call.number(2), call.shape(0)[-1]
     if rows is None:
         raise Unrecorded
@@ -132,7 +132,7 @@ def _embedding_backward(call: Call) -> Work:
 
 
 def _embedding_bag(call: Call) -> Work:
-    """A row of the weight for each index; their sum, or the like, for each bag."""
+    """One row of the weight is read per index; the result is one row per bag, such as their sum."""
     (_, width), (count,), (bags,) = call.shape(0, 2), call.shape(1, 1), call.shape(2, 1)
     bags -= call.flag(7) is True  # the last offset is the end
     return Work(bytes=(count + bags) * width * call.type_of(0)[1] + call.bytes_of(1) + call.bytes_of(2))

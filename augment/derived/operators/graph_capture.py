@@ -1,13 +1,14 @@
 """The operators behind the kernels of CUDA graphs: those that launched the same kernels while the graph was captured.
 
-A capture records calls that launch kernels, and operators with shapes around them, but nothing runs; a replay runs the
-kernels, and no operator is around them. They are joined by the order of nodes: the n-th captured launch of a kernel is
-the n-th kernel of a launch of the graph. The capture is in the trace itself, or in a trace given beside it
-(``Trace.graph_capture``).
+A capture records launching calls and the operators with shapes around them, but runs nothing. A replay runs the
+kernels, but has no operators around them. The two are joined by the order of nodes: the n-th captured launch of a
+kernel corresponds to the n-th kernel of a graph launch. The capture is in the trace itself, or in a trace given beside
+it (``Trace.graph_capture``).
 
-Nothing is joined by chance. ROCm records names of captured kernels: all must be equal. CUDA does not: then the number
-of kernels must be equal, all run on one stream, each operator of a matrix product must have a kernel whose name is not
-of other work, and captures that fit must agree in their operators. Else the reason is told.
+Strict conditions prevent accidental matches. ROCm records the names of captured kernels: all must be equal. CUDA does
+not record them. Then the number of kernels must be equal, all must run on one stream, each operator of a matrix product
+must have a kernel whose name does not indicate other work, and all captures that fit must agree in their operators.
+Otherwise the reason is reported.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("B
 class GraphWork:
     """The operators of graphs' kernels.
 
-    Equal-length columns: ``row`` int64, of the launch of the graph; ``kind`` int32, an index into ``calls`` and
-    ``works``. ``owner`` int32, of each place of ``gpu_work`` the place in these columns, -1 where there is none.
-    ``reasons``: for each launch of a graph whose kernels were not joined, why.
+    Equal-length columns: ``row`` int64, the launch of the graph; ``kind`` int32, an index into ``calls`` and ``works``.
+    ``owner`` int32 gives for each place of ``gpu_work`` the place in these columns, -1 where there is none. ``reasons``
+    says for each graph launch without joined kernels why they were not joined.
     """
 
     row: Int64s
@@ -55,8 +56,9 @@ class GraphWork:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """One capture. Of each captured kernel: ``operator``, the place of its operator among those that count, -1 without;
-    ``names``, empty where they are not recorded. ``kind`` is of each operator that counts."""
+    """One capture. For each captured kernel, ``operator`` is the place of its operator among those that count (-1:
+    none). ``names`` are the kernels' names, empty if not recorded. ``kind`` has an entry for each operator that counts.
+    """
 
     operator: Int64s
     names: tuple[str, ...]
@@ -65,7 +67,7 @@ class _Section:
     works: tuple[Work, ...]
 
     def content(self) -> tuple[object, ...]:
-        """What of it is joined: equal for captures that are as good as each other."""
+        """The part of the capture that is joined. Captures with equal content are interchangeable."""
         _, which = np.unique(self.operator, return_inverse=True)
         calls = [self.calls[self.kind[at]] if at >= 0 else None for at in self.operator.tolist()]
         calls_ = [call and (call.operator, str(call.dims), tuple(call.types)) for call in calls]
@@ -74,7 +76,7 @@ class _Section:
 
 @derived
 def graph_work(trace: Trace) -> GraphWork:
-    """The operators of all launches of graphs; nothing without a capture."""
+    """The operators of all launches of graphs; empty without a capture."""
     work = gpu_work(trace)
     owner = np.full(len(work), -1, np.int32)
     rows: list[int] = []
@@ -113,7 +115,7 @@ def _has_graphs(trace: Trace) -> bool:
 
 
 def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
-    """Each launch of a graph, and the places of its kernels in the order in which they began."""
+    """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
     is_graph = np.array([bool(_GRAPH.match(name)) for name in trace.strings], np.bool_)
     places = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
@@ -126,16 +128,16 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
 
 
 def _sections(trace: Trace) -> Iterator[_Section]:
-    """The captures in the trace given beside this one, and in this one."""
+    """The captures in this trace, and in the trace given beside it."""
     if trace.graph_capture is not None:
         yield from _captures(trace.graph_capture, alone=True)
     yield from _captures(trace, alone=False)
 
 
 def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
-    """The captures in a trace: its launches without work, from the begin to the end of each capture.
+    """The captures in a trace: its launches without work, between the begin and the end of each capture.
 
-    Of a trace of nothing but a capture (``alone``), these calls need not be recorded.
+    If a trace holds only a capture (``alone``), the calls that begin and end it need not be recorded.
     """
     events = trace.events
     host = events.slices_of(*LAUNCHES)
@@ -164,7 +166,7 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
 
 
 def _operators(trace: Trace, launches: Int64s) -> Int64s:
-    """The place of the operator around each launch among those that count, -1 without."""
+    """The place of the operator around each launch among those that count; -1 for none."""
     place, *_ = counted(trace)
     if not len(place):
         return np.full(len(launches), -1, np.int64)
@@ -174,7 +176,7 @@ def _operators(trace: Trace, launches: Int64s) -> Int64s:
 
 
 def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
-    """The name of the kernel of each launch, which ROCm records; nothing where any is missing."""
+    """The name of the kernel of each launch, which ROCm records; empty if any is missing."""
     if not all(name.startswith("hip") for name in {*trace.names_of(launches)}):
         return ()
     names = [args.get("kernel") for args in trace.args_of(launches)]
@@ -183,7 +185,7 @@ def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
 
 
 def _fitting(trace: Trace, places: Places, sections: Sequence[_Section]) -> _Section | str:
-    """The capture of these kernels of a graph, or why none is taken."""
+    """The capture that fits these kernels of a graph, or the reason why none does."""
     work = gpu_work(trace)
     names = tuple(trace.names_of(work.row[places]))
     same = [section for section in sections if len(section.operator) == len(places)]
@@ -210,7 +212,9 @@ def _agreed(sections: Sequence[_Section]) -> _Section | str:
 
 
 def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
-    """Whether each matrix product has a kernel that may be one by its name, and no other operator has a sure one."""
+    """Whether each matrix product has a kernel that may be a product by its name, and no other operator has one that
+    surely is.
+    """
     families = kernel_families(trace)
     names = np.array(families.names)[families.family[places]]
     for operator in distinct(section.operator[section.operator >= 0]).tolist():

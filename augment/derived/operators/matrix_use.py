@@ -1,8 +1,8 @@
-"""Whether a matrix product that did not use matrix units (tensor cores, matrix cores) could have.
+"""Whether a matrix product that did not use matrix units (tensor cores, matrix cores) could have used them.
 
-It could if the device has such units for the type of number of its operator, as shapes tell it. FP32 products count as
-what could where the device multiplies in TF32, though that is less exact and has to be allowed. Products with a vector
-cannot fill a matrix unit, and do not count.
+It could if the device has such units for the operator's type of number, which is recorded with the shapes. FP32
+products count as able to use them where the device multiplies in TF32, although that is less exact and must be enabled.
+Products with a vector cannot fill a matrix unit, and do not count.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from augment.trace import Trace, derived
 
 _WITH_VECTORS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot")
 _OF_ALL = ("fp16", "bf16", "int8", "fp32")  #: what matrix units of NVIDIA's GPUs from capability 8.0 on multiply
-_TURING, _AMPERE, _HOPPER = (7, 0), (8, 0), (9, 0)  # below 9.0 there are only NVIDIA's
+_TURING, _AMPERE, _HOPPER = (7, 0), (8, 0), (9, 0)  # below 9.0, all devices with a capability are NVIDIA's
 
 
 class MatrixUse(IntEnum):
-    """As :class:`MatrixUnits`, with what could have used matrix units told apart.
+    """As :class:`MatrixUnits`, but products that could have used matrix units are separate.
 
-    ``NOT_USED`` remains where the type of number, or what the device can do, is not known.
+    ``NOT_USED`` remains where the type of number or the device's units are unknown.
     """
 
     NO_QUESTION = MatrixUnits.NO_QUESTION
     UNTOLD = MatrixUnits.UNTOLD
     USED = MatrixUnits.USED
     NOT_USED = MatrixUnits.NOT_USED
-    ELIGIBLE = 4  #: not used, but could have been
-    NOT_ELIGIBLE = 5  #: not used, and could not have been
+    ELIGIBLE = 4  #: not used, but usable
+    NOT_ELIGIBLE = 5  #: not used, and not usable
 
 
 @derived
@@ -44,7 +44,7 @@ def matrix_use(trace: Trace) -> Bytes:
     use: Bytes = units.copy()
     asked = np.flatnonzero(units == MatrixUnits.NOT_USED)
     if not len(asked):
-        return use  # nobody needs to know what operators compute, which takes their args
+        return use  # skips reading the operators' args, which are not needed here
     operators = operator_work(trace)
     asked = asked[operators.owner[asked] >= 0]
     device = np.searchsorted([device.start for device in work.devices], asked, side="right") - 1
@@ -61,7 +61,7 @@ def matrix_use(trace: Trace) -> Bytes:
 
 
 def _use(number: str, peak: Peak | None, capability: tuple[int, int] | None) -> MatrixUse:
-    """Of a product whose kernel did not use matrix units."""
+    """The use for a product whose kernel did not use matrix units."""
     if not number:
         return MatrixUse.NOT_USED
     rates = {"fp32": ("tf32", "fp32_matrix"), "fp64": ("fp64_matrix",)}.get(number, (number,))

@@ -1,6 +1,6 @@
-"""What an operator was called with: shapes, types and values of its arguments, as PyTorch records them.
+"""The arguments of an operator's call: shapes, types and values, as PyTorch records them.
 
-Recorded with ``record_shapes=True``: ``Input Dims``, ``Input type``, ``Input Strides``, ``Concrete Inputs``.
+They are recorded with ``record_shapes=True``: ``Input Dims``, ``Input type``, ``Input Strides``, ``Concrete Inputs``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from augment.records import dataclass
 
 Shape = tuple[int, ...]
 
-#: of each type as a trace writes it: the name of the type of number, and bytes of an element
+#: for each type in a trace: the name of the type of number, and the bytes of an element
 TYPES: dict[str, tuple[str, int]] = {
     "double": ("fp64", 8),
     "float": ("fp32", 4),
@@ -38,18 +38,19 @@ TYPES: dict[str, tuple[str, int]] = {
     "c10::complex<float>": ("complex64", 8),
     "c10::complex<double>": ("complex128", 16),
 }
-PACKED = {"fp4": 2}  #: how many numbers one element of a tensor holds
+PACKED = {"fp4": 2}  #: the number of values that one element of a tensor holds
 
 
 class Unrecorded(Exception):
-    """A call lacks what a formula needs; never leaves the formulas."""
+    """A call lacks what a formula needs. This error never leaves the formulas."""
 
 
 @dataclass(frozen=True)
 class Call:
     """The arguments of one call, by their place in the operator's schema.
 
-    ``dims`` is () of what is no tensor, a list of shapes of a list of tensors. ``values`` are texts, empty of tensors.
+    ``dims`` is () for an argument that is not a tensor, and a list of shapes for a list of tensors. ``values`` are
+    texts, empty for tensors.
     """
 
     operator: str
@@ -60,7 +61,7 @@ class Call:
 
     @classmethod
     def parsed(cls, operator: str, dims: str, types: str, values: str, strides: str) -> Call | None:
-        """The call whose args are these JSON texts, empty where absent; None if they are damaged."""
+        """The call with these JSON texts of args, empty where absent; None if they are damaged."""
         decoded = [_listed(text) for text in (dims, types, values, strides)]
         return None if decoded[0] is None else cls(operator, *(values or () for values in decoded))
 
@@ -84,11 +85,11 @@ class Call:
         return TYPES[self.types[place]]
 
     def value(self, place: int) -> str:
-        """The text of what is no tensor."""
+        """The text of an argument that is not a tensor."""
         return self.values[place] if place < len(self.values) else ""
 
     def flag(self, place: int) -> bool | None:
-        """A recorded truth value, None where there is none."""
+        """A recorded truth value; None if there is none."""
         return {"true": True, "false": False}.get(self.value(place).lower())
 
     def number(self, place: int) -> int | None:
@@ -106,7 +107,7 @@ class Call:
         return [int(number) for number in listed]
 
     def bytes_of(self, place: int) -> int:
-        """How many bytes the tensor at ``place`` holds: an expanded dimension, of stride 0, is there once."""
+        """The bytes of the tensor at ``place``. An expanded dimension, of stride 0, is stored once."""
         shape = self.shape(place)
         strides = self.strides[place] if place < len(self.strides) else ()
         if len(strides) == len(shape):
@@ -121,7 +122,7 @@ class Call:
 
 
 def _listed(text: str) -> list[Any] | None:
-    """The JSON list that ``text`` is."""
+    """The JSON list in ``text``."""
     if not text:
         return None
     try:

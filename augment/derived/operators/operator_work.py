@@ -1,6 +1,7 @@
-"""Which operators have how much to do on which device, and which pieces of GPU work do it.
+"""The work of operators on each device, and the GPU work that executes it.
 
-Operators are those that count (``counted_operators.py``); of kernels of CUDA graphs, those of the graph's capture.
+The operators are those that count (``counted_operators.py``). For kernels of CUDA graphs they are the operators of the
+graph's capture.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from augment.trace import Trace, derived
 class OperatorWork:
     """The operators that count and launched computation.
 
-    Equal-length columns, ascending ``row``: ``row`` int64, into the event table, of the operator or of the launch of
-    the graph that it is in; ``kind`` int32, an index into ``calls`` and ``works``: distinct calls, and what each has to
-    do. ``owner`` int32, of each place of ``gpu_work`` the place in these columns of the operator that it works for, -1
-    where there is none. ``recorded`` tells whether any operator of the trace has shapes.
+    Equal-length columns, ascending ``row``. ``row`` int64: into the event table, the operator or the launch of the
+    graph that contains it. ``kind`` int32: an index into ``calls`` and ``works``, which hold distinct calls and the
+    work of each. ``owner`` int32: for each place of ``gpu_work``, the place in these columns of the operator that it
+    works for, -1 where there is none. ``recorded``: whether any operator of the trace has shapes.
     """
 
     row: Int64s
@@ -44,7 +45,7 @@ class OperatorWork:
 
 @derived
 def operator_work(trace: Trace) -> OperatorWork:
-    """The work of each operator; a formula is asked once for each distinct call."""
+    """The work of each operator. The formula is evaluated once for each distinct call."""
     work, stacks, of_graphs = gpu_work(trace), call_stacks(trace), graph_work(trace)
     place, kind, calls, works = counted(trace)
     owner = np.full(len(work), -1, np.int32)
@@ -57,7 +58,7 @@ def operator_work(trace: Trace) -> OperatorWork:
     row = np.concatenate((stacks.row[place], of_graphs.row))
     kind = np.concatenate((kind, of_graphs.kind + np.int32(len(calls))))
     used = np.zeros(len(row) + 1, np.bool_)
-    used[owner] = True  # -1 takes the last
+    used[owner] = True  # -1 reads the last entry
     used = used[:-1]
     number = np.append(np.cumsum(used) - 1, -1).astype(np.int32)
     row = row[used]

@@ -1,7 +1,7 @@
-"""What each device can do at most: dense rates by type of number, and the rate of its memory.
+"""The peaks of devices: dense rates by type of number, and the rate of the memory.
 
-The rows are data: ``peaks.toml`` beside this file, before them those of the user's tables. The name of the device
-decides, else its capability, units and memory. A device that no row fits has no peak: nothing is guessed.
+The rows are data: those of the user's tables, then ``peaks.toml`` beside this file. A row is chosen by the name of the
+device, else by its capability, units and memory. A device without a matching row has no peak: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16",
 _TELLING = ("device", "capability", "units", "least_bytes", "below_bytes")
 _RATES = ("memory_gbps", "l2_bytes", "link_gbps")
 VALUES = "peak_values"  #: the key of single figures among the user's tables
-_MOST = 1e6  #: 10^12 operations a second: more is an error of the unit
+_MOST = 1e6  #: 10^12 operations a second: a greater value must be in the wrong unit
 KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
 _TEXTS = ("device", "capability", "source")
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense rates in 10^12 operations a second by type of number, those that are known.
+    """Dense rates in 10^12 operations a second by type of number; unknown rates are absent.
 
-    ``name`` is what the trace calls the device. ``memory_gbps``, in 10^9 bytes a second, and ``l2_bytes``, the size of
-    the last cache, are None where they are not known.
+    ``name`` is the device's name in the trace. ``memory_gbps``, in 10^9 bytes a second, and ``l2_bytes``, the size of
+    the last-level cache, are None where unknown.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """What a trace tells of a device."""
+    """A trace's description of a device."""
 
     name: str = ""
     capability: str = ""
@@ -61,7 +61,7 @@ def rows_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of a table of peaks.
 
     Raises:
-        UsageError: a row has something else, or tells no device.
+        UsageError: a row has an unknown member, or describes no device.
     """
     for row in rows:
         if extra := row.keys() - set(KEYS):
@@ -113,7 +113,7 @@ def shipped_rows() -> list[Mapping[str, Any]]:
 
 @derived
 def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
-    """The peak of each device that has work; None where it is not known."""
+    """The peak of each device that has work; None where unknown."""
     rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
     values = trace.tables.get(VALUES, ())
     devices = {device.device: _device(trace, device.device) for device in gpu_work(trace).devices}
@@ -121,29 +121,29 @@ def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
 
 
 def name_of(trace: Trace, device: Identity) -> str:
-    """What the trace calls a device, or a phrase where it does not say."""
+    """The name of a device in the trace, or a phrase if the trace has none."""
     return _device(trace, device).name or "a device without a name"
 
 
 def capability_of(trace: Trace, device: Identity) -> tuple[int, int] | None:
-    """The capability of a device as the trace tells it; of AMD's GPUs, it is that of their architecture (9.4)."""
+    """The capability of a device in the trace. For AMD's GPUs it is that of their architecture (9.4)."""
     major, _, minor = _device(trace, device).capability.partition(".")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def capacity_bytes(trace: Trace, device: Identity) -> int:
-    """How much memory a device has, by the header of the trace; 0 where it does not say."""
+    """The memory of a device in bytes, from the header of the trace; 0 if the header does not give it."""
     return _device(trace, device).memory
 
 
 def why_unknown(trace: Trace, device: Identity) -> str:
-    """What to do for a device without a peak."""
+    """Advice for a device without a peak."""
     which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or [[peak]] in --tables FILE"
     return f"no peak of {name_of(trace, device)} is known: give {which}"
 
 
 def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
-    """The peak with single figures that the user gave for the device instead of its own; they may be all there is."""
+    """The peak with the user's single figures for the device in place of its own. They may be the only figures."""
     given = {
         name: value
         for number in values
@@ -181,8 +181,9 @@ def _fits(row: Mapping[str, Any], device: _Device) -> bool:
 
 
 def _device(trace: Trace, device: Identity) -> _Device:
-    """What is told of a device. ROCm counts devices in other ways in events and in the header: where all that the
-    header lists are alike, it does not matter which is which."""
+    """The description of a device. ROCm may number devices differently in events and in the header. If all devices in
+    the header are alike, the numbers do not matter.
+    """
     devices = _told(trace)
     alike = set(devices.values())
     return devices.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
@@ -200,7 +201,7 @@ def _told(trace: Trace) -> dict[Identity, _Device]:
             properties[_id(entry.get("id"))] = _Device(
                 str(entry.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
             )
-    for device, name in trace.source.devices:  # of other readers
+    for device, name in trace.source.devices:  # from other readers
         properties.setdefault(device, _Device(name))
     return properties
 

@@ -1,4 +1,4 @@
-"""Which operators compute again, within the backward pass, what the forward pass has computed: checkpointing.
+"""The operators that repeat work of the forward pass within the backward pass: checkpointing.
 
 An operator is recomputation if it runs within a node of the autograd graph in one of two ways:
 
@@ -40,7 +40,7 @@ def recomputed(trace: Trace) -> Bools:
     checkpoints = np.isin(nodes, ops.where(lambda name: name.startswith(_NODE) and _CHECKPOINT in name))
     again = inside & checkpoints[node[called]]
     work = ops.where(lambda name: not _OF_ENGINE.match(name))
-    work = work[node[work] >= 0]  # what records within a node is in the node itself
+    work = work[node[work] >= 0]  # an operator that records gradients within a node lies in the node itself
     recording = _with_gradients(trace, work)
     if len(recording):
         around = enclosing(trace, recording).astype(np.intp)
@@ -52,7 +52,7 @@ def recomputed(trace: Trace) -> Bools:
 
 
 def _with_gradients(trace: Trace, work: Places) -> Places:
-    """Those of ``work`` that have a sequence number and are no node's."""
+    """Which of ``work`` have a sequence number and do not belong to a node."""
     columns, stacks = arg_columns(trace), call_stacks(trace)
     rows = stacks.row[work]
     order = np.argsort(rows, kind="stable")
@@ -64,6 +64,8 @@ def _with_gradients(trace: Trace, work: Places) -> Places:
 
 
 def _in_node(recording: Places, nodes: Places, around: Places, node: Places) -> Bools:
-    """Whether the recording operator around something is itself in the node around it: it comes after the node."""
+    """Whether the recording operator around each event lies inside the node around that event: it begins after the
+    node.
+    """
     matches: Bools = (around >= 0) & (recording[around] > nodes[node])
     return matches

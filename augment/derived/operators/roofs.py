@@ -1,4 +1,4 @@
-"""How long each operator took, and how long it would have taken at its device's peak: its roof."""
+"""The time that each operator took, and its roof: the time that it would take at its device's peak."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from augment.derived.operators.peaks import Peak, device_peaks
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
-BEYOND = 1.05  #: of the rate of memory: bytes that the caches cannot explain either were not moved
+BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency
 
 Floats = npt.NDArray[np.float64]
 
 
 class Bound(IntEnum):
-    """What an operator would be limited by at its roof, or that it is too short for that."""
+    """What limits an operator at its roof, or that it is too short to tell."""
 
     UNKNOWN = 0
     COMPUTE = 1
@@ -68,20 +68,20 @@ def roofs(trace: Trace) -> Roofs:
     np.add.at(kernel_ns, operators.owner[owned], dur[owned])
     longest = owned[np.argsort(dur[owned], kind="stable")]
     kernel = np.zeros(len(operators), np.intp)
-    kernel[operators.owner[longest]] = longest  # the last stands
+    kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
     device = np.searchsorted([device.start for device in work.devices], kernel, side="right") - 1
     flops, size = _columns(operators)
     number, numbers = _numbers(trace, operators, kernel, device)
     rate, memory, cache = _rates(trace, numbers, number, device)
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_ns, memory_ns = flops / rate / 1e3, size / memory
-        beyond = size - 2 * cache > BEYOND * memory * ns  # both what is read and what is written may stay in the cache
+        beyond = size - 2 * cache > BEYOND * memory * ns  # both inputs and outputs may stay in the cache
         most_ns = compute_ns * _spread(operators)
     memory_ns[beyond] = np.nan
     roof = np.fmax(compute_ns, memory_ns)
     roof[(~np.isnan(flops) & np.isnan(compute_ns)) | beyond] = np.nan
     bound = np.where(np.nan_to_num(compute_ns) >= np.nan_to_num(memory_ns), Bound.COMPUTE, Bound.MEMORY)
-    bound[(bound == Bound.MEMORY) & (most_ns > memory_ns)] = Bound.UNKNOWN  # it depends on the operations
+    bound[(bound == Bound.MEMORY) & (most_ns > memory_ns)] = Bound.UNKNOWN  # this depends on the operations
     bound[(ns < SHORT_NS) & (2 * np.fmax(roof, most_ns) < ns)] = Bound.LATENCY
     bound[np.isnan(roof)] = Bound.UNKNOWN
     costs = (ns, kernel_ns, flops, size, compute_ns, memory_ns, roof)
@@ -89,9 +89,9 @@ def roofs(trace: Trace) -> Roofs:
 
 
 def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) -> Int64s:
-    """Of each group the time that its intervals hold; linear but for the sort.
+    """For each group, the total time that its intervals cover; linear apart from the sort.
 
-    The greatest end so far within each group: ends are replaced by their ranks, which leave room for the group.
+    The loop takes the running maximum of ends within each group: ends are replaced by their ranks, offset by the group.
     """
     order = np.lexsort((ts, group))
     group, ts, end = group[order].astype(np.int64), ts[order], end[order]
@@ -114,7 +114,7 @@ def _columns(operators: OperatorWork) -> tuple[Floats, Floats]:
 
 
 def _spread(operators: OperatorWork) -> Floats:
-    """How many times the least operations the most are."""
+    """The ratio of the most operations to the least."""
     spread = [(work.most_flops or 0) / work.flops if work.flops else 1.0 for work in operators.works]
     return np.array(spread, np.float64)[operators.kind]
 
@@ -122,7 +122,9 @@ def _spread(operators: OperatorWork) -> Floats:
 def _numbers(
     trace: Trace, operators: OperatorWork, kernel: Places, device: Places
 ) -> tuple[npt.NDArray[np.int8], tuple[str, ...]]:
-    """The type of number whose rate holds: of fp32 and fp64 that of matrix units, if the kernel used them."""
+    """The type of number whose rate applies. For fp32 and fp64 it is the rate of matrix units if the kernel used
+    them.
+    """
     peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
     names: dict[str, int] = {}
     plain = sorted({work.number for work in operators.works})
@@ -141,7 +143,7 @@ def _numbers(
 
 
 def rate_of(number: str, units: MatrixUnits, peak: Peak | None) -> str:
-    """The rate that holds for products of a type of number, empty where it cannot be told."""
+    """The rate that applies to products of a type of number; empty where it is unclear."""
     if number not in ("fp32", "fp64"):
         return number
     if units == MatrixUnits.NOT_USED:
@@ -154,7 +156,9 @@ def rate_of(number: str, units: MatrixUnits, peak: Peak | None) -> str:
 def _rates(
     trace: Trace, numbers: tuple[str, ...], number: npt.NDArray[np.int8], device: Places
 ) -> tuple[Floats, Floats, Floats]:
-    """Of each operator the rate of its products, that of the memory, and the size of the cache, 0 where unknown."""
+    """For each operator: the rate of its products, the rate of the memory, and the size of the cache; 0 where
+    unknown.
+    """
     peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
     table = np.full((len(peaks), len(numbers) + 1), np.nan)
     memory, cache = np.full(len(peaks), np.nan), np.zeros(len(peaks))
@@ -163,4 +167,4 @@ def _rates(
             table[place, :-1] = [peak.tflops.get(number, np.nan) for number in numbers]
             memory[place] = np.nan if peak.memory_gbps is None else peak.memory_gbps
             cache[place] = peak.l2_bytes or 0
-    return table[device, number], memory[device], cache[device]  # -1 takes the last, which is unknown
+    return table[device, number], memory[device], cache[device]  # -1 reads the last entry, which is unknown

@@ -1,4 +1,6 @@
-"""What the time of a step went into: every moment of its window belongs to one part, kernels that overlap share it."""
+"""Divides the time of a step into parts. Each moment of its window belongs to one part; overlapping kernels share
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
-#: the parts of the time in which anything is computed
+#: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
 _IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
 
@@ -44,7 +46,7 @@ class Efficiency:
 
 
 def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns: Int64s) -> Efficiency:
-    """The efficiency of the device at that place of ``gpu_work(trace).devices``, which computed for ``compute_ns``."""
+    """The efficiency of the device at that place of ``gpu_work(trace).devices``. It computed for ``compute_ns``."""
     operators, on_roof = operator_work(trace), roofs(trace)
     operator, step, share = _shares(trace, device, windows)
     known = operator >= 0
@@ -89,8 +91,9 @@ def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
 
 @derived
 def products_covered(trace: Trace) -> dict[int, float | None]:
-    """Of each device the share of the time of matrix products, convolutions and attention whose operations are counted
-    against a peak, in the windows of the steps; None of a device that has none, as far as names tell."""
+    """For each device, the share of the time of matrix products, convolutions and attention whose operations are
+    counted against a peak, in the windows of the steps. None for a device without such work, as far as names show.
+    """
     work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
@@ -107,10 +110,10 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
 
 
 def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArray[np.int32], Places, Floats]:
-    """Pieces of kernels that compute: the operator of each, the step (-1 outside of all), and its share of the time.
+    """Pieces of computing kernels: the operator of each, its step (-1 outside of all), and its share of the time.
 
-    A moment is shared equally by all kernels that compute then: the share of a kernel is the integral of one by their
-    number over its time.
+    A moment is shared equally by all kernels that compute at that moment. So the share of a kernel is the integral of 1
+    / (number of kernels) over its time.
     """
     work, operators = gpu_work(trace), operator_work(trace)
     places = work.by_time[work.devices[device].places]
@@ -147,7 +150,9 @@ def _sums(code: Places, values: Floats, count: int) -> Floats:
 
 
 def _parted(on_roof: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Floats]:
-    """The time of each operator in a step, by part; ``part_of`` says how much of the operator lies in the step."""
+    """The time of each operator in a step, by part. ``part_of`` is the fraction of the operator that lies in the
+    step.
+    """
     bound = on_roof.bound[which]
     ideal = np.minimum(np.nan_to_num(on_roof.compute_ns[which]) * part_of, time)
     roof = np.maximum(np.minimum(np.nan_to_num(on_roof.roof_ns[which]) * part_of, time), ideal)
@@ -164,19 +169,21 @@ def _parted(on_roof: Roofs, which: Places, time: Floats, part_of: Floats) -> lis
 
 
 def _model_share(trace: Trace, operators: OperatorWork) -> Floats:
-    """What share of each operator's operations the model has: none of recomputation, not what is done again."""
+    """The share of each operator's operations that belongs to the model: without recomputation and repeated
+    operations.
+    """
     shares = [1 - work.again_flops / work.flops if work.flops else 1.0 for work in operators.works]
     return np.array(shares, np.float64)[operators.kind] * ~recomputed(trace)
 
 
 def _rounded(parts: Floats, total: Int64s) -> Int64s:
-    """Whole parts that add up to ``total``, each within one of what it was: the largest remainders are rounded up."""
+    """Integers that add up to ``total``, each within 1 of the given part. The largest remainders are rounded up."""
     whole = np.floor(parts).astype(np.int64)
     missing = total - whole.sum(axis=0)
     order = np.argsort(whole - parts, axis=0, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(len(parts))[:, None], axis=0)
     whole += rank < missing
-    rest = total - whole.sum(axis=0)  # 0 but for what floats lose of long times
+    rest = total - whole.sum(axis=0)  # 0 apart from rounding errors of floats for long times
     whole[np.argmax(whole, axis=0), np.arange(whole.shape[1])] += rest
     return whole

@@ -1,4 +1,4 @@
-"""What a call of an operator has to do, and how sure that is."""
+"""The work of one call of an operator, and how certain it is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from augment.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations, a multiply-add being two, and bytes of device memory.
+    """Floating-point operations (a multiply-add is two) and bytes of device memory.
 
-    ``flops`` is None of what is no matrix product; where it can only be bounded it is the least, and ``most_flops`` the
-    greatest. ``again_flops`` of them are done a second time by design: the backward of attention computes the scores
-    again. ``bytes`` counts each operand once, None where a type is not known. ``number`` is the type of number that the
-    products are of (``bf16``), empty without ``flops``.
+    ``flops`` is None for an operator that is not a matrix product. Where the operations can only be bounded, ``flops``
+    is the least and ``most_flops`` the greatest number. ``again_flops`` of them repeat earlier work by design: the
+    backward of attention computes the scores again. ``bytes`` counts each operand once; None where a type is unknown.
+    ``number`` is the type of number of the products (``bf16``); empty without ``flops``.
     """
 
     flops: int | None = None
@@ -28,5 +28,5 @@ class Work:
 
 
 def exactly(flops: int, size: int | None, number: str) -> Work:
-    """Work whose operations are known."""
+    """Work with a known number of operations."""
     return Work(flops, flops, size, number)

@@ -1,1 +1,1 @@
-"""What is read of the source again: args as columns, the text of events; and times on another clock."""
+"""Second readings of the source: args as columns and the text of events; also times on another clock."""

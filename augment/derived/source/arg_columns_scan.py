@@ -1,4 +1,4 @@
-"""How ``arg_columns.py`` goes through the text: in compiled code, and in Python where that cannot be."""
+"""How ``arg_columns.py`` reads the text: in compiled code, and in Python where compiled code cannot."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, a
 
 LEAST_ROOM = 64
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
-_EXACT = 1 << 53  #: below, a whole float is the number that was written
+_EXACT = 1 << 53  #: below this, a whole float equals the number that was written
 
 
 class Column:
-    """What rows have of an arg, in the order in which it is read: the row, a flag (see the layout), the value.
+    """The values of an arg in reading order: for each, the row, a flag (see the layout), and the value.
 
-    The value is an integer, or an index of ``texts``. Memory grows with what was found.
+    The value is an integer, or an index into ``texts``. Memory grows with the number of values.
     """
 
     def __init__(self, arg: Arg) -> None:
@@ -40,7 +40,7 @@ class Column:
         self._count = np.zeros(1, np.int64)
 
     def reserve(self, more: int) -> None:
-        """Make room for so many more."""
+        """Make room for that many more entries."""
         wanted = int(self._count[0]) + more
         if wanted > len(self._rows):
             room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
@@ -48,11 +48,11 @@ class Column:
             self._flags = _grown(self._flags, room)
 
     def addresses(self) -> tuple[int, ...]:
-        """Of the columns and of their length."""
+        """The addresses of the columns and of their length."""
         return tuple(column.ctypes.data for column in (self._rows, self._values, self._flags, self._count))
 
     def put(self, row: int, value: Any) -> None:
-        """Add the arg of a row as JSON has it."""
+        """Add the arg of a row, a JSON value."""
         self.reserve(1)
         at = int(self._count[0])
         self._rows[at] = row
@@ -60,7 +60,7 @@ class Column:
         self._count[0] += 1
 
     def take_back(self, row: int) -> None:
-        """Drop what was added last, if it is of this row."""
+        """Remove the last entry if it belongs to this row."""
         at = int(self._count[0]) - 1
         if at >= 0 and self._rows[at] == row:
             self._count[0] = at
@@ -78,14 +78,14 @@ class Column:
         return layout.PLAIN, code
 
     def stored_json(self, text: bytes) -> tuple[int, int]:
-        """The same for its JSON text."""
+        """As :meth:`stored`, for the JSON text of the arg."""
         try:
             return self.stored(mended_json(text))
         except ValueError:
             return layout.DROPPED, 0
 
     def values(self) -> ArgValues:
-        """What was read, by ascending rows."""
+        """The values by ascending rows."""
         count = int(self._count[0])
         rows, values, flags = self._rows[:count], self._values[:count], self._flags[:count]
         counts = np.bincount(flags, minlength=4).tolist()
@@ -102,7 +102,7 @@ def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ArgValues:
-    """What rows have of an arg; of text, ``column.values`` are indexes of ``texts``. ``counts``: how many by flag."""
+    """The values of an arg by row. For a text, ``column.values`` are indexes into ``texts``. ``counts`` is by flag."""
 
     column: SparseColumn
     texts: Sequence[str]
@@ -121,7 +121,7 @@ def _as_integer(value: Any) -> tuple[int, int]:
 
 
 class Job(NamedTuple):
-    """Rows in the order of the file: where they lie, what they are, and which they are."""
+    """Rows to read, in file order: where each lies in the text, its category, and its row number."""
 
     decode: Decode
     offsets: Int64s
@@ -131,7 +131,7 @@ class Job(NamedTuple):
     columns: Sequence[Column]
 
     def room_for(self, more: int) -> Int64s:
-        """Make room for so many more entries of each column; the addresses of all, four a column."""
+        """Make room for that many more entries in each column. Returns the addresses of all columns, four for each."""
         for column in self.columns:
             column.reserve(more)
         return np.array([column.addresses() for column in self.columns], np.int64)
@@ -141,9 +141,9 @@ Scan = Callable[[Job, Block], None]  #: takes the rows of a block
 
 
 def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, ArgValues]:
-    """What ``rows`` have of ``wanted``, by name, in one pass over the text.
+    """The values of ``wanted`` in ``rows``, by name, in one pass over the text.
 
-    Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
+    For a source that is not JSON, its ``decode`` may have a method ``arg_scan``, which makes a faster :data:`Scan`.
     """
     events, decode = trace.events, trace.source.decode
     ordered = rows[np.argsort(events.offset[rows], kind="stable")]
@@ -159,7 +159,7 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
 
 
 def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
-    """Which of ``rows`` are of the categories of which ``arg`` is wanted."""
+    """Which of ``rows`` have a category that ``arg`` is wanted from."""
     of_category = np.zeros(256, np.bool_)
     of_category[list(arg.categories)] = True
     has: Bools = of_category[trace.events.category[rows]]
@@ -167,7 +167,7 @@ def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
 
 
 def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> ArgValues:
-    """What was taken of ``arg``, of those rows that ``may_have`` it."""
+    """The values of ``arg`` in the rows that ``may_have`` it."""
 
     def chosen(column: SparseColumn) -> SparseColumn:
         kept = may_have(column.rows)
@@ -193,7 +193,7 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
 
 
 def plain(job: Job, block: Block) -> None:
-    """Take the rows of a block, each decoded as a whole."""
+    """Take the rows of a block by decoding each event as a whole."""
     wanted = {
         (category, name): column
         for column in job.columns
@@ -210,7 +210,7 @@ def plain(job: Job, block: Block) -> None:
 
 
 def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
-    """What the rows of a job have, by compiled code but for what it leaves to Python."""
+    """The values in the rows of a job, read by compiled code except for the events that it leaves to Python."""
     scan = native("arg_columns.scan_columns")
     taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):

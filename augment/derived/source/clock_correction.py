@@ -47,7 +47,9 @@ def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> O
 
 
 def _annotation(annotation: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) -> Annotation:
-    """``tracks`` are those moved so far, by the ``id`` of what they were made of: flows refer to them."""
+    """The annotation on the other clock. ``tracks`` holds the tracks moved so far, by the ``id`` of the original: flows
+    refer to them.
+    """
     match annotation:
         case SliceTrack():
             ts = clock(annotation.ts)
@@ -62,7 +64,9 @@ def _annotation(annotation: Annotation, clock: Clock, tracks: dict[int, SliceTra
 
 
 def _counter(counter: CounterTrack, ts: Int64s) -> CounterTrack:
-    """Of points mapped to one moment the last stays, because a counter's times ascend strictly."""
+    """The counter on the other clock. If several points map to one moment, the last stays, because a counter's times
+    ascend strictly.
+    """
     last = np.ones(len(ts), np.bool_)
     last[:-1] = ts[1:] != ts[:-1]
     return replace(counter, ts=ts[last], values=counter.values[last])

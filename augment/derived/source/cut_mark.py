@@ -1,4 +1,4 @@
-"""The mark in a file that ``augment cut`` wrote: what was kept of the recording, and what was left out."""
+"""The mark in a file that ``augment cut`` wrote: which part of the recording was kept, and what was left out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from augment.trace import Diagnostic, Trace
 
-MEMBER = "augmentCut"  #: of the outer object
-_HARMLESS = frozenset(("python_function",))  #: categories that no cause of waiting rests on
+MEMBER = "augmentCut"  #: a member of the outer object
+_HARMLESS = frozenset(("python_function",))  #: categories that no cause of waiting depends on
 
 
 def mark(
@@ -19,8 +19,9 @@ def mark(
     dropped: Sequence[str] = (),
     rank: int | None = None,
 ) -> dict[str, Any]:
-    """The member's value; ``members`` are the source's, which may have been cut before. ``rank``: of a file with
-    several, the one that was kept."""
+    """The member's value. ``members`` are those of the source, which may itself be a cut file. ``rank`` is the rank
+    that was kept of a file with several.
+    """
     earlier = members.get(MEMBER)
     names = [*(_dropped(earlier) if isinstance(earlier, dict) else ()), *dropped]
     given = {"steps": steps and list(steps), "time_ms": period_ms and list(period_ms), "dropped": names}
@@ -29,15 +30,16 @@ def mark(
 
 
 def rank_kept(members: Mapping[str, Any]) -> int | None:
-    """The rank that was kept of a file with several; None if it is no such part."""
+    """The rank that was kept of a file with several; None if the file is not such a part."""
     mark = members.get(MEMBER)
     rank = mark.get("rank") if isinstance(mark, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
 
 
 def cut_text(members: Mapping[str, Any]) -> str | None:
-    """What a file is of a recording, in words: ``steps 3 to 5, without cpu_op``; None if it is no part of one. The
-    whole recording of one of several ranks is no part."""
+    """A description of the part of a recording in a file: ``steps 3 to 5, without cpu_op``. None if the file is not a
+    part. The whole recording of one of several ranks is not a part.
+    """
     mark = members.get(MEMBER)
     if not isinstance(mark, dict) or mark.keys() == {"rank"}:
         return None
@@ -52,13 +54,13 @@ def cut_text(members: Mapping[str, Any]) -> str | None:
 
 
 def lacks_causes(members: Mapping[str, Any]) -> bool:
-    """Whether events that causes rest on, such as launches, were left out."""
+    """Whether events that causes depend on, such as launches, were left out."""
     mark = members.get(MEMBER)
     return isinstance(mark, dict) and not _HARMLESS.issuperset(_dropped(mark))
 
 
 def is_period(members: Mapping[str, Any]) -> bool:
-    """Whether earlier or later times were cut off: what limits those is not known."""
+    """Whether earlier or later times were cut off, so that the events that limit those times are unknown."""
     mark = members.get(MEMBER)
     return isinstance(mark, dict) and bool(mark.get("steps") or mark.get("time_ms"))
 
@@ -70,7 +72,7 @@ def marked(trace: Trace, value: Mapping[str, Any]) -> Trace:
 
 
 def diagnostics(members: Mapping[str, Any]) -> list[Diagnostic]:
-    """What is to be said of a part of a recording."""
+    """Diagnostics of a part of a recording."""
     if not (part := cut_text(members)):
         return []
     message = f"a part of a recording, by augment cut: {part}; what the device still had to do then has no launch"

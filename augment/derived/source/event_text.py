@@ -26,13 +26,15 @@ class Block(NamedTuple):
 
 @runtime_checkable
 class PacketDecode(Protocol):
-    """What decodes packets of Perfetto's format, whose strings other packets tell; here they are any object."""
+    """Decodes packets of Perfetto's format, whose strings are defined by other packets. Here, packets are any
+    object.
+    """
 
     def __call__(self, text: bytes, offset: int, /) -> dict[str, Any]:
         """The event in a packet."""
 
     def strings_at(self, sequence: int, offset: int) -> tuple[Any, int, int]:
-        """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+        """The strings that a sequence has at a byte, and the range of bytes in which it has them."""
 
     def arg(self, annotation: bytes, strings: Any) -> tuple[str, Any] | None:
         """Key and value of a ``DebugAnnotation``; None if it is damaged, or has several keys."""

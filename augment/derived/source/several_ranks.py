@@ -1,6 +1,6 @@
-"""Which rank each track is of, in a file into which another tool merged the traces of several ranks.
+"""The rank of each track in a file into which another tool merged the traces of several ranks.
 
-Such tools give each rank processes of its own, and say the rank in the arg ``rank`` of all events (TraceLens'
+Such tools give each rank separate processes. They write the rank into the arg ``rank`` of all events (TraceLens'
 TraceFusion) or before the process id: ``[TP03] 4242`` (SGLang's merger; with one kind of parallelism it is the rank).
 """
 
@@ -17,13 +17,14 @@ from augment.trace import Identity, Trace, derived
 _UNKNOWN = -1
 _LOOKED_AT = 3  #: events of a process that must agree
 _MOST_PROCESSES = 20_000
-_HEADER = ("distributedInfo", "deviceProperties", "schemaVersion")  #: what Kineto writes of one rank
+_HEADER = ("distributedInfo", "deviceProperties", "schemaVersion")  #: members that Kineto writes for a single rank
 _IN_PID = re.compile(r"\[(?:TP|DP|PP|EP)-?(\d{1,9})\]")
 
 
 def may_be_merged(trace: Trace) -> bool:
-    """Whether it is worth asking: process ids tell of ranks, or nothing of the profiler's own header is there. What the
-    args say is looked up in the text, which takes a pass."""
+    """Whether the file may be merged: process ids name ranks, or the profiler's own header is absent. To be sure, the
+    args must be read from the text, which takes a pass.
+    """
     is_stated = any(isinstance(track.pid, str) and _IN_PID.match(track.pid) for track in trace.tracks)
     return is_stated or trace.source.metadata.keys().isdisjoint(_HEADER)
 

@@ -1,4 +1,4 @@
-"""Which events of a trace stay when it is cut: whole slices, and arrows of which both ends stay."""
+"""Selects the events that stay when a trace is cut: whole slices, and arrows with both ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ARROWS = [ord(phase) for phase in "stf"]
 def of_steps(trace: Trace, first: int, last: int) -> Bools:
     """The events of these steps, both included: what the host does within them, and the GPU work that it launches.
 
-    What the devices still do for earlier steps when the first begins stays, too: without it they would seem to wait for
-    the host. Its launches are gone, as in a recording that begins then.
+    Work that the devices still do for earlier steps when the first begins stays, too. Without it the devices would seem
+    to wait for the host. Its launches are removed, as in a recording that begins at that time.
 
     Raises:
         UsageError: the trace has no such step.
@@ -44,7 +44,7 @@ def of_steps(trace: Trace, first: int, last: int) -> Bools:
 
 
 def of_time(trace: Trace, start: int, end: int) -> Bools:
-    """The slices that last within ``[start, end)``, absolute ns, and the other events in it."""
+    """The slices that lie within ``[start, end)``, absolute ns, and the other events in that period."""
     events = trace.events
     lasting = (events.phase == COMPLETE) & (events.dur > 0)
     keep: Bools = (events.ts < end) & np.where(lasting, events.ts + events.dur > start, events.ts >= start)
@@ -52,10 +52,10 @@ def of_time(trace: Trace, start: int, end: int) -> Bools:
 
 
 def without(trace: Trace, categories: Sequence[str]) -> Bools:
-    """The events that are in none of ``categories``, by the names that the trace has for them.
+    """The events outside of ``categories``, which are named as in the trace.
 
     Raises:
-        UsageError: the trace has no event of one of them.
+        UsageError: the trace has no event of one of these categories.
     """
     used = sorted({trace.strings[code] for code in distinct(trace.events.category_name).tolist()} - {""})
     for name in categories:
@@ -66,7 +66,7 @@ def without(trace: Trace, categories: Sequence[str]) -> Bools:
 
 
 def whole(trace: Trace, keep: Bools) -> Bools:
-    """``keep`` without arrows that lose an end, and with the ends of slices that are written as two events."""
+    """``keep`` without arrows that lost an end, and with the ends of slices that are written as two events."""
     events = trace.events
     keep = keep.copy()
     keep[events.ends.values] = keep[events.ends.rows]
@@ -85,7 +85,7 @@ def whole(trace: Trace, keep: Bools) -> Bools:
 def _on_slices(trace: Trace, rows: Int64s, chosen: Bools) -> Bools:
     """Whether each of ``rows`` lies on one of the ``chosen`` slices of its thread or stream, ends included.
 
-    Arrows have no device: their place is known by pid and tid alone.
+    Arrows have no device, so their place is known by pid and tid alone.
     """
     events, numbers = trace.events, dict[tuple[Identity, Identity], int]()
     place_of = np.array([numbers.setdefault((track.pid, track.tid), len(numbers)) for track in trace.tracks], np.int64)

@@ -37,9 +37,9 @@ class StepIdle:
 def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     """The idle time of device number ``device`` of ``gpu_work(trace).devices`` in each of the windows.
 
-    After its last work a device waits for the host, because nothing is launched. Before its first it does so until the
-    call returns that launches this work. What then passes, if it is more than between kernels, has no recorded cause;
-    nor has any of it where the launch is not recorded.
+    After its last work a device waits for the host, because nothing is launched. Before its first work it waits for the
+    host until the launching call returns. Any further time, if it is longer than between kernels, has no recorded
+    cause. If the launch is not recorded, none of the time has a cause.
     """
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
     order = work.by_time[work.devices[device].places]
@@ -57,7 +57,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
 
 
 def _head(trace: Trace, first: Places) -> Int64s:
-    """When the time before the ``first`` work changes its cause, and when it ends."""
+    """The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends."""
     ts = gpu_work(trace).ts[first]
     if gpu_work(trace).launch[first[0]] == NO_ROW:
         return ts

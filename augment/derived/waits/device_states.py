@@ -1,4 +1,4 @@
-"""What each device does at every moment: it computes; if not, communicates; if not, copies; else idles, and why."""
+"""The state of each device at every moment: computing, else communicating, else copying, else idle, with the cause."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
-_IDLE = 3  #: the first of the idle states, of which there is one for each cause
+_IDLE = 3  #: the first of the idle states; there is one for each cause
 
-#: the names of the states, as they are drawn
+#: the names of the states, as drawn
 STATES = (
     "compute",
     "exposed communication",
@@ -26,7 +26,7 @@ STATES = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceStates:
-    """The states of a device from its first to its last work, without rest.
+    """The states of a device from its first to its last work, without interruption.
 
     ``start`` and ``end`` are int64 ns, disjoint and ascending; each piece ends where the next begins. ``state`` is
     uint8, a place in :data:`STATES`; neighbours differ.
@@ -51,7 +51,7 @@ def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
 
 
 def _states(coverage: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
-    """Idle time begins where a gap does: work of no duration may divide it."""
+    """The states of one device. Idle time begins where a gap begins: work without duration may divide it."""
     busy = np.flatnonzero(coverage.mask)
     running = coverage.mask[busy]
     state = np.full(len(busy), EXPOSED_COPY, np.uint8)

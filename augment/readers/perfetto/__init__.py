@@ -1,8 +1,8 @@
-"""Perfetto's native protobuf: our own output, torch's native export, rocprofv3's, and others made of track events.
+"""Perfetto's native protobuf: our own output, torch's native export, rocprofv3's output, and other track events.
 
-What augment added to a trace (category ``augment.…``) is left out: it is no event of the source.
+Events that augment added to a trace (category ``augment.…``) are left out, because they are not part of the source.
 
-What reads is loaded when a trace is of this format.
+The reading modules are imported only when a trace has this format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _TEXT = frozenset(range(32, 128)) | frozenset(b"\t\n\r\f")
 
 
 def recognizes(head: bytes) -> bool:
-    """Whether ``head``, the first bytes of a text, begin a trace of packets: their fields and types are a packet's."""
+    """Whether ``head``, the first bytes of a text, begins a trace of packets: its fields and types must be those of a
+    packet.
+    """
     if head[:1] != b"\n" or all(byte in _TEXT for byte in head[:64]):
         return False
     at, complete_count = 0, 0
@@ -43,12 +45,12 @@ def recognizes(head: bytes) -> bool:
             complete_count += known
             at = start + size
     except DamagedError:
-        pass  # the head ends within a packet's own tag
+        pass  # ``head`` ends within the tag of a packet
     return complete_count > 0
 
 
 def _evidence(head: bytes, start: int, stop: int) -> int | None:
-    """How many fields of a packet are known ones; None if it is no packet. It may end beyond ``head``."""
+    """The number of known fields in a packet; None if it is not a packet. The packet may extend beyond ``head``."""
     count = 0
     try:
         for tag, _, _ in fields(head, start, min(stop, len(head))):
@@ -64,7 +66,7 @@ def _evidence(head: bytes, start: int, stop: int) -> int | None:
 
 
 def _unfinished(head: bytes, at: int) -> int:
-    """The tag of the field within which ``head`` ends; 0 if it ends elsewhere."""
+    """The tag of the field in which ``head`` ends; 0 if it ends at a boundary."""
     stop = len(head)
     try:
         while at < stop:
@@ -83,16 +85,16 @@ def _unfinished(head: bytes, at: int) -> int:
     return 0
 
 
-def layout(head: bytes) -> str:  # noqa: ARG001 - as all readers
-    """Always packets."""
+def layout(head: bytes) -> str:  # noqa: ARG001 - the interface of all readers
+    """The layout, which is always packets."""
     return "packets"
 
 
 def read(path: str, text: OpenText, head: bytes) -> Trace:
-    """The trace in ``text``, of which ``head`` has been taken already.
+    """The trace in ``text``. The bytes in ``head`` were already read from it.
 
     Raises:
-        MalformedTrace: it has not one whole packet.
+        MalformedTrace: the text has no whole packet.
         LimitExceeded: it decompresses to more than a trace of its size would.
     """
     from augment.readers.perfetto.reading import trace_of

@@ -1,4 +1,4 @@
-"""Args as columns, of packets: compiled code, and what it leaves to Python."""
+"""Reads args of packets as columns: in compiled code, and in Python for the rest."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from augment.kernels.native import Native, native
 from augment.readers.perfetto.state import Generation, Sequence, strings_at
 from augment.readers.perfetto.values import interned_value
 
-_MOST_IIDS = 1 << 20  #: what has a larger one is left to Python
-_LARGEST = 1 << 54  #: of the values of strings: they share 64 bits with a flag
+_MOST_IIDS = 1 << 20  #: larger numbers are left to Python
+_LARGEST = 1 << 54  #: the most values of strings: they share 64 bits with a flag
 
 
 class ArgScan:
@@ -26,7 +26,7 @@ class ArgScan:
         self._sequences = sequences
         self._state = np.zeros(layout.STATE, np.int64)
         self._state[layout.BEGINS // 8] = self._state[layout.ENDS // 8] = -1
-        self._known: dict[int, _Strings] = {}  # by sequence, those used last: generations come in order
+        self._known: dict[int, _Strings] = {}  # the strings last used, by sequence: generations come in order
         self._now: _Strings | None = None
 
     def __call__(self, job: Job, block: Block) -> None:
@@ -41,7 +41,7 @@ class ArgScan:
         targets, why = np.empty(0, np.int64), layout.ODD_ROW
         while True:
             place = int(state[layout.ROW // 8])
-            if why != layout.OTHER_STRINGS:  # Python may have added some
+            if why != layout.OTHER_STRINGS:  # Python may have added entries
                 targets = job.room_for(len(taken[0]) - place)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(taken[0]), *(each.ctypes.data for each in taken),
@@ -53,7 +53,7 @@ class ArgScan:
             if why == layout.OTHER_STRINGS:
                 self._turn_to(job, int(state[layout.SEQUENCE // 8]), int(taken[0][place]))
                 continue
-            for column in job.columns:  # what was stored before the new or odd part was met
+            for column in job.columns:  # the entries stored before the new or unusual part was met
                 column.take_back(int(taken[3][place]))
             missed = int(state[layout.MISS_COLUMN // 8]), int(state[layout.MISS_IID // 8])
             if why == layout.MISS and self._now and self._now.learn(job, *missed):
@@ -62,7 +62,7 @@ class ArgScan:
             state[layout.ROW // 8] = place + 1
 
     def _turn_to(self, job: Job, number: int, offset: int) -> None:
-        """Use the strings that a sequence has at a byte."""
+        """Switch to the strings that a sequence has at a byte."""
         generation, begins, ends = strings_at(self._sequences, number, offset)
         known = self._known.get(number)
         if known is None or known.generation is not generation:
@@ -74,7 +74,7 @@ class ArgScan:
 
 
 class _Strings:
-    """What the numbers of a generation's keys and strings mean for the columns of a job."""
+    """Maps the numbered keys and strings of a generation to the columns of a job."""
 
     def __init__(self, job: Job, generation: Generation) -> None:
         self.generation = generation
@@ -91,7 +91,7 @@ class _Strings:
         self.addresses = np.array([value.ctypes.data for value in self._values], np.int64)
 
     def learn(self, job: Job, column: int, iid: int) -> bool:
-        """Enter what a string is as a value of a column; False of a number too large for it."""
+        """Store the value that a string has in a column; False if its number is too large."""
         flag, value = job.columns[column].stored(interned_value(iid, self.generation))
         if not -_LARGEST < value < _LARGEST:
             return False
@@ -100,5 +100,5 @@ class _Strings:
 
 
 def _count(strings: Mapping[int, str]) -> int:
-    """How many numbers a table has room for: all of the strings', if they are not too many."""
+    """The number of entries that a table has room for: all strings, if they are not too many."""
     return min(max(strings, default=-1) + 1, _MOST_IIDS)

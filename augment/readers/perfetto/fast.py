@@ -1,4 +1,4 @@
-"""The compiled packet scan's Python side: tables, addresses, and the packets that it leaves to Python."""
+"""The compiled packet scan's Python side: tables, addresses, and the packets that compiled code leaves to Python."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, Sequence
 from augment.readers.raw import ABSENT
 
-_MOST_IIDS = 1 << 20  #: of one kind; what has a larger one is left to Python
+_MOST_IIDS = 1 << 20  #: of one kind; larger numbers are left to Python
 _MOST_SEQUENCES = 1 << 16
 _MASK = (1 << 64) - 1
 
 
 class FastScanner(PacketScanner):
-    """Takes packets in the order of the file, nearly all of them by compiled code."""
+    """Takes packets in the order of the file. Compiled code handles nearly all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,10 +37,11 @@ class FastScanner(PacketScanner):
         self._snapshots_seen = 0
 
     def scan(self, data: bytes, base: int) -> int:
-        """Take the whole packets of ``data``, which is the text from byte ``base`` on; the first byte not taken.
+        """Take the whole packets of ``data``, which is the text from byte ``base`` on. Returns the first byte not
+        taken.
 
         Raises:
-            Broken: neither a packet nor a field that may be skipped stands there.
+            Broken: the text there is neither a packet nor a field that may be skipped.
         """
         size = len(data)
         padded = np.frombuffer(data + b"\0" * 16, np.uint8)
@@ -65,7 +66,7 @@ class FastScanner(PacketScanner):
             state[at.POSITION // 8] = after
 
     def _by_hand(self, data: bytes, position: int, base: int) -> int:
-        """Have Python take one packet."""
+        """Take one packet in Python."""
         for number, block in self._blocks.items():
             block.pull_clock(self.sequences[number])
         after = self.step(data, position, base)
@@ -88,7 +89,7 @@ class FastScanner(PacketScanner):
         block.refresh(sequence, self)
 
     def _point(self) -> None:
-        """Tell the compiled code where everything is."""
+        """Pass all addresses to the compiled code."""
         rows, state = self.rows, self._state
         self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in _later(rows.tracks, self._track_slots))
         self._place_slots.extend((_as_numbers(key), number) for key, number in _later(rows.places, self._place_slots))
@@ -109,7 +110,7 @@ class FastScanner(PacketScanner):
 
 
 def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:
-    """What came since the slots were filled last; dictionaries keep their order."""
+    """The entries added since the slots were last filled, in insertion order."""
     new = len(numbers) - slots.taken
     if not new:
         return []
@@ -119,7 +120,7 @@ def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:
 
 
 def _as_numbers(place: tuple[Any, ...]) -> tuple[int, int, int] | None:
-    """A place's key as the compiled code has it; None if it cannot have it."""
+    """A place's key as integers for the compiled code; None if it cannot be represented."""
     numbers = [at.ABSENT if number is ABSENT else number for number in place]
     if all(type(number) is int and -(1 << 63) <= number < 1 << 63 for number in numbers):
         return (numbers[0], numbers[1], numbers[2])
@@ -135,11 +136,11 @@ class _Slots:
         self._slots = np.full((64, 4), -1, np.int64)
 
     def where(self) -> tuple[int, int]:
-        """Address and mask."""
+        """The address and the mask."""
         return self._slots.ctypes.data, len(self._slots) - 1
 
     def extend(self, items: Any) -> None:
-        """Enter keys."""
+        """Add keys."""
         new = [(key, number) for key, number in items if key is not None]
         self._known += new
         if 2 * len(self._known) > len(self._slots):
@@ -157,14 +158,14 @@ class _Slots:
 
 
 def _slot_of(first: int, second: int, third: int) -> int:
-    """The same as the compiled ``slot_of``."""
+    """The Python version of the compiled ``slot_of``."""
     many = 0x9E3779B97F4A7C15
     hashed = (first * many ^ second * 0xC2B2AE3D27D4EB4F) & _MASK
     return (((hashed ^ third) & _MASK) * many & _MASK) >> 40
 
 
 class _Block:
-    """What the compiled code knows of a sequence."""
+    """The state of a sequence in the form that compiled code uses."""
 
     def __init__(self) -> None:
         self.values = np.zeros(at.BLOCK, np.int64)
@@ -173,12 +174,12 @@ class _Block:
         self._generation: object = None
 
     def pull_clock(self, sequence: Sequence) -> None:
-        """Tell Python how far a clock has moved."""
+        """Copy the progress of an incremental clock back to Python."""
         if self.values[at.CLOCK_KIND // 8] == at.MOVING_CLOCK:
             sequence.clocks[int(self.values[at.CLOCK_NUMBER // 8])].trace_ns = int(self.values[at.CLOCK_TRACE // 8])
 
     def refresh(self, sequence: Sequence, scanner: PacketScanner) -> None:
-        """Learn what is new."""
+        """Update the block with new state."""
         now = sequence.now
         if now is not self._generation:
             self._generation, self._taken = now, 0
@@ -211,7 +212,7 @@ class _Block:
             kind = at.NO_CLOCK
         if known is not None:
             kind = at.FIXED_CLOCK
-            if known.incremental:  # one that several sequences share cannot move here
+            if known.incremental:  # a clock that several sequences share cannot advance here
                 kind = at.MOVING_CLOCK if sequence.clocks.get(sequence.clock) is known else at.NO_CLOCK
             shifts = (known.trace_ns, known.shown)
             if not all(-(1 << 62) < shift < 1 << 62 for shift in shifts) or known.unit_ns > 1 << 20:

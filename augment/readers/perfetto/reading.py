@@ -1,4 +1,4 @@
-"""Reads a text of packets: the trace, and what decodes its packets a second time."""
+"""Reads a text of packets: makes the trace and the decoder that later decodes packets again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from augment.readers.perfetto.wire import DamagedError, fields
 from augment.readers.raw import Broken
 from augment.trace import Trace
 
-_WINDOW = 2 << 20  #: bytes of whole packets that are looked at together
+_WINDOW = 2 << 20  #: bytes of whole packets that are examined together
 _KEYS = frozenset((wire.VALUE_KEY, wire.VALUE_KEY_IID))
 
 
 def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
-    """The trace in ``text``, of which ``head`` has been taken already, as the reader ``name`` reads it.
+    """The trace in ``text``, as the reader ``name`` reads it. The bytes in ``head`` were already read from it.
 
     Raises:
-        MalformedTrace: it has not one whole packet.
+        MalformedTrace: the text has no whole packet.
         LimitExceeded: it decompresses to more than a trace of its size would.
     """
     scanner = FastScanner()
@@ -46,7 +46,7 @@ def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
 
 
 class _Counted:
-    """The text, counted."""
+    """A text that counts its bytes."""
 
     def __init__(self, head: bytes, text: OpenText) -> None:
         self._head, self._text, self.count = head, text, 0
@@ -59,7 +59,7 @@ class _Counted:
 
 
 def _scan(path: str, text: _Counted, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
-    """Take all packets. What comes after the first that is none is not looked at."""
+    """Take all packets. Text after the first invalid packet is not examined."""
     held, base, ended = b"", 0, False
     try:
         while not ended:
@@ -86,7 +86,7 @@ def _scan(path: str, text: _Counted, scanner: PacketScanner, outline: Outline, l
 
 
 def _members(scanner: PacketScanner) -> dict[str, Any]:
-    """What Kineto has beside the events. Times are absolute here, whatever the Chrome file's base was."""
+    """The members that Kineto writes beside the events. Times are absolute, whatever base the Chrome file had."""
     members = {name: value for name, value in scanner.members.items() if name != "baseTimeNanoseconds"}
     if "deviceProperties" not in members and (models := scanner.tracks.models()):
         members["deviceProperties"] = [{"id": device, "name": model} for device, model in models]
@@ -94,17 +94,19 @@ def _members(scanner: PacketScanner) -> dict[str, Any]:
 
 
 class _Decoder:
-    """Turns a packet's bytes into what an event of a Chrome file is: the strings that it relies on are kept."""
+    """Decodes the bytes of a packet into the event that a Chrome file would have. It keeps the strings that packets
+    refer to.
+    """
 
     def __init__(self, sequences: dict[int, Sequence]) -> None:
         self._sequences = sequences
 
     def arg_scan(self) -> Scan:
-        """A quick way to few args of many packets."""
+        """A fast way to a few args of many packets."""
         return ArgScan(self._sequences)
 
     def strings_at(self, sequence: int, offset: int) -> tuple[Generation, int, int]:
-        """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+        """The strings that a sequence has at a byte, and the range of bytes in which it has them."""
         return strings_at(self._sequences, sequence, offset)
 
     def arg(self, annotation: bytes, strings: Generation) -> tuple[str, Any] | None:

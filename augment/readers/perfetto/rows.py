@@ -1,4 +1,4 @@
-"""The growing columns that packets fill: beginnings and whole events in one table, ends of slices in another."""
+"""Growing columns for the rows of packets: one table for beginnings and whole events, one for ends of slices."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Table:
 
     @property
     def room(self) -> int:
-        """How many rows fit before :meth:`grow`."""
+        """The number of rows that fit before :meth:`grow`."""
         return len(next(iter(self.columns.values())))
 
     def grow(self, at_least: int) -> None:
-        """Make room for ``at_least`` rows more."""
+        """Make room for at least ``at_least`` more rows."""
         if self.count + at_least <= self.room:
             return
         room = max(2 * self.room, self.count + at_least)
@@ -52,7 +52,7 @@ class Table:
         self.addresses = [column.ctypes.data for column in self.columns.values()]
 
     def append(self, *values: int) -> int:
-        """Add a row; its number."""
+        """Add a row. Returns its number."""
         self.grow(1)
         row = self.count
         for column, value in zip(self.columns.values(), values, strict=True):
@@ -61,12 +61,12 @@ class Table:
         return row
 
     def take(self, name: str) -> Any:
-        """A column, as long as the table is."""
+        """A column, cut to the length of the table."""
         return self.columns[name][: self.count]
 
 
 class Rows:
-    """All tables, and what their numbers stand for."""
+    """All tables, and the objects that their numbers refer to."""
 
     def __init__(self) -> None:
         self.events, self.ends = Table(EVENT_COLUMNS), Table(END_COLUMNS)
@@ -84,7 +84,7 @@ class Rows:
         return self.places.setdefault((track, device, stream), len(self.places))
 
     def add_flows(self, row: int, ids: list[int], last: int) -> None:
-        """Tell that a row is part of flows."""
+        """Record that a row is part of flows."""
         for flow_id in ids:
             self.flows.append(row, flow_id - (1 << 64) if flow_id >> 63 else flow_id, last)
 

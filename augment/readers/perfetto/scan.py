@@ -1,4 +1,4 @@
-"""Packets to rows, one by one: the reading that defines what a packet means."""
+"""Converts packets to rows, one by one. This code defines what a packet means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from augment.readers.raw import ABSENT, Broken, Tally, identity
 from augment.trace import NO_CORRELATION
 
 MAX_PACKET_BYTES = 256 << 20
-MAX_UNPACKED_BYTES = 256 << 20  #: of packets that are compressed within one
+MAX_UNPACKED_BYTES = 256 << 20  #: the most packets that are compressed within one
 _INT64 = 1 << 63
 _KINDS = {wire.BEGIN: ord("B"), wire.INSTANT: ord("i"), wire.COUNTER: ord("C")}
 _SETS = re.compile(r"memory ?set|memset|fill", re.IGNORECASE)
@@ -45,10 +45,11 @@ class PacketScanner:
         self._clocks = Clocks()
 
     def scan(self, data: bytes, base: int) -> int:
-        """Take the whole packets of ``data``, which is the text from byte ``base`` on; the first byte not taken.
+        """Take the whole packets of ``data``, which is the text from byte ``base`` on. Returns the first byte not
+        taken.
 
         Raises:
-            Broken: neither a packet nor a field that may be skipped stands there.
+            Broken: the text there is neither a packet nor a field that may be skipped.
         """
         at = 0
         while at < len(data):
@@ -59,10 +60,10 @@ class PacketScanner:
         return at
 
     def step(self, data: bytes, at: int, base: int) -> int:
-        """Take the packet at ``at``; the position after it, ``at`` itself if the packet is not whole.
+        """Take the packet at ``at``. Returns the position after it, or ``at`` if the packet is not whole.
 
         Raises:
-            Broken: neither a packet nor a field that may be skipped stands there.
+            Broken: the text there is neither a packet nor a field that may be skipped.
         """
         size = len(data)
         try:
@@ -106,7 +107,7 @@ class PacketScanner:
 
     @property
     def trace_clock(self) -> int:
-        """The clock that all times are on in the end."""
+        """The clock to which all times are converted."""
         return self._clocks.trace_clock
 
     def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
@@ -116,7 +117,7 @@ class PacketScanner:
 
 
 class _Packet:
-    """One packet: its parts are found first, then taken in the order in which they count."""
+    """A single packet. Its parts are located first, then taken in the order in which they depend on each other."""
 
     def __init__(self, scanner: PacketScanner, data: bytes, start: int, stop: int, offset: int, length: int) -> None:
         self._scanner, self._data, self._offset, self._length = scanner, data, offset, length
@@ -130,7 +131,7 @@ class _Packet:
         self._sequence = scanner.sequence(self._numbers.get(wire.PACKET_SEQUENCE, 0))
 
     def take(self) -> None:
-        """Take it."""
+        """Take the packet."""
         scanner, sequence, data = self._scanner, self._sequence, self._data
         flags = self._numbers.get(wire.PACKET_FLAGS, 0)
         if flags & wire.CLEARED or self._numbers.get(wire.PACKET_CLEARED):
@@ -165,7 +166,7 @@ class _Packet:
             event.add(ts, self._offset, self._length)
 
     def _time(self) -> int | None:
-        """The packet's time on the trace's clock; None, counted, if it has none that can be used."""
+        """The packet's time on the trace's clock. None if it has no usable time; this is counted."""
         given = self._numbers.get(wire.PACKET_TIMESTAMP)
         if given is None:
             given = self._older_time()
@@ -191,7 +192,7 @@ class _Packet:
         return None
 
     def _unpack(self, start: int, stop: int) -> None:
-        """Take packets that lie compressed in this one; their args cannot be read again."""
+        """Take the packets that are compressed within this one. Their args cannot be read again later."""
         unpacker = zlib.decompressobj()
         try:
             data = unpacker.decompress(self._data[start:stop], MAX_UNPACKED_BYTES)
@@ -276,12 +277,12 @@ class _Event:
             else:
                 continue
             if key not in KEYS:
-                return  # damage within an arg that is no column is not looked for
+                return  # damage inside an arg that is not a column is not searched for
         if key is not None:
             self._args[KEYS[key]] = scalar(self._data, start, stop, self._sequence.now)
 
     def add(self, ts: int, offset: int, length: int) -> None:
-        """Add its row."""
+        """Add the event's row."""
         rows = self._scanner.rows
         track = rows.track(self._track)
         if self._kind == wire.END:
@@ -304,12 +305,12 @@ class _Event:
         rows.add_flows(row, self._last_flows, 1)
 
     def _place(self, track: int) -> int:
-        """Where it lies: its track, and the device and stream that its args give."""
+        """The place of the event: its track, and the device and stream in its args."""
         args = self._args
         device, stream = (identity(args[code]) if code in args else ABSENT for code in (DEVICE_ARG, STREAM_ARG))
         if (
             DEVICE_ARG not in args and AGENT_ARG in args
-        ):  # a copy that rocprofv3 shows where it goes to, maybe on the host
+        ):  # rocprofv3 draws a copy on the agent that it goes to, which may be the host
             number = re.search(r"(\d+)$", str(args[AGENT_ARG]))
             device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
         return self._scanner.rows.place(track, device, stream)
@@ -328,7 +329,7 @@ def _category_of_stage(stage: str, kind: int) -> str:
 
 
 def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | str:
-    """The stream that a queue is: by the number in its name, else by its own."""
+    """The stream of a queue: the number in the queue's name, else the number of the queue."""
     if wire.STAGE_QUEUE_IID not in number:
         return signed(number.get(wire.STAGE_QUEUE, 0))
     name, _ = stages.get(number[wire.STAGE_QUEUE_IID], ("", 0))

@@ -1,4 +1,6 @@
-"""From rows to raw events: beginnings and ends become slices, flow ids become flow events, what augment added goes."""
+"""Converts rows to raw events: pairs beginnings with ends, makes flow events of flow ids, removes what augment
+added.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseC
 
 
 def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
-    """What all packets of a file make."""
+    """The raw events of all packets of a file."""
     events = rows.events
     columns = {name: events.take(name) for name in events.columns}
     kept = ~_added(rows, tracks, columns)
@@ -48,7 +50,7 @@ def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
 
 
 def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
-    """Which rows augment added."""
+    """The rows that augment added."""
     is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
     of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
     added: Bools = is_ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
@@ -57,7 +59,7 @@ def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
 
 
 def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: Bools) -> None:
-    """A counter's points are named after its track."""
+    """Name the points of a counter after its track."""
     counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
     if len(counters):
         names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
@@ -65,7 +67,7 @@ def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: B
 
 
 def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: Any) -> None:
-    """A slice on a stream that has no category is a kernel, unless it waits: some vendors give theirs none."""
+    """Make slices without a category on a stream kernels, unless they wait: some vendors write no category."""
     bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
     if len(bare):
         is_stream = np.array(
@@ -78,7 +80,7 @@ def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: An
 
 
 def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
-    """Give slices their durations; the column of phases."""
+    """Set the durations of slices. Returns the column of phases."""
     kind, dur = columns["kind"], columns["dur"]
     begins = np.flatnonzero(kind == ord("B"))
     ends = rows.ends
@@ -103,12 +105,12 @@ def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> An
     return phase
 
 
-_POSITIVE = np.int64(2**63 - 1)  #: a negative id of a flow would stand for a text
+_POSITIVE = np.int64(2**63 - 1)  #: a negative flow id would stand for a text
 
 
 @dataclass(frozen=True)
 class _FlowEvents:
-    """Beginnings, steps and ends of flows: each comes ``after`` a row, whose time and place it has."""
+    """Beginnings, steps and ends of flows. Each has the time and place of the row ``after`` which it comes."""
 
     after: Int64s
     phase: Any
@@ -129,7 +131,7 @@ class _FlowEvents:
 
 
 def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvents:
-    """Each row of a flow leads to the next one in time; where a flow's id is used anew, a flow ends."""
+    """Each row of a flow leads to the next one in time. A flow ends where its id is reused."""
     row, ids, last = (rows.flows.take(name) for name in ("row", "value", "last"))
     chosen = kept[row]
     row, ids, last = row[chosen], ids[chosen], last[chosen]
@@ -141,7 +143,7 @@ def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvent
     out, into = row[:-1][linked], row[1:][linked]
     category = _categories(rows, columns)
     on_gpu = np.isin(category, ON_DEVICE)
-    back = on_gpu[out] & ~on_gpu[into]  # what Perfetto could not draw, since clocks differ
+    back = on_gpu[out] & ~on_gpu[into]  # Perfetto could not draw these arrows, since clocks differ
     out, into = np.where(back, into, out), np.where(back, out, into)
     correlation = columns["correlation"]
     same = (correlation[out] == correlation[into]) & (correlation[out] != NO_CORRELATION)
@@ -154,7 +156,7 @@ def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvent
 
 
 def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEvents:
-    """The events of arrows; one beginning for all arrows of one id from one row."""
+    """The events of arrows. All arrows of one id from one row share a beginning."""
     by_start = np.lexsort((flow_id, out))
     again = np.zeros(len(out), np.bool_)
     again[by_start[1:]] = (out[by_start[1:]] == out[by_start[:-1]]) & (flow_id[by_start[1:]] == flow_id[by_start[:-1]])

@@ -1,4 +1,4 @@
-"""What later packets rely on: strings told once, defaults and clocks, for each sequence of packets."""
+"""The state that later packets refer to: interned strings, defaults and clocks, for each sequence of packets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, text
 from augment.records import dataclass
 
-#: args that are columns, by the names that different writers give them
+#: args that are columns, by the names that various writers use
 KEYS = {
     "correlation": CORRELATION_ARG, "corr_id": CORRELATION_ARG, "device": DEVICE_ARG, "stream": STREAM_ARG,
     "bytes": SIZE_ARG, "copy_bytes": SIZE_ARG, "dur_ns": DURATION_ARG, "src_agent": AGENT_ARG,
@@ -27,7 +27,7 @@ KEYS = {
 BOOT_TIME = 6  #: the clock of a trace, unless a snapshot names another
 _FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  #: clocks of one sequence
 _INT64_MAX = (1 << 63) - 1
-MONOTONIC_CLOCKS = frozenset(range(1, 11))  #: known to everybody: in ns
+MONOTONIC_CLOCKS = frozenset(range(1, 11))  #: known to all sequences: in ns
 
 
 class Strings:
@@ -62,10 +62,8 @@ class Generation:
     stages: dict[int, tuple[str, int]] = field(default_factory=dict)
     kernels: dict[int, str] = field(default_factory=dict)
     launch_keys: dict[int, str] = field(default_factory=dict)
-    decoded: dict[bytes, tuple[str, Any]] = field(default_factory=dict)  #: args that were decoded, by their bytes
-    news: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  #: kind, iid, number: in the order in which they came
+    decoded: dict[bytes, tuple[str, Any]] = field(default_factory=dict)  #: decoded args, by their bytes
+    news: list[tuple[int, int, int]] = field(default_factory=list)  #: kind, iid, number, in the order of arrival
 
 
 @dataclass
@@ -78,7 +76,7 @@ class Clock:
     incremental: bool = False
 
     def trace_time(self, timestamp: int) -> int:
-        """The trace's time of a packet, which moves an incremental clock on."""
+        """A packet's time on the trace's clock. This advances an incremental clock."""
         if self.incremental:
             self.trace_ns += timestamp * self.unit_ns
             return self.trace_ns
@@ -87,30 +85,30 @@ class Clock:
 
 @dataclass
 class Sequence:
-    """What packets of one ``trusted_packet_sequence_id`` rely on."""
+    """The state that packets of one ``trusted_packet_sequence_id`` refer to."""
 
     generations: list[Generation] = field(default_factory=lambda: [Generation(-1)])
-    valid: bool = False  #: whether state that is needed is whole
+    valid: bool = False  #: whether the required state is complete
     track: int = 0
     clock: int = 0
     clocks: dict[int, Clock] = field(default_factory=dict)
 
     @property
     def now(self) -> Generation:
-        """The strings that hold now."""
+        """The current strings."""
         return self.generations[-1]
 
     def clear(self, offset: int) -> None:
-        """Begin anew."""
+        """Start a new generation."""
         self.generations.append(Generation(offset))
         self.valid, self.track, self.clock = True, 0, 0
 
     def at(self, offset: int) -> Generation:
-        """The strings that held at a byte."""
+        """The strings that were current at a byte."""
         return self.generations[self._place(offset)]
 
     def until(self, offset: int) -> int | None:
-        """The byte from which on others hold than at this one; None if none do."""
+        """The byte from which on the strings differ from those at this byte; None if they never do."""
         following = self._place(offset) + 1
         return self.generations[following].begins if following < len(self.generations) else None
 
@@ -149,9 +147,9 @@ class Sequence:
 
 
 def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple[int, str, int]:
-    """Of an entry of ``InternedData``: its iid, its text (of a kernel the readable one), and its kind.
+    """The iid of an ``InternedData`` entry, its text (for a kernel the readable one), and its kind.
 
-    A stage's kind is what Perfetto says; a string's is 1 if it is the JSON text of a value.
+    The kind of a stage is Perfetto's. The kind of a string is 1 if it is the JSON text of a value.
     """
     iid = kind = 0
     entry_name = ""
@@ -166,14 +164,14 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
 
 
 def strings_at(sequences: Mapping[int, Sequence], number: int, offset: int) -> tuple[Generation, int, int]:
-    """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+    """The strings that a sequence has at a byte, and the range of bytes in which it has them."""
     sequence = sequences.get(number) or Sequence()
     now, until = sequence.at(offset), sequence.until(offset)
     return now, now.begins, _INT64_MAX if until is None else until
 
 
 class Clocks:
-    """Clocks that all sequences share, and those of one."""
+    """The clocks: those that all sequences share, and those of single sequences."""
 
     def __init__(self) -> None:
         self.trace_clock = BOOT_TIME
@@ -196,7 +194,9 @@ class Clocks:
             self._home(number, sequence)[number] = clock
 
     def _trace_time(self, readings: list[tuple[int, Clock]], sequence: Sequence) -> int | None:
-        """The trace's time of a snapshot: by its own clock, else by one that earlier snapshots tell of."""
+        """The trace's time of a snapshot: from the trace's own clock, else from a clock that earlier snapshots related
+        to it.
+        """
         for number, clock in readings:
             if number == self.trace_clock:
                 return clock.shown * clock.unit_ns
@@ -210,10 +210,11 @@ class Clocks:
         return sequence.clocks if _FIRST_OWN_CLOCK <= number <= _LAST_OWN_CLOCK else self._shared
 
     def clock(self, number: int, sequence: Sequence) -> Clock | None:
-        """The clock of this number; None if it is the trace's own, or is taken for it because nothing tells of it.
+        """The clock of this number. None if it is the trace's clock, or is taken for it because no snapshot relates the
+        two.
 
         Raises:
-            KeyError: it is a sequence's own, and nothing tells of it.
+            KeyError: the clock belongs to a sequence, and no snapshot has it.
         """
         if number in (0, self.trace_clock):
             return None

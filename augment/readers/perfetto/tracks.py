@@ -1,4 +1,4 @@
-"""Which process, thread, device and stream a track of a Perfetto file is, as Kineto would say it."""
+"""Maps a track of a Perfetto file to the process, thread, device and stream that Kineto would name."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from augment.readers.raw import ABSENT, Absent, Names, Place
 from augment.records import dataclass
 from augment.trace import Identity
 
-_DEEPEST = 32  #: tracks within tracks; a longer chain is a ring
-_GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: how our writer names a device
+_DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
+_GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device
 _STREAM = re.compile(r"stream (\d+)", re.IGNORECASE)
-#: how rocprofv3 names what lies on an agent
+#: the name that rocprofv3 gives the tracks of an agent
 _AGENT = re.compile(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")
 _THREAD = re.compile(r"(?:Thread|THREAD \d+ \() ?(\d+)\)?")  #: how both name a thread that is no number of Perfetto's
-_OVERLAPPING = "overlapping slices"  #: how our writer names a further lane of a thread
+_OVERLAPPING = "overlapping slices"  #: the name that our writer gives a further lane of a thread
 _PROCESS = re.compile(r"Process (-?\d+)")
 
 
 class FromAgent(int):
-    """The device that a copy comes from: its own if the track says that it goes to the host."""
+    """The device that a copy comes from. It counts as the device of the copy if the track says that the copy goes to
+    the host.
+    """
 
 
 @dataclass(slots=True)
 class Described:
-    """What a ``TrackDescriptor`` says."""
+    """The content of a ``TrackDescriptor``."""
 
     uuid: int = 0
     parent: int = 0
@@ -42,7 +44,7 @@ class Described:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither a process nor a thread."""
+        """Whether the track is neither a process nor a thread."""
         return self.pid is None
 
     def take(self, data: bytes, start: int, stop: int) -> None:
@@ -84,7 +86,7 @@ class Described:
 
 
 def _is_added(data: bytes, start: int, stop: int) -> bool:
-    """Whether a counter's category says that it is one of ours."""
+    """Whether a counter's category shows that augment added it."""
     members = fields(data, start, stop)
     return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in members)
 
@@ -96,7 +98,7 @@ class Tracks:
         self._known: dict[int, Described] = {}
 
     def take(self, data: bytes, start: int, stop: int) -> int:
-        """Take a ``TrackDescriptor``, or more of one; its uuid."""
+        """Take a ``TrackDescriptor``, or an update of one. Returns its uuid."""
         described = Described()
         described.take(data, start, stop)
         known = self._known.get(described.uuid)
@@ -110,7 +112,7 @@ class Tracks:
         return self._known.get(uuid) or Described(uuid)
 
     def place(self, uuid: int, device: Identity | Absent, stream: Identity | Absent) -> Place:
-        """Where events on a track lie, if their args give ``device`` and ``stream``."""
+        """The place of events on a track whose args give ``device`` and ``stream``."""
         pid, tid, of_track, its_stream = self._place(uuid)
         if isinstance(device, FromAgent):
             device = int(device) if isinstance(of_track, Absent) else of_track
@@ -120,7 +122,7 @@ class Tracks:
         )  # fmt: skip
 
     def is_stream(self, uuid: int) -> bool:
-        """Whether a track is a queue of a device, by its name."""
+        """Whether a track is a queue of a device, judged by its name."""
         where = self._on_device(self._chain(uuid))
         return where is not None and where[1] is not None
 
@@ -150,7 +152,7 @@ class Tracks:
 
     @staticmethod
     def _elsewhere(chain: list[Described]) -> Place:
-        """The process is the nearest one around, unless plain tracks lie between; those name it."""
+        """The process is the nearest one around. If plain tracks lie between, they name it."""
         inner = chain[0]
         around = chain[1:] if inner.is_plain and len(chain) > 1 else chain
         plain = []
@@ -169,14 +171,14 @@ class Tracks:
         return pid, _thread_number(tid), ABSENT, ABSENT
 
     def _chain(self, uuid: int) -> list[Described]:
-        """A track and those that it lies within, the nearest first."""
+        """A track and its ancestors, the nearest first."""
         chain = [self[uuid]]
         while chain[-1].parent in self._known and len(chain) < _DEEPEST:
             chain.append(self._known[chain[-1].parent])
         return chain
 
     def names(self, uuids: Iterable[int]) -> Names:
-        """What the tracks in use say of processes and threads."""
+        """The names of processes and threads from the tracks in use."""
         names = Names()
         for uuid in uuids:
             pid, tid, _, _ = self._place(uuid)
@@ -194,7 +196,7 @@ class Tracks:
         return names
 
     def models(self) -> list[tuple[int, str]]:
-        """The devices that our writer described: number and model."""
+        """The devices that our writer described, as number and model."""
         models = {}
         for track in self._known.values():
             gpu = _GPU.fullmatch(track.name)

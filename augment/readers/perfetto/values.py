@@ -1,4 +1,4 @@
-"""Args: Perfetto's debug annotations as JSON would have them, and those of them that are columns."""
+"""Converts Perfetto's debug annotations to args as JSON values, and to the args that are columns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.state import Generation
 from augment.readers.perfetto.wire import DamagedError, double, fields, signed, text
 
-MOST_VALUES = 1 << 16  #: args of a generation that are kept decoded
+MOST_VALUES = 1 << 16  #: the most decoded args that are kept for a generation
 _NESTING = (wire.VALUE_DICT, wire.VALUE_ARRAY)
 _OLD_NESTING = (3 << 3 | wire.LENGTH, 4 << 3 | wire.LENGTH)  #: of NestedValue: dictionaries and arrays
 
 
 def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: int = 0) -> tuple[str, Any]:
-    """What one ``DebugAnnotation`` says; the key of an array's element is empty."""
+    """Key and value of a ``DebugAnnotation``. The key of an array's element is empty."""
     key, value = "", None
     entries: dict[str, Any] = {}
     elements: list[Any] = []
@@ -39,7 +39,7 @@ def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: in
 
 
 def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Generation) -> Any:
-    """The value that a field says; what it was ``before`` if the field says none."""
+    """The value in a field; ``before`` if the field holds no value."""
     if tag in (wire.VALUE_UINT, wire.VALUE_POINTER):
         return at
     if tag == wire.VALUE_INT:
@@ -58,12 +58,12 @@ def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Gen
 
 
 def interned_value(iid: int, now: Generation) -> Any:
-    """The value that a string is, by its number."""
+    """The value of a string, by its number."""
     return _json(now.values[iid]) if iid in now.values else now.strings.get(iid, "")
 
 
 def nests_too_deeply(data: bytes, start: int, stop: int) -> bool:
-    """Whether a ``DebugAnnotation`` has values that are left out because they lie too deep."""
+    """Whether a ``DebugAnnotation`` has values that are left out because they nest too deeply."""
     try:
         return stop - start >= LEAST_DEEP_BYTES and _is_deep(data, start, stop, 0, _NESTING)
     except DamagedError:
@@ -80,13 +80,13 @@ def _is_deep(data: bytes, start: int, stop: int, depth: int, nesting: tuple[int,
 
 
 def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
-    """The value of a ``DebugAnnotation`` that is a column: a number or a text, else None."""
+    """The value of a ``DebugAnnotation`` for a column: a number or a text; None for other values."""
     _, value = key_and_value(data, start, stop, now, DEEPEST)
     return value if isinstance(value, (int, float, str)) else None
 
 
 def _new_value(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
-    """An annotation that has not been met; a number will hardly be met again."""
+    """Decode an annotation for the first time. Annotations of numbers are not cached, because they rarely recur."""
     made = key_and_value(data, start, stop, now)
     if not isinstance(made[1], (int, float)) and len(now.decoded) < MOST_VALUES:
         now.decoded[data[start:stop]] = made
@@ -108,7 +108,7 @@ def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str,
 
 
 def stage_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
-    """All args of a ``GpuRenderStageEvent``: its extra data, which are texts, and those of its launch."""
+    """All args of a ``GpuRenderStageEvent``: its extra data, which are texts, and the args of its launch."""
     args: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.STAGE_EXTRA:
@@ -157,7 +157,7 @@ def _launch_arg(data: bytes, start: int, stop: int, now: Generation) -> tuple[st
 
 
 def _number_or_text(value: str) -> Any:
-    """A number, if the text is that of one."""
+    """The number that the text spells, else the text."""
     digits = value.removeprefix("-")
     return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else value
 
@@ -170,7 +170,7 @@ def _json(value: str) -> Any:
 
 
 def _nested(data: bytes, start: int, stop: int, depth: int = 0) -> Any:
-    """The older form of a value, which newer files do not have."""
+    """A value in the older form, which newer files do not use."""
     keys: list[str] = []
     values: list[Any] = []
     value: Any = None
@@ -191,10 +191,10 @@ def _nested(data: bytes, start: int, stop: int, depth: int = 0) -> Any:
 
 
 def as_event(data: bytes, now: Generation) -> dict[str, Any]:
-    """The args of the packet ``data``, in the place where an event of a Chrome file has them.
+    """The args of the packet ``data``, in the form that an event of a Chrome file has.
 
     Raises:
-        DamagedError: it is no packet.
+        DamagedError: the bytes are not a packet.
     """
     args: dict[str, Any] = {}
     for tag, at, end in fields(data, 0, len(data)):
@@ -206,7 +206,7 @@ def as_event(data: bytes, now: Generation) -> dict[str, Any]:
 
 
 def metadata(data: bytes, start: int, stop: int) -> dict[str, Any]:
-    """The members that a ``ChromeEventBundle`` tells of."""
+    """The members in a ``ChromeEventBundle``."""
     members: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag != wire.BUNDLE_METADATA:

@@ -1,7 +1,7 @@
-"""Protobuf's wire format, read, and the tags of the few messages of Perfetto's schema that are looked into.
+"""Reads Protobuf's wire format, and lists the tags of the messages of Perfetto's schema that this reader uses.
 
-A tag is ``field << 3 | wire type``: a field of the right number and the wrong type is none of ours, and is skipped as
-unknown ones are. Numbers are those of perfetto/protos/perfetto/trace.
+A tag is ``field << 3 | wire type``. A field with a known number but the wrong type is skipped like an unknown field.
+Numbers are those of perfetto/protos/perfetto/trace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INTERNED_CATEGORY, INTERNED_NAME, INTERNED_KEY, INTERNED_CONTEXT, INTERNED_STAGE
     n << 3 | LENGTH for n in (1, 2, 3, 23, 24, 29)
 )
 INTERNED_KERNEL, INTERNED_LAUNCH_KEY = 1000 << 3 | LENGTH, 1001 << 3 | LENGTH
-ENTRY_IS_JSON = 20_000 << 3 | VARINT  #: our own: the text is a value's JSON
+ENTRY_IS_JSON = 20_000 << 3 | VARINT  #: our own extension: the text is a value's JSON
 ENTRY_IID, ENTRY_TEXT, ENTRY_DEMANGLED, ENTRY_KIND = 1 << 3 | VARINT, 2 << 3 | LENGTH, 3 << 3 | LENGTH, 4 << 3 | VARINT
 # DebugAnnotation
 VALUE_KEY_IID, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_POINTER, VALUE_STRING_IID = (
@@ -83,14 +83,14 @@ ARG_KEY, ARG_DOUBLE, ARG_STRING = 2 << 3 | LENGTH, 5 << 3 | FIXED64, 6 << 3 | LE
 
 
 class DamagedError(Exception):
-    """These bytes are no message."""
+    """These bytes are not a message."""
 
 
 def varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     """The varint at ``at``, below 2**64, and the position after it.
 
     Raises:
-        DamagedError: it does not end before ``stop``, or is too long.
+        DamagedError: the varint does not end before ``stop``, or is too long.
     """
     value = shift = 0
     while at < stop and shift < 70:
@@ -106,11 +106,11 @@ def varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 def fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """The fields of the message ``data[at:stop]``: tag, value, end.
 
-    The value is an unsigned number, for a :data:`LENGTH` field the position at which its bytes begin; they end at the
-    third. For other fields that is the position after the field.
+    The value is an unsigned number. For a :data:`LENGTH` field it is the position at which the field's bytes begin, and
+    ``end`` the position at which they end. For other fields ``end`` is the position after the field.
 
     Raises:
-        DamagedError: a field does not end before ``stop``, or is of no type that is in use.
+        DamagedError: a field does not end before ``stop``, or has an unused type.
     """
     while at < stop:
         tag = data[at]

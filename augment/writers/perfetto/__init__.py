@@ -68,7 +68,9 @@ _MESSAGES = {
 
 
 class Seam(msgspec.Struct, frozen=True):
-    """``at`` a byte of the file, which was its end at first; ``shift_ns`` is what was added to all times."""
+    """The place for additions: ``at`` a byte of the file, which was its end at first. ``shift_ns`` was added to all
+    times.
+    """
 
     at: int
     shift_ns: int
@@ -85,7 +87,7 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """The same, and how to add to the file."""
+    """As :func:`write`, and returns what is needed to add tracks to the file."""
     trace = augmented.trace
     tracks, shift_ns = Tracks(trace), _shift(trace)
     with replacing(path, trace.source.path) as file:
@@ -95,13 +97,15 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
 
 
 def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Write the file that ``old`` is to ``new``, with ``annotations`` behind what was written at first."""
+    """Copy the file in ``old`` to ``new``, with ``annotations`` after its first content in place of any added later."""
     seams.copy(old, new, seam.at)
     add(new, seam.room, seam.shift_ns, annotations)
 
 
 def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:
-    """Write ``annotations`` behind the end of a file that was left with this ``room``; the number of its tracks."""
+    """Write ``annotations`` after the end of a file that was left with this ``room``. Returns the number of its
+    tracks.
+    """
     tracks = LaterTracks(room)
     if annotations:
         out = _File(file, tracks, Interned(), first=False)
@@ -113,7 +117,7 @@ def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable
 def write_part(
     augmented: AugmentedTrace, file: Writable, tracks: Tracks, part: Part, shift_ns: int = 0
 ) -> list[Diagnostic]:
-    """Write the events and annotations of one of the traces of a file, behind those before it.
+    """Write the events and annotations of one of several traces in a file, after those of earlier traces.
 
     Args:
         augmented: the trace.
@@ -134,10 +138,10 @@ def write_part(
 
 
 def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, Tracks]:
-    """Write the annotations alone, on the clock of the source's text.
+    """Write only the annotations, on the clock of the source's text.
 
     Returns:
-        How many arrows are left out, because they link slices of the source; and the tracks that were made.
+        The number of arrows left out because they link slices of the source, and the tracks that were made.
     """
     trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
     tracks = Tracks(trace)
@@ -150,14 +154,14 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
 
 
 class Writable(Protocol):
-    """What bytes can be written to."""
+    """A destination of bytes."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Take them."""
+        """Write the bytes."""
 
 
 class _File:
-    """Packets in order: what a packet refers to is written before it."""
+    """Writes packets in order: anything that a packet refers to is written before it."""
 
     def __init__(self, file: Writable, tracks: AddedTracks, interned: Interned, *, first: bool = True) -> None:
         self._file, self._tracks, self._interned = file, tracks, interned
@@ -176,14 +180,15 @@ class _File:
                 self._file.write(piece)
 
     def write_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> None:
-        """Write what analyses added."""
+        """Write the annotations of analyses."""
         for annotation in annotations:
             self.write(annotation_events(annotation, arrows, self._tracks, self._interned))
 
     def write_metadata(self, trace: Trace, part: str = "") -> None:
-        """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON.
+        """Write the outer object's members as Perfetto's metadata ``cr-NAME``. Nested members are written as their
+        JSON.
 
-        Those of a ``part`` of the file are ``cr-PART NAME``.
+        The members of a ``part`` of the file are named ``cr-PART NAME``.
         """
         properties = b"".join(
             message(BUNDLE_METADATA, text(METADATA_NAME, f"{part} {name}".strip()) + _metadata(value))
@@ -201,7 +206,7 @@ def _metadata(value: Any) -> bytes:
 
 
 def _shift(trace: Trace) -> int:
-    """What to add to every time, so that none is negative: Perfetto drops events before time 0."""
+    """The amount to add to every time so that none is negative: Perfetto drops events before time 0."""
     return max(0, -int(trace.events.ts.min(initial=0)))
 
 

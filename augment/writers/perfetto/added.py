@@ -1,4 +1,4 @@
-"""The tracks of what is added to a native Perfetto file, while it is written or later."""
+"""The added tracks of a native Perfetto file, made while it is written or later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COUNTERS, _OF_STREAMS = 2000, 4000  #: ranks below a device: its slices are fir
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What must be known to add tracks later.
+    """The state needed to add tracks later.
 
     Args:
         count: tracks of the file.
@@ -50,32 +50,32 @@ class Room(msgspec.Struct, frozen=True):
 class AddedTracks(ABC):
     """Makes tracks for annotations; their descriptions wait in :meth:`take_packets`."""
 
-    count: int  #: tracks of the file
-    short = ""  #: behind the names of added tracks: which of several traces of the file they are of
+    count: int  #: the number of tracks of the file
+    short = ""  #: appended to the names of added tracks: the trace that they belong to, if the file has several
     _packets: list[bytes]
-    _children: dict[int, int]  #: how many were added in each track
-    _groups: dict[tuple[int, str], int]  #: by the track that they lie in, and their name
+    _children: dict[int, int]  #: the number of tracks added in each track
+    _groups: dict[tuple[int, str], int]  #: by parent track and name
 
     @abstractmethod
     def home_of(self, under: int) -> int:
-        """The track that what is added under a track of the source lies in."""
+        """The parent of tracks added under a track of the source."""
 
     def process_of(self, under: int) -> int:
-        """The process that a track of the source lies in; what :meth:`home_of` gives where it is not known."""
+        """The process of a track of the source; if unknown, the result of :meth:`home_of`."""
         return self.home_of(under)
 
     def suffix_of(self, _under: int) -> str:
-        """What tells a track from those of one name on other devices."""
+        """The text that distinguishes a track from tracks of equal name on other devices."""
         return ""
 
     def take_packets(self) -> bytes:
-        """The descriptions of tracks made since the last call."""
+        """The descriptions of the tracks made since the last call."""
         taken = b"".join(self._packets)
         self._packets.clear()
         return taken
 
     def of_annotation(self, annotation: Annotation) -> int:
-        """The track of something added, always a new one."""
+        """A new track for an annotation."""
         assert not isinstance(annotation, Flows)
         of_process = isinstance(annotation, SliceTrack) and annotation.of_process
         home = self.process_of(annotation.under) if of_process else self.home_of(annotation.under)
@@ -93,7 +93,7 @@ class AddedTracks(ABC):
         return self._add(home, name + self.short, rank + below, annotation.description, counter)
 
     def _group(self, home: int, name: str) -> int:
-        """The track of a group, above all else in ``home``."""
+        """The track of a group, at the top of ``home``."""
         if (home, name) not in self._groups:
             self._groups[home, name] = self._add(home, name, rank=0, ordered=True)
         return self._groups[home, name]
@@ -122,16 +122,16 @@ class AddedTracks(ABC):
 
 
 class LaterTracks(AddedTracks):
-    """Those of a file that has been written."""
+    """Adds tracks to a file that was written earlier."""
 
     def __init__(self, room: Room) -> None:
         self.count, self._homes, self._suffixes = room.count, room.homes, room.suffixes
         self._children, self._packets, self._groups = dict(room.children), [room.packets], {}
 
     def home_of(self, under: int) -> int:
-        """One that the room has."""
+        """The track stored in the room."""
         return self._homes[under]
 
     def suffix_of(self, under: int) -> str:
-        """As when the file was written."""
+        """The suffix used when the file was written."""
         return self._suffixes.get(under, "")

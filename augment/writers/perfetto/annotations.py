@@ -1,4 +1,4 @@
-"""Annotations as Perfetto's track events, each on a track of its own."""
+"""Converts annotations to Perfetto's track events, each annotation on a separate track."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED
 def annotation_events(
     annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: Interned
 ) -> Iterator[Events]:
-    """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks.
+    """The events of one annotation, in pieces in the order of writing. Flows and empty tracks have no events.
 
     ``arrows`` are the fields of the arrows of added tracks, by their ``id``.
     """
@@ -47,7 +47,9 @@ def annotation_events(
 def _with_inner(
     outer: tuple[Events, Events], annotation: SliceTrack, track: int, category: int, args: Blobs, interned: Interned
 ) -> Iterator[Events]:
-    """The slices of a track and those within them, in the order of :func:`slices`: each begins after what is around."""
+    """The slices of a track and those inside them, in the order of :func:`slices`: each begins after the one around
+    it.
+    """
     rows = annotation.inner_rows()
     if annotation.inner is None or not len(rows):
         yield from outer
@@ -60,7 +62,7 @@ def _with_inner(
 
 
 def _name_numbers(texts: Texts, interned: Interned) -> Int64s:
-    """The number of each name; no text is the empty one."""
+    """The number of each name; a missing text counts as the empty string."""
     none = len(texts.values)
     codes, which = numbered(np.where(texts.codes < 0, none, texts.codes))
     names = (texts.values[code] if code < none else "" for code in codes.tolist())

@@ -1,8 +1,9 @@
-"""Several traces in a TAR, a native file each, with the ``perfetto_manifest`` that says how they belong together.
+"""Several traces in a TAR: a native file for each, and the ``perfetto_manifest`` that describes how they belong
+together.
 
-Perfetto from v58 on makes each file a machine of its own, so that ranks of equal pids stay apart and every process and
-thread is in its tables: https://perfetto.dev/docs/reference/perfetto-manifest. Before, processes of equal pids in
-different files are one. Arrows do not lead from file to file.
+Perfetto from v58 on treats each file as a separate machine. So ranks with equal pids stay apart, and every process and
+thread is in its tables: https://perfetto.dev/docs/reference/perfetto-manifest. Earlier versions merge processes of
+equal pids from different files. Arrows cannot lead from one file to another.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from augment.writers.perfetto.tracks import Tracks
 
 SUFFIX = ".tar"
 MANIFEST = "perfetto_manifest.json"
-_CLOCK = "BOOTTIME"  #: what times of a native file are taken for that does not say
+_CLOCK = "BOOTTIME"  #: the clock that Perfetto assumes for a native file without one
 
 _ODD = re.compile(r"[^A-Za-z0-9_.=-]+")
-_LONGEST = 60  #: characters of a name in the archive
+_LONGEST = 60  #: the characters allowed in names in the archive
 
 
 class Archive:
-    """A TAR of several traces, added one after the other; the times of all must be of one clock."""
+    """A TAR of several traces, added one after the other. All times must be on one clock."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._names: dict[str, str] = {}
 
     def add(self, augmented: AugmentedTrace, group: Group, *_links: Links) -> list[Diagnostic]:
-        """Write a trace; what had to be changed or left out."""
+        """Write a trace. Returns diagnostics of what was changed or left out."""
         name = free_name(group.name, self._names)
         plain = _ODD.sub("-", name)[:_LONGEST]
         self._names[name] = f"{len(self._names):04}-{plain}.pftrace"
@@ -62,7 +63,9 @@ class Archive:
 
 @contextlib.contextmanager
 def _member(file: BinaryIO, name: str) -> Iterator[None]:
-    """What is written to ``file`` within becomes a member of the archive: its header needs the size, and comes last."""
+    """What is written to ``file`` inside the context becomes a member of the archive. Its header is written last,
+    because it needs the size.
+    """
     header = file.tell()
     file.write(bytes(tarfile.BLOCKSIZE))
     yield

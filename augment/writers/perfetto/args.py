@@ -1,6 +1,6 @@
-"""Args as Perfetto's debug annotations, and the strings that packets share by number.
+"""Encodes args as Perfetto's debug annotations, and interns the strings that packets share by number.
 
-The two belong together: an annotation names its key, and a string its text, by the number that it got here.
+The two belong together: an annotation refers to its key, and a string to its text, by the number assigned here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INT64 = 1 << 63
 
 
 class Interned:
-    """Gives texts numbers, from 1 on in the order in which they come, a series for each kind (``INTERNED_…``)."""
+    """Assigns numbers to texts, from 1 on in order of arrival, separately for each kind (``INTERNED_…``)."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, dict[str | tuple[str], int]] = {}
@@ -42,7 +42,9 @@ class Interned:
         return numbers.get(value) or self._add(kind, numbers, value, text(2, value))
 
     def json_number(self, value: Any) -> int:
-        """The number of a value's JSON text: among the strings, but never that of a string which reads the same."""
+        """The number of a value's JSON text. It lies among the strings, but differs from the number of a string with
+        equal text.
+        """
         written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         numbers = self._numbers.setdefault(INTERNED_STRINGS, {})
         content = text(2, written) + number(INTERNED_IS_JSON, 1)
@@ -54,16 +56,17 @@ class Interned:
         return known
 
     def take_new(self) -> bytes:
-        """The content of an ``InternedData`` that tells what was not told before; empty if there is nothing."""
+        """The content of an ``InternedData`` with all new texts; empty if there are none."""
         taken, self._new = b"".join(self._new), []
         return taken
 
 
 class ArgsEncoder:
-    """Encodes args as a reader of JSON has them.
+    """Encodes args with the values that a JSON reader returns.
 
-    Arrays, objects, ``null`` and integers beyond 64 bits are their JSON text: ``[[2048,512],[512]]``. That can be read
-    and grouped by as a whole, and Perfetto takes it as fast as a string, a nested value many times slower.
+    Arrays, objects, ``null`` and integers beyond 64 bits are encoded as their JSON text: ``[[2048,512],[512]]``. Such a
+    text can be displayed and grouped as a whole, and Perfetto imports it as fast as a string; nested values take many
+    times longer.
     """
 
     def __init__(self, interned: Interned) -> None:
@@ -78,7 +81,7 @@ class ArgsEncoder:
         return message(EVENT_ANNOTATION, self.key(name) + self._value(value))
 
     def key(self, name: str) -> bytes:
-        """What an annotation begins with."""
+        """The beginning of an annotation: its key."""
         return number(VALUE_KEY, self._interned.number(INTERNED_KEYS, name))
 
     def _value(self, value: Any) -> bytes:

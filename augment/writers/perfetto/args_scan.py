@@ -1,4 +1,4 @@
-"""The args of the source's events as fields of ours: compiled code, and what it leaves to Python."""
+"""Encodes the args of the source's events: in compiled code, and in Python for the rest."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs
 
 _OUT_BYTES = 4 << 20
-_MOST_SEQUENCES = 64  #: whose codes are kept at the same time
+_MOST_SEQUENCES = 64  #: sequences whose codes are kept at the same time
 
 
 class ArgsScanner:
-    """Blobs of rows of a source of JSON: their args, taken from the text, then their suffixes.
+    """Makes the blobs of rows of a JSON source: their args, taken from the text, followed by their suffixes.
 
     Args:
-        encoder: makes the code of a key, or of a key with its value, when it is met for the first time.
-        suffix_rows: rows of ``suffixes``, ascending, numbered as the rows of :meth:`blobs` are.
-        suffixes: what to add.
+        encoder: makes the code of a key, or of a key with its value, at its first occurrence.
+        suffix_rows: rows of ``suffixes``, ascending, in the numbering of :meth:`blobs`.
+        suffixes: the fields to append.
     """
 
     _of_packets = 0
@@ -39,10 +39,10 @@ class ArgsScanner:
         self._suffixes = (suffix_rows, suffixes.start, suffixes.size, suffixes.data)
         self._state = np.zeros(kernel.STATE, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
-        self._row, self._args = -1, dict[str, Any]()  # the row met last that had something new
+        self._row, self._args = -1, dict[str, Any]()  # the last row with something new
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
-        """The blobs of the rows of a block; valid until the next call."""
+        """The blobs of the rows of a block. They are valid until the next call."""
         offsets = np.ascontiguousarray(offsets[block.start : block.stop])
         lengths = np.ascontiguousarray(lengths[block.start : block.stop])
         count = len(offsets)
@@ -78,13 +78,14 @@ class ArgsScanner:
         return self._held.ctypes.data
 
     def _turn_to(self, sequence: int, offset: int) -> None:
-        """Use the strings that a sequence of packets has at a byte."""
+        """Switch to the strings that a sequence of packets has at a byte."""
         raise NotImplementedError
 
     def _learn(self, row: int, event: bytes, offset: int, data: npt.NDArray[np.uint8]) -> bool:
-        """Enter what was missed: a key, or a key with its value. False if it is not what counts of this event.
+        """Add what compiled code missed: a key, or a key with its value. False if it is not the arg of this event that
+        counts.
 
-        The event is encoded as a whole before: so texts get the numbers that they get without compiled code.
+        The event is encoded as a whole first, so that texts get the same numbers as without compiled code.
         """
         if row != self._row:
             self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
@@ -104,7 +105,7 @@ class ArgsScanner:
         return True
 
     def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
-        """The arg in a piece of the text, of which ``is_key`` says that it has no value; None if it is none."""
+        """The arg in a piece of the text; None if there is none. ``is_key`` says that the piece has no value."""
         try:
             return lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")  # type: ignore[no-any-return]
         except ValueError:
@@ -120,7 +121,9 @@ class ArgsScanner:
 
 
 class PacketArgsScanner(ArgsScanner):
-    """The same of a source of packets; codes are kept for each set of strings that packets rely on."""
+    """As :class:`ArgsScanner`, for a source of packets. Codes are kept for each set of strings that packets refer
+    to.
+    """
 
     _of_packets = 1
 
@@ -141,6 +144,6 @@ class PacketArgsScanner(ArgsScanner):
         self._strings, self._known = known
         self._state[kernel.BEGINS // 8], self._state[kernel.ENDS // 8] = begins, ends
 
-    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - as its base
+    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - the signature of its base
         arg = self._decode.arg(text, self._strings)
         return None if arg is None else dict([arg])

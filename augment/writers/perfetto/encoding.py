@@ -1,4 +1,4 @@
-"""Track events to packets: the Python side of the kernels, and what those leave to Python."""
+"""Converts track events to packets: the Python side of the kernels, and the events that those leave to Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUT_BYTES = 4 << 20
 
 
 def encode(events: Events) -> Iterator[memoryview]:
-    """The packets of ``events``, in pieces that are valid until the next."""
+    """The packets of ``events``, in pieces. Each piece is valid until the next."""
     blobs = events.blobs
     largest = int(blobs.size.max(initial=0)) if blobs else 0
     out = np.empty(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), np.uint8)

@@ -13,12 +13,14 @@ from augment.trace import Category, Trace
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
 
 ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says
-_NO_MARK = -3  #: what no slice's mark is
+_NO_MARK = -3  #: a value that no slice's mark has
 
 
 @dataclass(frozen=True, slots=True)
 class Arrows:
-    """From the slice in row ``out`` to that in row ``into``, one a row; int64. ``lost`` flow events made none."""
+    """Arrows from the slice in row ``out`` to that in row ``into``: equal-length int64 columns. ``lost`` flow events
+    made no arrow.
+    """
 
     out: Int64s
     into: Int64s
@@ -32,7 +34,7 @@ def flow_rows(trace: Trace) -> Int64s:
 
 
 def rows_to_look_at(trace: Trace) -> Int64s:
-    """The rows of ends of flows whose text must say what they bind to."""
+    """The rows of flow ends whose text must be read to know what they bind to."""
     events = trace.events
     doubtful = events.phase == ord("f")
     for category in ENCLOSING:
@@ -41,7 +43,7 @@ def rows_to_look_at(trace: Trace) -> Int64s:
 
 
 def points(trace: Trace, rows: Int64s, place: Int32s) -> Points:
-    """The moments to find slices at: those of ``rows``."""
+    """The points at which slices are searched: those of ``rows``."""
     events = trace.events
     ids = _ids(trace, rows).copy()
     ids[events.category[rows] != Category.AC2G] = _NO_MARK
@@ -49,7 +51,9 @@ def points(trace: Trace, rows: Int64s, place: Int32s) -> Points:
 
 
 def bind_to_next(next_slice: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
-    """Fill ``next_slice`` for flow ends that do not say ``bp: e``: the next slice of their track, as Perfetto does."""
+    """Fill ``next_slice`` for flow ends without ``bp: e``: they bind to the next slice of their track, as in
+    Perfetto.
+    """
     for at in np.flatnonzero(np.isin(rows, list(texts))).tolist():
         row = int(rows[at])
         if texts[row].get("ph") != "f" or texts[row].get("bp") == "e":
@@ -60,13 +64,13 @@ def bind_to_next(next_slice: Int64s, rows: Int64s, slices: Slices, texts: Mappin
 
 
 def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
-    """The arrows of the source: each step or end is led to from the step or beginning before it of its id.
+    """The arrows of the source. Each leads to a step or end, from the previous step or beginning with the same id.
 
-    An end before its beginning (clocks differ) is led to from the beginning all the same.
+    An end before its beginning (clocks differ) is still linked from that beginning.
     """
     events = trace.events
     keys = _keys(trace, rows)
-    order = np.argsort(keys, kind="stable")  # within a key in the order of time
+    order = np.argsort(keys, kind="stable")  # within a key, in order of time
     keys = keys[order]
     phase = events.phase[rows][order]
     slice_of = next_slice[order]
@@ -102,7 +106,7 @@ def _ids(trace: Trace, rows: Int64s) -> Int64s:
 
 
 def _keys(trace: Trace, rows: Int64s) -> Int64s:
-    """A number for each flow event, equal where id, name and category are."""
+    """A number for each flow event; equal if id, name and category are equal."""
     events = trace.events
     ids = _ids(trace, rows)
     words = len(trace.strings) + 1

@@ -1,6 +1,6 @@
-"""Lanes: where slices of one track overlap in part, those that do not fit into each other lie side by side.
+"""Lanes: partly overlapping slices of one track are placed side by side.
 
-The same pass finds the slices that flows begin and end at: the innermost that covers a moment, both its ends included.
+The same pass finds the slices at which flows begin and end: the innermost slice that covers a moment, bounds included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Moments on tracks, ascending ``ts``: equal-length columns."""
+    """Moments on tracks, ascending ``ts``, in equal-length columns."""
 
     place: Int32s
     ts: Int64s
@@ -38,7 +38,9 @@ class Points:
 
 
 def by_start(rows: Int64s, ts: Int64s, end: Int64s) -> Int64s:
-    """``rows``, which ascend in ``ts``, with those of equal ``ts`` in the order longer first; else as they were."""
+    """``rows``, which ascend in ``ts``, with rows of equal ``ts`` reordered to longer first; any further ties keep
+    their order.
+    """
     starts = ts[rows]
     tied = np.zeros(len(rows) + 1, np.bool_)
     tied[1:-1] = starts[1:] == starts[:-1]
@@ -52,7 +54,7 @@ def by_start(rows: Int64s, ts: Int64s, end: Int64s) -> Int64s:
 
 
 def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[Int32s, Int64s]:
-    """The lane of each row (0 is the first; 0 also for rows that are no slices), and the slice of each point."""
+    """The lane of each row (0 is the first; rows that are not slices also have 0), and the slice of each point."""
     count, rows = len(slices.ts), len(slices.rows)
     lane = np.zeros(count, np.int32)
     next_slice = np.full(len(points.ts), NO_SLICE, np.int64)

@@ -1,4 +1,4 @@
-"""Track events as columns, one a row: ``encoding.py`` makes packets of them."""
+"""Track events as columns with one entry per row. ``encoding.py`` converts them to packets."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from augment.writers.perfetto.wire import (
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """A piece of bytes a row: row ``i`` has ``data[start[i]:][:size[i]]``. Seven bytes follow the last piece."""
+    """One byte string per row: row ``i`` has ``data[start[i]:][:size[i]]``. Seven bytes follow the last one."""
 
     data: Bytes
     start: Int64s
     size: Int64s
 
     def take(self, rows: npt.NDArray[Any] | slice) -> Blobs:
-        """The pieces of ``rows``; the data are shared."""
+        """The byte strings of ``rows``; the data are shared."""
         return Blobs(self.data, self.start[rows], self.size[rows])
 
     def pieces(self) -> list[bytes]:
-        """Each row's bytes."""
+        """The bytes of each row."""
         return [
             self.data[start : start + size].tobytes()
             for start, size in zip(self.start.tolist(), self.size.tolist(), strict=True)
@@ -44,7 +44,9 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Track events, one a row; ``blobs`` holds ready fields. A category or name of 0 is none. All columns int64."""
+    """Track events in int64 columns, one per row. ``blobs`` holds encoded fields. A category or name of 0 means
+    none.
+    """
 
     kind: Int64s
     ts: Int64s
@@ -65,21 +67,23 @@ class Events:
 
 
 def column(value: int | npt.NDArray[Any], count: int) -> Int64s:
-    """A column of ``count`` rows, of one value or of the values given."""
+    """A column of ``count`` rows, from a single value or from the given values."""
     if isinstance(value, int):
         return np.full(count, value, np.int64)
     return np.ascontiguousarray(value, np.int64)
 
 
 def blobs_of(pieces: Iterable[bytes]) -> Blobs:
-    """The blobs of pieces in order."""
+    """Blobs from byte strings in order."""
     held = list(pieces)
     size = np.array([len(piece) for piece in held], np.int64)
     return Blobs(np.frombuffer(b"".join(held) + b"\0" * 8, np.uint8), np.cumsum(size) - size, size)
 
 
 def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Blobs]:
-    """Which of the blobs each row has (-1: none), and the arg ``name`` for each value of ``texts`` that occurs."""
+    """The index of the blob of each row (-1: none), and a blob with the arg ``name`` for each value of ``texts`` that
+    occurs.
+    """
     codes, which = numbered(texts.codes)
     none = int(np.count_nonzero(codes < 0))
     return which - none, blobs_of(encoder.arg(name, texts.values[code]) for code in codes[none:].tolist())
@@ -88,8 +92,8 @@ def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Bl
 def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs: Blobs) -> tuple[Events, Events]:
     """The ends and the beginnings of slices of ``dur`` >= 0, to be written in this order.
 
-    Perfetto takes packets of equal time in the order of the file: so each slice ends before the next begins. Only that
-    of a slice of no duration comes right after its beginning.
+    Perfetto keeps the file's order for packets of equal time. So each slice ends before the next begins. Only a slice
+    without duration ends right after its beginning.
     """
     count = len(ts)
     track, category, name = (column(values, count) for values in (track, category, name))

@@ -1,4 +1,4 @@
-"""Slices that the source gives as two events: which end belongs to which beginning."""
+"""Pairs the two events of slices that the source writes as separate beginnings and ends."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Pairs:
     lone_ends: list[int] = field(default_factory=list)
 
     def open_or_close(self, begun: dict[str, list[int]], row: int, is_end: bool, name: str) -> None:
-        """Take one event of a stack: an end closes the nearest beginning of its name, or of any if it has none.
+        """Process one event of a stack. An end closes the latest beginning of its name, or of any name if it has none.
 
-        ``begun`` has the beginnings by name, and all of them under the empty one; some of them are closed already.
+        ``begun`` holds the beginnings by name, and all of them under the empty name. Some of them may be closed
+        already.
         """
         if not is_end:
             for key in {name, ""}:
@@ -44,7 +45,7 @@ class Pairs:
 
 
 def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> Pairs:
-    """The pairs of a trace; ``texts`` has the asynchronous events' members."""
+    """The pairs of a trace. ``texts`` holds the members of asynchronous events."""
     ends, phase = trace.events.ends, trace.events.phase
     is_lone = phase == ord("E")
     is_lone[ends.values] = False
@@ -58,7 +59,9 @@ def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> P
 
 
 def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]], result: Pairs) -> None:
-    """Events of one category and id (of the older phases, also of one name) are one stack and lie on one track."""
+    """Pair asynchronous events. Events of one category and id (in older phases, also one name) share a stack and a
+    track.
+    """
     events = trace.events
     rows = rows_of_phases(trace, BEGINS | ENDS | STEPS)
     stacks: dict[Any, tuple[int, str, dict[str, list[int]]]] = {}

@@ -1,4 +1,6 @@
-"""What each row of the source becomes in a native Perfetto file: worked out from the columns, before any text."""
+"""Plans what each row of the source becomes in a native Perfetto file, from the columns alone, before any text is
+read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
-NEVER = np.iinfo(np.int64).max  #: the end of a slice that has none
+NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Plan:
 
 
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
-    """The plan of a trace, which is that ``part`` of its file; makes its tracks."""
+    """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
     events, repairs = trace.events, Counter[str]()
     place = tracks.place_of_track[events.track]
     texts = _texts(trace)
@@ -77,7 +79,9 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
 
 
 def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
-    """The place of each event in ``order``, and when it is written: those in ``late`` behind all others."""
+    """The place of each event in ``order``, and its place in the order of writing: those in ``late`` come after all
+    others.
+    """
     place = np.full(count, NO_NUMBER, np.int64)
     place[order] = np.arange(len(order))
     written = place
@@ -88,7 +92,7 @@ def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
-    """The members of events of which the columns do not say enough."""
+    """The members of events for which the columns are not sufficient."""
     rows = np.concatenate(
         [rows_of_phases(trace, BEGINS | ENDS | STEPS | frozenset(b"EC")), flows.rows_to_look_at(trace)]
     )
@@ -132,7 +136,7 @@ def _kinds(
 def _with_groups(
     tracks: Tracks, place: Int32s, groups: dict[int, tuple[int, str]]
 ) -> tuple[Int32s, list[tuple[int, str]]]:
-    """The place of each row, those of groups numbered from behind the last place on."""
+    """The place of each row. Groups are numbered from the last place on."""
     if not groups:
         return place, []
     numbers: dict[tuple[int, str], int] = {}
@@ -143,7 +147,7 @@ def _with_groups(
 
 
 def _late(slices: Slices, offset: Int64s) -> Int64s:
-    """Slices of one track and start whose text does not lie in the order outer before inner; in that order."""
+    """Slices of one track and start whose text is not in the order outer before inner; returned in that order."""
     rows = slices.rows
     starts = slices.ts[rows]
     tied = np.zeros(len(rows) + 1, np.bool_)
@@ -160,7 +164,7 @@ def _late(slices: Slices, offset: Int64s) -> Int64s:
 
 
 def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names: list[tuple[int, str]]) -> Int64s:
-    """The track of each row that makes an event."""
+    """The track of each row that becomes an event."""
     count = len(tracks.places)
 
     def uuid_of(index: int, number: int) -> int:

@@ -57,20 +57,21 @@ from augment.writers.perfetto.wire import (
 )
 from augment.writers.seams import Addable
 
-_FIRST_PROCESS = 10_000  #: ranks; devices come before
+_FIRST_PROCESS = 10_000  #: ranks of root tracks; devices come before
 
 
-_MARK = "augment.several"  #: the name of the metadata that such a file begins with
-_VIEW = b"augment.view"  #: the name of the metadata that follows, if it is known what is worth seeing first
-_HEAD = 1 << 14  #: bytes in which both lie
-_PARTS = b"augment.parts"  #: the name of the metadata that such a file ends with
-_TAIL = 1 << 20  #: bytes in which it lies
+_MARK = "augment.several"  #: the name of the metadata at the beginning of such a file
+_VIEW = b"augment.view"  #: the name of the metadata after it, if a first view is known
+_HEAD = 1 << 14  #: the number of bytes that hold both
+_PARTS = b"augment.parts"  #: the name of the metadata at the end of such a file
+_TAIL = 1 << 20  #: the number of bytes that hold it
 _CHUNK = 1 << 20
 
 
 class FirstView(msgspec.Struct, frozen=True):
-    """What is worth seeing first: patterns of names of tracks, the times to show, ns as the file has them, and names of
-    groups to expand."""
+    """The first view to show: patterns of track names, the range of time (ns as in the file), and the names of groups
+    to expand.
+    """
 
     pins: list[str]
     window: tuple[int, int] | None
@@ -78,13 +79,13 @@ class FirstView(msgspec.Struct, frozen=True):
 
 
 def is_of_several(path: Path) -> bool:
-    """Whether the file was written here, as its beginning tells."""
+    """Whether this module wrote the file, judged by its beginning."""
     with open(path, "rb") as file:
         return _MARK.encode() in file.read(64)
 
 
 def first_view(path: Path) -> FirstView | None:
-    """What a file that was written here says of its first view; None if nothing."""
+    """The first view recorded in a file that this module wrote; None if there is none."""
     with open(path, "rb") as file:
         _, mark, rest = file.read(_HEAD).partition(_VIEW)
     start = rest.find(b"{")
@@ -97,8 +98,9 @@ def first_view(path: Path) -> FirstView | None:
 
 
 def parts(path: Path) -> list[tuple[str, int, int]]:
-    """Of each trace in a file that was written here its name, its first byte and the number of its bytes; empty if the
-    file does not say."""
+    """The name, first byte and number of bytes of each trace in a file that this module wrote; empty if the file has no
+    list.
+    """
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
@@ -114,7 +116,7 @@ def parts(path: Path) -> list[tuple[str, int, int]]:
 
 
 def write_parts(path: Path, names: Sequence[str], out: BinaryIO) -> None:
-    """Write the traces of a file that have one of the names, byte for byte, as a file of several traces."""
+    """Write the traces of a file whose names are given, byte for byte, as a file of several traces."""
     several = Several(out)
     with open(path, "rb") as file:
         for name, start, length in parts(path):
@@ -131,8 +133,9 @@ def _said(name: str, value: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A trace's root track. ``short`` is put behind the names of added tracks, which may be pinned beside those of
-    other traces; and behind those of streams, if the ``streams_too``."""
+    """A trace's root track. ``short`` is appended to the names of added tracks, which may be pinned beside those of
+    other traces. If ``streams_too``, it is also appended to the names of streams.
+    """
 
     name: str
     description: str = ""
@@ -141,7 +144,7 @@ class Group:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """``name``, with a number if it is taken: of two tracks of one name Perfetto draws one."""
+    """``name``, with a number if it is taken: Perfetto merges tracks of equal name."""
     free, count = name, 1
     while free in taken:
         count += 1
@@ -150,13 +153,13 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 class Several:
-    """A file of several traces, added one after the other; they are shown in this order.
+    """A file of several traces, added one after the other and shown in this order.
 
     No time may be negative: Perfetto drops such events.
     """
 
     def __init__(self, file: BinaryIO, view: FirstView | None = None) -> None:
-        """Begin ``file``. ``view``: what to show first."""
+        """Begin ``file``. ``view`` is the first view to show."""
         self._file = file
         said = {_MARK: __version__}
         if view is not None:
@@ -165,14 +168,14 @@ class Several:
             file.write(_said(name, value))
         self._traces = self._tracks = self._roots = 0
         self._taken: set[str] = set()
-        self._parts: list[tuple[str, int, int]] = []  #: of each trace: its name, first byte, and number of bytes
+        self._parts: list[tuple[str, int, int]] = []  #: the name, first byte, and number of bytes of each trace
 
     def close(self) -> None:
-        """Write where each trace stands in the file, for :func:`parts`."""
+        """Write the list of traces in the file, for :func:`parts`."""
         self._file.write(_said(_PARTS.decode(), msgspec.json.encode(self._parts).decode()))
 
     def add(self, augmented: AugmentedTrace, group: Group, *links: Links) -> list[Diagnostic]:
-        """Write a trace; what had to be changed or left out."""
+        """Write a trace. Returns diagnostics of what was changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
         tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._roots)
@@ -185,7 +188,7 @@ class Several:
         return written
 
     def copy(self, name: str, file: BinaryIO, start: int, length: int) -> None:
-        """Write a trace that stands in another file of several traces; no other may be added then."""
+        """Copy a trace from another file of several traces. No other trace may be added afterwards."""
         self._parts.append((name, self._file.tell(), length))
         file.seek(start)
         while length > 0:
@@ -194,7 +197,7 @@ class Several:
             length -= len(piece)
 
     def add_tracks(self, group: Group, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
-        """Write a root track with tracks that belong to no trace alone; ``shift_ns`` is added to all times."""
+        """Write a root track for tracks that belong to no single trace. ``shift_ns`` is added to all times."""
         self._taken.add(group.name)
         root = self._tracks + 1
         content = number(TRACK_UUID, root) + _root_of(group, self._roots)
@@ -246,7 +249,9 @@ class GroupTracks(Tracks):
         return self._add(self._root(), shown, rank=_FIRST_PROCESS + index, ordered=True)
 
     def _name_of(self, place: Place) -> str:
-        """Tracks of one name and process are drawn as one, which threads of one name must not be."""
+        """A name that is unique where needed: Perfetto merges tracks with equal name and process, but threads must stay
+        apart.
+        """
         name = Tracks._name_of(self, place)
         if self.group.streams_too and self._on_device(place):
             name += self.short

@@ -1,4 +1,6 @@
-"""The source's events as Perfetto's: ends first, then beginnings and moments with their args, as the text lies."""
+"""Converts the source's events to Perfetto's: ends first, then beginnings and instants with their args, in text
+order.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _ROWS = 1 << 18
 
 
 class SourceEvents:
-    """The events of a trace's source, in the pieces in which they are to be written."""
+    """The events of a trace's source, in pieces in the order of writing."""
 
     def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: Interned) -> None:
         self._trace, self._plan, self._tracks = trace, plan, tracks
@@ -36,14 +38,14 @@ class SourceEvents:
         self._add_extras()
 
     def all(self) -> Iterator[Events]:
-        """Everything, in the order of the file."""
+        """All events, in the order of the file."""
         yield from self._ends()
         yield from self._beginnings()
         yield from self._late_ones()
         yield from self._counters()
 
     def _ends(self) -> Iterator[Events]:
-        """The ends of slices that last; Perfetto sorts by time, so that they may all come first."""
+        """The ends of slices with a duration. They may all come first, because Perfetto sorts by time."""
         plan, events = self._plan, self._trace.events
         for start in range(0, len(plan.slice_rows), _ROWS):
             rows = plan.slice_rows[start : start + _ROWS]
@@ -86,7 +88,9 @@ class SourceEvents:
         return with_ends(made, (made.kind == BEGIN) & (self._plan.end[rows] == made.ts))
 
     def _add_extras(self) -> None:
-        """Args that the text of a slice does not have: a negative duration, and those of the event that ends it."""
+        """Add args that the text of a slice lacks: a negative duration, and the args of the event that ends the
+        slice.
+        """
         plan, events = self._plan, self._trace.events
         extras: dict[int, dict[str, Any]] = {}
         for row in np.flatnonzero((events.dur < 0) & (events.phase == COMPLETE)).tolist():
@@ -108,7 +112,7 @@ class SourceEvents:
         plan.suffixes = Blobs(data, start, np.concatenate([known.size, more.size])[order])
 
     def _counters(self) -> Iterator[Events]:
-        """Each number in the args of a counter event is a point of a counter of its own."""
+        """Each number in the args of a counter event becomes a point of a separate counter."""
         trace, plan = self._trace, self._plan
         points: dict[int, tuple[list[int], list[float]]] = {}
         for row in np.flatnonzero(trace.events.phase == ord("C")).tolist():
@@ -132,7 +136,7 @@ def _identity(event: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A counter's value; numbers may be quoted, as Perfetto takes them."""
+    """A counter's value. A number may be quoted, as in Perfetto."""
     if isinstance(value, bool):
         return None
     try:
@@ -143,7 +147,9 @@ def _number(value: Any) -> float | None:
 
 
 def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int) -> Int64s:
-    """The number of each string of the trace that occurs, the more frequent the smaller: it takes fewer bytes."""
+    """The number of each string of the trace that occurs. Frequent strings get small numbers, which take fewer
+    bytes.
+    """
     counts = np.bincount(codes, plan.kind != 0, minlength=len(trace.strings)).astype(np.int64)
     numbers = np.zeros(len(counts), np.int64)
     for index in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist():
@@ -153,7 +159,7 @@ def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int
 
 
 def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
-    if decode is json_event:  # which is what the kernel reads
+    if decode is json_event:  # the kernel reads this type
         return ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
     if isinstance(decode, PacketDecode):
         return PacketArgsScanner(encoder, plan.suffix_places, plan.suffixes, decode)
@@ -161,7 +167,7 @@ def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
 
 
 class _PlainBlobs:
-    """What :class:`ArgsScanner` does, of sources that are neither JSON nor packets."""
+    """As :class:`ArgsScanner`, for sources that are neither JSON nor packets."""
 
     def __init__(self, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> None:
         self._encoder, self._decode = encoder, decode

@@ -1,6 +1,6 @@
-"""The fields that make arrows: what is put behind the args of the slices that they begin and end at. And colours.
+"""The fields that make arrows and colours. They are appended to the args of slices.
 
-Slices are known by a number here: those of the source by their place in ``Plan.order``, then those of each added track.
+Slices have numbers here: the slices of the source by their place in ``Plan.order``, then those of each added track.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FIELD_BYTES = 10
 _FIELD = np.dtype([("tag", "u1", 2), ("id", "<i8")])
 
 
-_ARROWS = 1 << 40  #: more than any trace has
-_LINKS = 1 << 62  #: ids from there on are those of links
+_ARROWS = 1 << 40  #: more arrows than any trace has
+_LINKS = 1 << 62  #: ids from here on belong to links
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Ends of arrows that lead from slices of one trace to those of others in the same file.
+    """Ends of arrows that lead from slices of one trace to slices of others in the same file.
 
-    ``rows`` int64 of ``Trace.events``, or of an added ``track``; ``ids`` int64 of [0, 2**62), of equal length: all
-    slices of one id, in whatever trace, are linked in the order of time.
+    ``rows`` are int64 rows of ``Trace.events`` or of an added ``track``; ``ids`` are int64 in [0, 2**62); both have
+    equal length. Slices of one id are linked in the order of time, whatever trace they belong to.
     """
 
     rows: Int64s
@@ -44,7 +44,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A trace as one of several in a file: how many came before it, what it is called, its links to the others."""
+    """A trace among several in a file: the number of traces before it, its name, and its links to the others."""
 
     number: int = 0
     name: str = ""
@@ -63,7 +63,7 @@ NO_SUFFIXES = Suffixes(np.zeros(0, np.int64), blobs_of(()))
 
 @dataclass
 class Numbers:
-    """The number of every slice of a file, and when it is written.
+    """The number of every slice of a file, and its place in the order of writing.
 
     Args:
         trace: whose events are the source's slices.
@@ -79,7 +79,7 @@ class Numbers:
     annotations: Sequence[Annotation]
     part: Part = field(default_factory=Part)
     source_count: int = field(init=False)
-    base_of: dict[int, int] = field(init=False)  #: the first number of added tracks, by their ``id``
+    base_of: dict[int, int] = field(init=False)  #: the first number of each added track, by its ``id``
 
     def __post_init__(self) -> None:
         count = self.source_count = int(self.written.max(initial=NO_NUMBER)) + 1
@@ -90,7 +90,7 @@ class Numbers:
                 count += len(annotation.ts)
 
     def of(self, ends: Ends) -> tuple[Int64s, Int64s]:
-        """The number of each slice, and when it is written."""
+        """The number of each slice, and its place in the order of writing."""
         if ends.track is None:
             return self.place[ends.rows], self.written[ends.rows]
         added = self.base_of[id(ends.track)] + ends.rows
@@ -123,7 +123,7 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
 
 
 def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
-    """Fields of arrows from slices to others, by their numbers, and of links out of the trace."""
+    """The fields of arrows between slices, by their numbers, and of links to other traces."""
     count, part = len(first), numbers.part
     none = np.empty(0, np.int64)
     linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in part.links)])
@@ -141,7 +141,8 @@ def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
 
 
 def colours(numbers: Int64s) -> Suffixes:
-    """The fields by which the UI colours slices, their ``correlation_id``: of [0, 2**48), -1 for a slice without.
+    """The fields by which the UI colours slices, their ``correlation_id``: in [0, 2**48), or -1 for a slice without
+    one.
 
     Each is a varint, padded to eight bytes.
     """
@@ -160,7 +161,7 @@ def _between(all_: Suffixes, base: int, count: int) -> Suffixes:
 
 
 def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
-    """``blobs``, behind which the fields of their rows stand."""
+    """``blobs`` with the fields of their rows appended."""
     if not len(added.rows):
         return blobs
     rows, fields = np.unique(added.rows, return_counts=True)

@@ -1,4 +1,4 @@
-"""The tracks of a native Perfetto file: what lies under what, under which name and in which order.
+"""The tracks of a native Perfetto file: their hierarchy, names and order.
 
 A *place* is a track as the source draws it, a (pid, tid); rows of several ``Trace.tracks`` may share one. Perfetto's
 processes and threads are given to places whose numbers it can hold: from 1 to 2**31 - 1 (0 is its idle process); any
@@ -45,18 +45,18 @@ from augment.writers.perfetto.wire import (
 
 _LARGEST = 2**31 - 1
 _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
-_FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks; added tracks come before
+_FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks of siblings; added tracks come before
 _AT_THE_BOTTOM = 30_000  #: the rank of the profiler's own rows within a process
 OVERLAPPING = "overlapping slices"  #: what is called a further lane of a thread: the same name looks like a thread
 _NUMBER = re.compile(
     r"(\d{1,9})( \(.+\))?"
-)  #: how traces of 2020 and 2021 name the thread of slices, not that of arrows
-_MOST_DEVICES = 1024  #: a larger number is no device's
+)  #: the thread name of slices, but not of arrows, in traces of 2020 and 2021
+_MOST_DEVICES = 1024  #: larger numbers are not devices
 
 
 @dataclass(slots=True)
 class Place:
-    """What the source says of a (pid, tid)."""
+    """The source's description of a (pid, tid)."""
 
     pid: Identity
     tid: Identity
@@ -68,10 +68,10 @@ class Place:
 
 @dataclass
 class Tracks(AddedTracks):
-    """Makes tracks when they are first asked for; their descriptions wait in :meth:`take_packets`."""
+    """Makes tracks on first request. Their descriptions wait in :meth:`take_packets`."""
 
     trace: Trace
-    count: int = 0  #: tracks of the file, made before or here
+    count: int = 0  #: the number of tracks of the file, made earlier or here
     places: list[Place] = field(default_factory=list)
     place_of_track: Int32s = field(init=False)
     _known: dict[object, int] = field(default_factory=dict)
@@ -115,13 +115,13 @@ class Tracks(AddedTracks):
         return self.home_of(under) if self._on_device(place) else self._process(place.pid)
 
     def suffix_of(self, under: int) -> str:
-        """The device, where several devices of the trace work."""
+        """The device, if several devices of the trace do work."""
         place = self.places[int(self.place_of_track[under])]
         several = len(gpu_work(self.trace).devices) > 1
         return f" device {place.device}" if several and place.device is not None else ""
 
     def room(self, under: Iterable[int]) -> Room:
-        """What is left for what is to be added later under these tracks of the source."""
+        """The state needed to add tracks under these tracks of the source later."""
         homes = {track: self.home_of(track) for track in under}
         suffixes = {track: suffix for track in homes if (suffix := self.suffix_of(track))}
         children = {home: self._children.get(home, 0) for home in homes.values()}
@@ -132,7 +132,7 @@ class Tracks(AddedTracks):
         return self._made(("place", index), lambda: self._place(self.places[index]))
 
     def lane(self, index: int, lane: int) -> int:
-        """A further track of a place, which Perfetto draws with the others of its name."""
+        """A further track of a place. Perfetto draws it next to the others of its name."""
         if lane == 0:
             return self.of_place(index)
         place, first = self.places[index], self.of_place(index)
@@ -225,7 +225,7 @@ class Tracks(AddedTracks):
 
 
 class _Owners:
-    """Which process each device works for: the one that launches most of its work, else the busiest."""
+    """The process that each device works for: the one that launches most of its work, else the busiest."""
 
     def __init__(self, trace: Trace, places: list[Place], place_of_track: Int32s) -> None:
         events = trace.events

@@ -1,6 +1,6 @@
-"""Protobuf's wire format and the few messages of Perfetto's schema that we write, by field number.
+"""Writes Protobuf's wire format and the few messages of Perfetto's schema that we use, by field number.
 
-Numbers are those of perfetto/protos/perfetto/trace; the tests decode what comes out with Perfetto's own classes.
+Numbers are those of perfetto/protos/perfetto/trace. The tests decode the output with Perfetto's own classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVENT_COUNTER, EVENT_DOUBLE_COUNTER, EVENT_FLOW, EVENT_LAST_FLOW, EVENT_CORRELAT
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  #: values of EVENT_TYPE
 # InternedData, whose entries are all {iid = 1, text = 2}
 INTERNED_CATEGORIES, INTERNED_NAMES, INTERNED_KEYS, INTERNED_STRINGS = 1, 2, 3, 29
-INTERNED_IS_JSON = 20_000  #: a field of our own in such an entry, skipped by others: the text is a value's JSON
+INTERNED_IS_JSON = 20_000  #: our own field in such an entry, which other readers skip: the text is a value's JSON
 # DebugAnnotation
 VALUE_KEY, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_DOUBLE, VALUE_STRING = 1, 2, 3, 4, 5, 17
 # TrackDescriptor
