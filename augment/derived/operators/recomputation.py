@@ -52,7 +52,7 @@ def recomputed(trace: Trace) -> Bools:
 
 
 def _with_gradients(trace: Trace, work: Places) -> Places:
-    """Which of ``work`` have a sequence number and do not belong to a node."""
+    """Which of ``work`` have a sequence number and are not nodes themselves."""
     columns, stacks = arg_columns(trace), call_stacks(trace)
     rows = stacks.row[work]
     order = np.argsort(rows, kind="stable")

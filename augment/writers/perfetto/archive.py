@@ -27,7 +27,7 @@ MANIFEST = "perfetto_manifest.json"
 _CLOCK = "BOOTTIME"  #: the clock that Perfetto assumes for a native file without one
 
 _ODD = re.compile(r"[^A-Za-z0-9_.=-]+")
-_LONGEST = 60  #: the characters allowed in names in the archive
+_LONGEST = 60  #: the most characters of a name in the archive
 
 
 class Archive:

@@ -159,7 +159,7 @@ def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int
 
 
 def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
-    if decode is json_event:  # the kernel reads this type
+    if decode is json_event:  # the kernel reads this form
         return ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
     if isinstance(decode, PacketDecode):
         return PacketArgsScanner(encoder, plan.suffix_places, plan.suffixes, decode)
