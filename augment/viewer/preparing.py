@@ -53,7 +53,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
     if name.endswith(METRICS_SUFFIX):
         raise UsageError(f"{name}: holds metrics, not a trace; augment show prints them")
     if os.path.isdir(name):
-        raise UsageError(f"{name}: is a folder; give one trace in it")
+        raise UsageError(f"{name}: is a folder; name one trace in it")
     path = Path(name)
     if not path.exists():
         raise InputError(name, "no such file")

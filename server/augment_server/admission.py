@@ -1,4 +1,4 @@
-"""How many calls may be under way, of all clients and of each."""
+"""Limits of concurrent calls, of all clients and of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from augment_server.security import HEALTH_CHECK
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Refuses calls beyond the limits, but for probes of the health."""
+    """Refuses calls beyond the limits, except health checks."""
 
     def __init__(self, limits: Limits, client_of: Callable[[Any], str]) -> None:
         self._limits, self._client_of = limits, client_of
@@ -51,7 +51,7 @@ class Admission(grpc.aio.ServerInterceptor):
             await refuse(context, Refusal("TOO_MANY_CALLS", "too many calls are under way; try again", retry_s=1))
         if lasting and self._lasting[client] >= limits.max_client_calls:
             most = limits.max_client_calls
-            what = f"{most} of your calls that send or receive streams are under way; end one first, or try again"
+            what = f"{most} of your streaming calls are under way; end one first, or try again"
             await refuse(context, Refusal("TOO_MANY_CALLS", what, retry_s=1, subject=client))
         self.under_way += 1
         self._lasting[client] += lasting

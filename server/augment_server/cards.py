@@ -1,4 +1,4 @@
-"""What a caller writes on a job: a name for people, labels, how urgent it is, how long it may take."""
+"""The fields of a job that the caller sets for its handling: display name, labels, priority and deadline."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from augment_server.limits import Limits
 
 MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
 MOST_PRIORITY = 10  #: above and below 0
-PRIORITY_NS = 60 * 10**9  #: so much longer a job seems to have waited for each level
+PRIORITY_NS = 60 * 10**9  #: the head start in waiting time per level of priority
 _KEY = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 COLUMNS = "display_name, labels, priority, deadline_ms, due_ns"
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """As it is kept. ``deadline_ms`` is None if the server's limit is enough."""
+    """The fields as stored. ``deadline_ms`` is None if the server's limit applies."""
 
     display_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Card:
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Card:
-        """What a row of jobs tells."""
+        """The fields in a row of the table of jobs."""
         return cls(row["display_name"], msgspec.json.decode(row["labels"]), row["priority"], row["deadline_ms"])
 
     def tell(self, job: v1.Job) -> None:
@@ -49,17 +49,17 @@ class Card:
 
 
 def card_of(request: Any, limits: Limits) -> Card:
-    """What a request says.
+    """The fields in a request.
 
     Raises:
-        Refusal: it is too much, or nothing that can be.
+        Refusal: a field is too large or invalid.
     """
     _expect_text("display_name", request.display_name, MOST_DISPLAY_NAME)
     if len(request.labels) > MOST_LABELS:
         _refuse("labels", f"at most {MOST_LABELS}")
     for key, value in request.labels.items():
         if not _KEY.fullmatch(key):
-            _refuse("labels", f"{key[:80]!r} is no key: a-z, then up to 62 of a-z, 0-9, _, . and -")
+            _refuse("labels", f"{key[:80]!r} is not a valid key: must be a-z, then up to 62 of a-z, 0-9, _, . and -")
         _expect_text(f"labels.{key}", value, MOST_LABEL)
     if abs(request.priority) > MOST_PRIORITY:
         _refuse("priority", f"from -{MOST_PRIORITY} to {MOST_PRIORITY}")

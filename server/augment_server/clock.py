@@ -1,4 +1,4 @@
-"""The time by which ages are counted: no jump of the system's clock makes everything old at once."""
+"""The clock that ages are measured with: a jump of the system's clock does not expire everything at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _CATCH_UP = 10  #: while it is behind the time of day, it gains a tenth
 
 
 class Clock:
-    """Goes on as the machine's monotonic clock does, and is never ahead of the time of day.
+    """Advances with the machine's monotonic clock, and is never ahead of the time of day.
 
-    A time of day that jumps ahead, or that a machine starts with, may be wrong. So this clock approaches it slowly:
-    what is kept is then kept longer, never shorter by more than a day and a tenth of its life.
+    The time of day may be wrong after a jump or at the machine's start, so this clock approaches it slowly. Stored data
+    is then kept longer, and never expires early by more than a day and a tenth of its life.
 
     Args:
-        saved_ns: what it said when it was last saved; None if it never was.
+        saved_ns: the last saved time; None if there is none.
         time_of_day: the system's, in ns.
         monotonic: of the system, in ns.
     """

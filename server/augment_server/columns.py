@@ -1,4 +1,4 @@
-"""What later versions added to the tables of the state directory; earlier ones pass it over."""
+"""Columns and tables that later versions added to the state directory's database; earlier versions ignore them."""
 
 from __future__ import annotations
 

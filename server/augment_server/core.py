@@ -1,4 +1,4 @@
-"""The parts put together: what a server needs besides a port."""
+"""Assembles the parts of a server, except its ports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SWEEPS_S = 60.0
 
 @dataclass(frozen=True)
 class Figures:
-    """How a server stands."""
+    """Figures of a server."""
 
     jobs: Mapping[str, int]  #: that are kept, by state
     stored_bytes: Mapping[str, int]  #: of uploads and artifacts, by client
@@ -38,13 +38,13 @@ class Figures:
 
 
 class Core:
-    """The service without its port. Everything but the constructor and :meth:`figures` in one event loop.
+    """The service without its port. All methods except the constructor and :meth:`figures` run in one event loop.
 
     Args:
         state: the state directory.
         roots: folders whose files clients may name.
-        repair: move a database that cannot be used aside, with all that belongs to it.
-        client_of: who calls, from a call's context; ``name:…``, ``token:…``, ``certificate:…`` see theirs alone.
+        repair: move an unusable database aside, with all its files.
+        client_of: the caller, from a call's context; ``name:…``, ``token:…`` and ``certificate:…`` see only theirs.
 
     Raises:
         AugmentError: another server works in the directory, or it cannot be written to.
@@ -69,7 +69,7 @@ class Core:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take up what a server before left, and begin to work."""
+        """Resume the work that an earlier server left, and start."""
         for job in await self._apart(self._retention.recover):
             self._scheduler.queued(job)
         await self._scheduler.start()
@@ -84,11 +84,11 @@ class Core:
             await asyncio.sleep(_SWEEPS_S)
 
     def refuse(self) -> None:
-        """From now on no job is accepted; everything else goes on."""
+        """Accept no more jobs; everything else continues."""
         self.servicer.refuse()
 
     async def drain(self, grace_s: float) -> None:
-        """Accept and begin nothing more; what runs may end within ``grace_s``. What does not waits for the next start.
+        """Accept and start nothing more; running jobs may end within ``grace_s``. The others wait for the next start.
 
         Calls that watch a job which will not end now are ended.
         """
@@ -96,7 +96,7 @@ class Core:
         await self._scheduler.drain(grace_s)
 
     async def close(self) -> None:
-        """Stop, and let go of the directory."""
+        """Stop, and release the directory."""
         self._retention.stopping = True
         if self._sweeping:
             self._sweeping.cancel()
@@ -107,7 +107,7 @@ class Core:
         self._storage.close()
 
     def figures(self) -> Figures:
-        """How the server stands. May be called from any thread; reads the database."""
+        """The server's figures. May be called from any thread; reads the database."""
         stored = self._retention.used()
         return Figures(
             jobs=self._jobs.by_state(),

@@ -1,4 +1,4 @@
-"""Jobs as they are asked for: looked at before they are accepted."""
+"""Creation of jobs: requests are checked, then accepted."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ MOST_JOB_SPEC_BYTES = 256 << 10  #: the same of a job of many traces
 
 
 class Creating:
-    """Accepts jobs, and wakes who runs them."""
+    """Accepts jobs, and wakes the scheduler."""
 
     def __init__(self, jobs: Jobs, scheduler: Scheduler, limits: Limits, roots: Sequence[str], apart: Apart) -> None:
         self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
         self.draining = False  #: no job is accepted any more
 
     async def answer(self, caller: Caller, requests: Sequence[Any]) -> list[v1.Job]:
-        """Accept jobs, all or none, or only see whether they would be accepted: as they stand.
+        """Accept all jobs or none, or only validate them; returns the jobs.
 
         Raises:
-            Refusal: one cannot be, or not now.
+            Refusal: a job cannot be accepted, or not now.
         """
         trials = {request.validate_only for request in requests}
         if trials == {True, False}:
-            raise Refusal("INVALID_REQUEST", "validate_only: of all requests of a batch, or of none")
+            raise Refusal("INVALID_REQUEST", "validate_only: must be set for all requests of a batch, or for none")
         if True in trials:
             self._expect_requests(requests)
             return await self._apart(lambda: self._jobs.expect(caller, self._wanted(requests)))
@@ -61,15 +61,15 @@ class Creating:
 
     def _expect_requests(self, requests: Sequence[Any]) -> None:
         if self.draining:
-            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
+            raise Refusal("DRAINING", "this server is stopping and accepts no new jobs; try again", retry_s=5)
         for request in requests:
             _expect_request(request)
 
     async def create(self, caller: Caller, requests: Sequence[Any]) -> list[str]:
-        """Accept jobs, all or none: their ids.
+        """Accept all jobs or none; returns their ids.
 
         Raises:
-            Refusal: one cannot be, or not now.
+            Refusal: a job cannot be accepted, or not now.
         """
         self._expect_requests(requests)
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
@@ -107,7 +107,9 @@ class Creating:
 def _expect_request(request: Any) -> None:
     kind = request.spec.WhichOneof("kind")
     if kind is None:
-        raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment, say, or spec.diff")
+        raise Refusal(
+            "INVALID_REQUEST", "spec: names no work; set one of its fields, such as spec.augment or spec.diff"
+        )
     most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
     if request.spec.ByteSize() > most:
         raise Refusal("INVALID_REQUEST", f"spec: at most {most >> 10} KiB")

@@ -1,4 +1,4 @@
-"""How the service says no: a canonical code, a reason for programs, a sentence for people."""
+"""Errors of the service: a canonical code, a reason for programs, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ _C = grpc.StatusCode
 _QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS")
 _NAMED = re.compile(r"([a-z_][a-z0-9_.]*): ")  #: a message about a field of the request begins so
 
-#: each reason: its code, and when it is given
+#: reason → its code and its meaning
 REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
-    "INVALID_REQUEST": (_C.INVALID_ARGUMENT, "a request contradicts itself, or lacks something"),
-    "USAGE": (_C.INVALID_ARGUMENT, "an analysis, a format or an option that does not exist"),
-    "UNKNOWN_FORMAT": (_C.INVALID_ARGUMENT, "the bytes are no trace"),
-    "MALFORMED_TRACE": (_C.INVALID_ARGUMENT, "a trace, but broken at the byte that metadata's offset gives"),
-    "UNREADABLE_INPUT": (_C.INVALID_ARGUMENT, "the trace cannot be read for another cause"),
-    "LIMIT_EXCEEDED": (_C.INVALID_ARGUMENT, "the trace is larger than the server takes"),
-    "CHECKSUM_MISMATCH": (_C.DATA_LOSS, "what arrived is not what was announced"),
-    "ARTIFACT_DAMAGED": (_C.DATA_LOSS, "an artifact is not any more what the job made"),
-    "UPLOAD_TOO_LARGE": (_C.OUT_OF_RANGE, "bytes beyond max_upload_bytes, or beyond the announced size"),
-    "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before that offset are missing, or an artifact ends before it"),
-    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "a job of an upload whose bytes are not all there"),
-    "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call went on with the same upload"),
-    "UPLOAD_IDLE": (_C.DEADLINE_EXCEEDED, "no bytes came for max_upload_idle_s"),
-    "UNREAD": (_C.DEADLINE_EXCEEDED, "what the call sends was not read for max_unread_s"),
+    "INVALID_REQUEST": (_C.INVALID_ARGUMENT, "the request is inconsistent or incomplete"),
+    "USAGE": (_C.INVALID_ARGUMENT, "the analysis, format or option does not exist"),
+    "UNKNOWN_FORMAT": (_C.INVALID_ARGUMENT, "the file is not a trace"),
+    "MALFORMED_TRACE": (_C.INVALID_ARGUMENT, "the trace is damaged at the byte in the metadata's offset"),
+    "UNREADABLE_INPUT": (_C.INVALID_ARGUMENT, "the trace cannot be read for another reason"),
+    "LIMIT_EXCEEDED": (_C.INVALID_ARGUMENT, "the trace exceeds a limit of the server"),
+    "CHECKSUM_MISMATCH": (_C.DATA_LOSS, "the bytes that arrived differ from what was announced"),
+    "ARTIFACT_DAMAGED": (_C.DATA_LOSS, "the artifact was damaged on the server's disk"),
+    "UPLOAD_TOO_LARGE": (_C.OUT_OF_RANGE, "the upload exceeds max_upload_bytes, or its announced size"),
+    "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before the offset are missing, or the artifact ends before it"),
+    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "the upload of the job is not complete"),
+    "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call continued the same upload"),
+    "UPLOAD_IDLE": (_C.DEADLINE_EXCEEDED, "the call sent no bytes for max_upload_idle_s"),
+    "UNREAD": (_C.DEADLINE_EXCEEDED, "the client read nothing for max_unread_s"),
     "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
-    "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "a file of the server's outside of the folders that it may read"),
-    "ORIGIN_NOT_ALLOWED": (_C.PERMISSION_DENIED, "over HTTP: a web page of another server asks, or for another name"),
-    "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the same request_id with another spec"),
-    "JOB_NOT_DONE": (_C.FAILED_PRECONDITION, "metrics of a job that has not succeeded; removal before the end"),
-    "CANCELLED": (_C.CANCELLED, "the job that the call waited for was cancelled"),
-    "JOB_DEADLINE": (_C.DEADLINE_EXCEEDED, "work took longer than job_deadline_s"),
-    "JOB_MEMORY": (_C.RESOURCE_EXHAUSTED, "work took more memory than max_job_memory_bytes"),
-    "WORKER_DIED": (_C.ABORTED, "the process that did the work died twice; metadata: how"),
-    "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write what was made"),
+    "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "the file lies outside of the folders that the server may read"),
+    "ORIGIN_NOT_ALLOWED": (_C.PERMISSION_DENIED, "over HTTP: a web page of another server asks, or Host differs"),
+    "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the request_id was used with another spec"),
+    "JOB_NOT_DONE": (_C.FAILED_PRECONDITION, "the job has not succeeded (metrics), or not ended (removal)"),
+    "CANCELLED": (_C.CANCELLED, "the job was cancelled while the call waited for it"),
+    "JOB_DEADLINE": (_C.DEADLINE_EXCEEDED, "the job took longer than job_deadline_s"),
+    "JOB_MEMORY": (_C.RESOURCE_EXHAUSTED, "the job used more memory than max_job_memory_bytes"),
+    "WORKER_DIED": (_C.ABORTED, "the worker process died twice; the metadata says how"),
+    "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write the outputs"),
     "STATE_DAMAGED": (_C.DATA_LOSS, "the server's database is damaged; its operator can repair it"),
     "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
-    "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs wait; try again"),
-    "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client wait or run; try again"),
-    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are under way; finish one"),
-    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are stored and in use, or the disk is full; try again"),
+    "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs are waiting; try again"),
+    "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client are waiting or running; try again"),
+    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are unfinished; finish one"),
+    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are in use, or the disk is full; try again"),
     "TOO_MANY_CALLS": (_C.RESOURCE_EXHAUSTED, "max_calls, or max_client_calls of this client; try again"),
-    "DRAINING": (_C.UNAVAILABLE, "the server is being stopped; try again"),
-    "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server wants a token"),
+    "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
+    "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
     "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
 }  # fmt: skip
 
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """A call or a job ends with this.
+    """The error with which a call or a job ends.
 
     Args:
         reason: one of :data:`REASONS`.
-        message: what is wrong and what to do about it, without the server's paths.
+        message: what is wrong and what to do about it; never contains paths of the server.
         metadata: particulars for programs.
-        retry_s: when trying again makes sense.
-        subject: whose quota is used up; empty means the server's.
-        field_path: which field of the request is wrong, such as ``spec.augment.only``; empty if none alone is.
+        retry_s: seconds after which a retry makes sense.
+        subject: the client whose quota is used up; empty: the server's quota.
+        field_path: the wrong field of the request, such as ``spec.augment.only``; empty if it is not one field.
     """
 
     reason: str
@@ -103,12 +103,12 @@ class Refusal(Exception):
         return number
 
     def _field(self) -> str:
-        """The field that is wrong: as told, or as the message begins."""
+        """The wrong field: as given, or from the start of the message."""
         named = _NAMED.match(self.message) if self.reason == "INVALID_REQUEST" else None
         return self.field_path or (named[1] if named else "")
 
     def status(self) -> status_pb2.Status:
-        """As gRPC's rich error model has it."""
+        """The error in gRPC's rich error model."""
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
         details: list[Any] = [info]
         if self.retry_s is not None:
@@ -143,7 +143,7 @@ def status_of(code: grpc.StatusCode, message: str, trailing_metadata: Mapping[st
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether this, or what it came from, is for lack of room on the disk: SQLite's is no OSError."""
+    """Whether the error, or its cause, is a full disk. SQLite's error for it is no OSError."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
@@ -152,13 +152,13 @@ def disk_is_full(error: BaseException) -> bool:
 
 
 def database_is_damaged(error: BaseException) -> bool:
-    """Whether SQLite has met pages that make no sense."""
+    """Whether SQLite reports a damaged database."""
     text = str(error)
     return isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
 def refusal_of(error: Exception, name: str) -> Refusal:
-    """What a client is told of ``error``, which its file ``name`` caused. Neither path nor traceback is in it."""
+    """The refusal that a client gets for ``error``, caused by its file ``name``; without paths and tracebacks."""
     if isinstance(error, InputError):
         metadata = {"because": error.because}
         if isinstance(error, MalformedTrace):
@@ -168,13 +168,14 @@ def refusal_of(error: Exception, name: str) -> Refusal:
         return Refusal("USAGE", str(error))
     if isinstance(error, MemoryError):
         return Refusal(
-            "JOB_MEMORY", f"{name}: needs more memory than the server gives a job; split it, or ask its operator"
+            "JOB_MEMORY",
+            f"{name}: needs more memory than the server allows a job; split it, or ask the server's operator",
         )
     if disk_is_full(error):
-        return Refusal("STORAGE_FULL", f"{name}: the server's disk has no room for what was made of it", retry_s=60)
+        return Refusal("STORAGE_FULL", f"{name}: the server's disk has no room for its outputs", retry_s=60)
     if isinstance(error, OutputError | OSError):
         return Refusal(
-            "OUTPUT_ERROR", f"{name}: the server could not write what was made of it; its operator can see why"
+            "OUTPUT_ERROR", f"{name}: the server could not write its outputs; the reason is in the server's log"
         )
     if isinstance(error, AugmentError):
         return Refusal("UNREADABLE_INPUT", f"{name}: cannot be augmented")

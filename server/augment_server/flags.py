@@ -1,4 +1,4 @@
-"""The flags of ``augment serve`` that are made of :class:`Limits`, and how sizes and times are written."""
+"""The flags of ``augment serve`` for :class:`Limits`, and the notation of sizes and times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[[click.Context, click.Parameter, str | None], Any]
 
 
 def scaled(units: Mapping[str, float], example: str, *, zero: bool = False) -> Read:
-    """What reads the value of an option that is a number with a unit; above 0 unless ``zero`` may be."""
+    """A parser of option values that are a number with a unit, above 0, or from 0 on if ``zero``."""
     scales = {unit.lower(): scale for unit, scale in units.items()}
 
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
@@ -50,7 +50,7 @@ def flag_of(field: dataclasses.Field[Any]) -> str:
 
 
 def shown(value: Any, unit: str) -> str:
-    """A default as people would write it: ``8GiB``, ``7d``."""
+    """A default in the notation of the flags: ``8GiB``, ``7d``."""
     if value is None:
         return ""
     if unit == "bytes":

@@ -1,6 +1,6 @@
-"""The last step of a whole job, in a worker: its ranks compared, the job's tracks drawn, the timeline written.
+"""The last step of a whole job, in a worker: compares the ranks, draws the job's tracks and writes the timeline.
 
-It is given what was made of each trace, and does what ``augment run DIR`` does when all traces are converted.
+Its inputs are the outputs of each trace; it does the same as ``augment run DIR`` after all conversions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STAGES = ("comparing", "drawing", "merging")
 
 
 class Gathering:
-    """What was made of the traces of a job, put together.
+    """Collects the outputs of a job's traces in one folder.
 
     Args:
         order: of the step.
@@ -111,7 +111,7 @@ class Gathering:
         return paths
 
     def sha256_of(self, path: Path) -> str:
-        """The digest of an output that is as it was made; empty if it must be computed."""
+        """The known digest of an unchanged output; empty if it must be computed."""
         origin, sha256 = self._known.get(path, (path, ""))
         return sha256 if sha256 and origin.exists() and path.samefile(origin) else ""
 

@@ -1,4 +1,4 @@
-"""The inputs of a job: which traces they are, as they stand when the job is accepted."""
+"""The inputs of a job, resolved to traces when the job is accepted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
-_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need of an earlier one only what it has made
+_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the artifacts of an earlier job
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A file that a job has made."""
+    """An artifact of a job."""
 
     file_name: str
     size: int
@@ -106,7 +106,7 @@ def is_control(spec: v1.DiffSpec, origin: int) -> bool:
 
 
 class Inputs:
-    """Finds the traces that inputs mean, within the transaction that accepts the job.
+    """Resolves inputs to traces, within the transaction that accepts the job.
 
     Args:
         file_names: of the inputs that are files of the server's; of the others empty.
@@ -208,7 +208,7 @@ def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
 
 
 def _expect_different(names: Sequence[str]) -> None:
-    """Refuse traces of which the same files would be made."""
+    """Refuse traces whose outputs would have equal names."""
     seen: dict[str, str] = {}
     for name in names:
         folder, slash, base = name.rpartition("/")

@@ -1,7 +1,7 @@
-"""What surrounds every call: handlers of gRPC methods wrapped, the same way for each of the four kinds of method.
+"""Interceptors: wrap the handlers of all four kinds of gRPC methods in the same way.
 
-The innermost wrapper is :class:`augment_server.reading.Answers`. It makes a coroutine of every behaviour, so that the
-others need not tell streams from single answers.
+The innermost wrapper is :class:`augment_server.reading.Answers`. It turns every behaviour into a coroutine, so that the
+other wrappers need not distinguish streams from single responses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs: accepted, run, ended. Every change is a transaction; progress alone is kept in memory."""
+"""The database of jobs. Every change is a transaction; only progress is kept in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".z
 
 
 class _Undone(Exception):
-    """Ends a transaction that was only tried."""
+    """Rolls back a transaction of a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a scheduler needs to know of a job that it has begun."""
+    """The facts about a started job that the scheduler needs."""
 
     id: str
     client: str
@@ -84,7 +84,7 @@ class Jobs:
         self._progress: dict[str, v1.Progress] = {}
 
     def create(self, caller: Caller, wanted: Sequence[Wanted]) -> list[tuple[str, bool]]:
-        """Accept jobs, all or none: of each its id, and whether it is new.
+        """Accept all jobs or none; returns the id of each, and whether it is new.
 
         With a ``request_id`` that is known, it is the job that has it. :meth:`expect` only looks whether they can be.
 
@@ -184,7 +184,7 @@ class Jobs:
         return page(self._storage, "jobs", FIELDS, where, asked, self._message)
 
     def artifacts(self, job: str) -> list[v1.Artifact]:
-        """What a job has made."""
+        """The artifacts of a job."""
         rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job)
         return [_artifact(job, row) for row in rows]
 
@@ -236,7 +236,7 @@ class Jobs:
             db.execute(change, (QUEUED, now_ns(), int(died), job, RUNNING))
 
     def end(self, job: str, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> bool:
-        """Bring a job to a final state; False, and nothing changes, if it has one."""
+        """Bring a job to a final state; returns False, without a change, if it already is in one."""
         text = _text_of(error)
         with self._storage.writing() as db:
             ended = self._end(db, job, state, text)
@@ -293,11 +293,11 @@ class Jobs:
         return cancelled
 
     def tell(self, job: str, progress: v1.Progress) -> None:
-        """How far a job is; ``progress`` may change from now on, and is copied whenever somebody asks."""
+        """Register the progress of a job; ``progress`` may change later, and is copied on each read."""
         self._progress[job] = progress
 
     def by_state(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """The number of jobs in each state."""
         rows = self._storage.rows("SELECT state, COUNT(*) AS count FROM jobs GROUP BY state")
         counts = {row["state"]: row["count"] for row in rows}
         return {state_name(state): counts.get(state, 0) for state in (QUEUED, RUNNING, *FINAL)}

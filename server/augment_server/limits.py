@@ -1,4 +1,4 @@
-"""What one server takes on, in one place: the flags of ``augment serve`` and a table of its page are made of it."""
+"""All limits of a server. The flags of ``augment serve`` and a table of its page are generated from them."""
 
 from __future__ import annotations
 
@@ -19,66 +19,68 @@ def limit(default: Any, doc: str, unit: str, least: int = 1) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every limit, with its default. None means as the machine allows."""
+    """Every limit, with its default. None: derived from the machine."""
 
-    max_upload_bytes: int = limit(8 * GIB, "Largest trace file that is taken.", "bytes")
+    max_upload_bytes: int = limit(8 * GIB, "Maximum size of a trace file.", "bytes")
     max_open_uploads: int = limit(
         64,
-        "Uploads that a client may have begun; one more takes the place of one that rests for a minute, or waits.",
+        "Unfinished uploads per client; beyond this, one that was idle for a minute is removed, or the new one waits.",
         "count",
     )
-    max_text_bytes: int = limit(64 * GIB, "Most that a trace may decompress to.", "bytes")
-    max_text_ratio: int = limit(2_000, "Most that a trace may decompress to, in multiples of its size.", "ratio")
-    max_events: int = limit(500_000_000, "Most events of a trace.", "count")
-    max_name_bytes: int = limit(MIB, "Longest name of an event.", "bytes")
+    max_text_bytes: int = limit(64 * GIB, "Maximum decompressed size of a trace.", "bytes")
+    max_text_ratio: int = limit(2_000, "Maximum decompressed size of a trace, relative to its file size.", "ratio")
+    max_events: int = limit(500_000_000, "Maximum number of events in a trace.", "count")
+    max_name_bytes: int = limit(MIB, "Maximum length of an event's name.", "bytes")
     max_nesting: int = limit(
         NESTING,
-        "Deepest nesting of braces and brackets in an event; one that goes deeper is not read.",
+        "Maximum nesting of braces and brackets in an event; deeper events are not read.",
         "count",
         LEAST_NESTING,
     )
 
     max_running_jobs: int | None = limit(
-        None, "Jobs that run at once; if not given, as many as there are processors, and memory for.", "count"
+        None, "Jobs that run at once; by default as many as CPUs and memory allow.", "count"
     )
-    max_queued_jobs: int = limit(1_000, "Jobs that wait, of all clients.", "count")
-    max_client_jobs: int = limit(100, "Jobs of one client that wait or run.", "count")
-    max_job_inputs: int = limit(1_024, "Traces of one job.", "count")
+    max_queued_jobs: int = limit(1_000, "Waiting jobs of all clients.", "count")
+    max_client_jobs: int = limit(100, "Waiting and running jobs per client.", "count")
+    max_job_inputs: int = limit(1_024, "Traces per job.", "count")
     max_job_memory_bytes: int | None = limit(
-        None, "Most memory that a job may take; if not given, three quarters of the machine's.", "bytes"
+        None, "Maximum memory of a job; by default three quarters of the machine's.", "bytes"
     )
-    max_job_attempts: int = limit(
-        20, "How often work on a job is begun, over restarts of the server, before it is given up.", "count"
-    )
-    job_deadline_s: float = limit(HOUR, "Longest that work on a job may take.", "s")
+    max_job_attempts: int = limit(20, "Maximum attempts at a job, over restarts of the server.", "count")
+    job_deadline_s: float = limit(HOUR, "Maximum time of the work on a job.", "s")
 
-    artifact_life_s: float = limit(7 * DAY, "How long a job that is final, and what it made, are kept.", "s")
-    upload_life_s: float = limit(DAY, "How long an upload is kept that no job uses.", "s")
-    max_kept: int = limit(100_000, "Final jobs that are kept, and complete uploads; the oldest go first.", "count")
+    artifact_life_s: float = limit(7 * DAY, "How long a finished job and its artifacts are kept.", "s")
+    upload_life_s: float = limit(DAY, "How long an unused upload is kept.", "s")
+    max_kept: int = limit(
+        100_000,
+        "Maximum number of finished jobs, and of complete uploads, that are kept; the oldest are removed first.",
+        "count",
+    )
     max_stored_bytes: int = limit(
         64 * GIB,
-        "Most that uploads and artifacts take on disk; then those of the client go that has more than its share.",
+        "Maximum disk space of uploads and artifacts; beyond it, those of clients above their share are removed.",
         "bytes",
     )
 
-    max_message_bytes: int = limit(4 * MIB, "Largest message that is taken.", "bytes")
-    max_connections: int = limit(10_000, "Connections at once, of all clients.", "count")
-    max_calls: int = limit(2_000, "Calls at once, of all clients; health is told beyond them.", "count")
+    max_message_bytes: int = limit(4 * MIB, "Maximum size of a message.", "bytes")
+    max_connections: int = limit(10_000, "Open connections of all clients.", "count")
+    max_calls: int = limit(2_000, "Concurrent calls of all clients; health checks are always answered.", "count")
     max_client_calls: int = limit(
-        500, "Calls of one client at once that send or receive streams: watchers, say.", "count"
+        500, "Concurrent streaming calls per client, such as those that watch a job.", "count"
     )
-    max_connection_idle_s: float = limit(30.0, "After how long a connection without calls is closed.", "s")
-    max_upload_idle_s: float = limit(
-        2 * MINUTE, "After how long a call that should send bytes and does not is ended.", "s"
+    max_connection_idle_s: float = limit(30.0, "How long a connection without calls stays open.", "s")
+    max_upload_idle_s: float = limit(2 * MINUTE, "How long an upload call may send nothing before it is ended.", "s")
+    max_unread_s: float = limit(
+        2 * MINUTE, "How long a client may read nothing of a response before its call is ended.", "s"
     )
-    max_unread_s: float = limit(2 * MINUTE, "After how long a call of which nothing is read is ended.", "s")
 
     def job_memory_bytes(self) -> int:
-        """What one job may take on this machine."""
+        """The memory that one job may use on this machine, bytes."""
         return self.max_job_memory_bytes or memory_bytes() * 3 // 4
 
     def running_jobs(self) -> int:
-        """How many jobs run at once here: each with a processor, and memory for the largest or a typical one."""
+        """How many jobs run at once: each has a CPU, and there is memory for the largest or for a typical job each."""
         if self.max_running_jobs is not None:
             return max(1, self.max_running_jobs)
         each = self.max_job_memory_bytes or TYPICAL_JOB_BYTES
@@ -86,7 +88,7 @@ class Limits:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of CPUs that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 

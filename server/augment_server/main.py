@@ -1,4 +1,4 @@
-"""``augment serve``: its flags. What they ask for is done by ``serving``; gRPC is loaded no sooner."""
+"""``augment serve``: its flags. Only the module ``serving``, which does the work, loads gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HELP = """Serve augmentation over gRPC: uploads, jobs, artifacts (docs/service.md).
 
-What was accepted is kept in the state directory and survives a crash and a restart; one server uses it at a time.
+Accepted work is kept in the state directory and survives crashes and restarts; one server uses it at a time.
 Other machines can connect only with TLS, or if --insecure-listen says that something else protects the port. SIGTERM
 ends the server: running jobs finish within --grace, others run again after the next start.
 The address is printed on stdout, logs go to stderr.
@@ -28,38 +28,46 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command("serve", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--listen", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT",
-    help="Where to listen; port 0 is any that is free.",
+    help="Address to listen on; port 0: any free port.",
 )  # fmt: skip
 @click.option(
-    "--state-dir", type=_FOLDER, metavar="DIR", help="Where uploads and jobs are kept.  [default: in the user's state]"
+    "--state-dir",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Folder for uploads and jobs.  [default: in the user's state directory]",
 )
 @click.option(
     "--allow-root", "roots", type=_FOLDER, multiple=True, metavar="DIR",
-    help="Let jobs read traces below this folder of the server's; may be given again.",
+    help="Let jobs read traces below this folder of the server; repeatable.",
 )  # fmt: skip
 @click.option(
     "--repair",
     is_flag=True,
-    help="If the state directory's database is lost or damaged, put all aside and begin anew, instead of refusing.",
+    help="If the state directory's database is lost or damaged, move all its content aside and start empty.",
 )
-@click.option("--insecure-listen", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--insecure-listen", is_flag=True, help="Allow addresses beyond this machine without TLS.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="The server's certificate and its chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
 @click.option(
-    "--tls-client-ca", type=_FILE, metavar="FILE", help="Want certificates of clients, too, signed by one of these."
+    "--tls-client-ca",
+    type=_FILE,
+    metavar="FILE",
+    help="Require client certificates signed by one of these authorities, PEM.",
 )
-@click.option("--token-file", type=_FILE, metavar="FILE", help="Let in only who has one of these tokens, one a line.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="Require one of the tokens in this file, one per line.")
 @click.option(
-    "--metrics-listen", metavar="HOST:PORT", help="Serve figures for Prometheus; with TLS if the service has it."
+    "--metrics-listen",
+    metavar="HOST:PORT",
+    help="Serve Prometheus metrics on this address, with TLS if the service has it.",
 )
 @click.option(
     "--http", metavar="HOST:PORT",
-    help="Serve the same calls over HTTP in JSON, too, for curl; as safe as --listen (extra [http]).",
+    help="Also serve the calls over HTTP in JSON, with the same protection as --listen (extra [http]).",
 )  # fmt: skip
 @click.option("--otlp-endpoint", metavar="URL", help="Send traces of calls and jobs to OpenTelemetry (extra [otel]).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--grace", "grace_s", default="25s", callback=grace, show_default=True, metavar="TIME",
-              help="How long running jobs may go on after SIGTERM.")  # fmt: skip
+              help="How long running jobs may continue after SIGTERM.")  # fmt: skip
 @limit_options
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(**values: Any) -> int:
@@ -71,10 +79,10 @@ def command(**values: Any) -> int:
 
 
 def _settings(values: dict[str, Any]) -> Settings:
-    """What the flags say.
+    """The settings that the flags give.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the flags contradict each other.
     """
     from augment_server.security import TlsFiles, Tokens, address, expect_safe
     from augment_server.serving import Settings
@@ -82,7 +90,7 @@ def _settings(values: dict[str, Any]) -> Settings:
     limits = limits_from(values)
     cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))
     if bool(cert) != bool(key) or (client_ca and not cert):
-        raise UsageError("--tls-cert and --tls-key belong together, and --tls-client-ca needs both")
+        raise UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")
     tls = TlsFiles(cert, key, client_ca) if cert else None
     insecure, token_file = values.pop("insecure_listen"), values.pop("token_file")
     listen = address(values.pop("listen"), "--listen")

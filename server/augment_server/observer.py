@@ -1,4 +1,4 @@
-"""What the core of the service tells whoever watches it: metrics, logs and tracing hang on this one seam."""
+"""The interface through which the core reports events to metrics, logs and tracing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Observer:
-    """Told of what happens; called from any thread, must return at once, and does nothing itself."""
+    """Receives events. Methods are called from any thread and must return at once; this base class does nothing."""
 
     def job_queued(self, job_id: str) -> None:
         """A job has been accepted, or put back into the queue."""
@@ -29,7 +29,7 @@ class Observer:
 
 
 class Observers(Observer):
-    """Tells several observers."""
+    """Forwards events to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers

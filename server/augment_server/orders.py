@@ -1,4 +1,4 @@
-"""What workers are told: an order for each attempt at a job, as plain data."""
+"""Orders for workers: one for each attempt at a job, as plain data."""
 
 from __future__ import annotations
 

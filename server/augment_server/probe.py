@@ -1,4 +1,4 @@
-"""Asks a server how it is: ``python -m augment_server.probe HOST:PORT``. Exits 0 if it serves, 1 if not."""
+"""Health check of a server: ``python -m augment_server.probe HOST:PORT``. Exits with 0 if it serves, else with 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIMEOUT_S = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, in clear: for probes within a container."""
+    """Check the health without TLS, for probes within a container."""
     (address,) = arguments or ("127.0.0.1:50051",)
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:

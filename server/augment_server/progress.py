@@ -1,4 +1,4 @@
-"""How far jobs are, from what their workers say."""
+"""The progress of jobs, from the messages of their workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONVERTING = "converting"  #: the stage of a whole job in which its traces are
 
 
 class JobProgress:
-    """How far a job is, and how long its stages took.
+    """The progress of a job, and the durations of its stages.
 
     A whole job has one for all of its steps: its first stage is the conversion of all traces, each of which counts.
     """

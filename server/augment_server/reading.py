@@ -1,4 +1,4 @@
-"""Messages in and out: requests that are none are refused, and answers that nobody reads end.
+"""Decodes requests and writes responses: refuses malformed requests, and ends calls whose responses are not read.
 
 A call whose client does not take its messages holds a file, memory and a place among the calls. gRPC for Python can
 refuse it, but the refusal waits behind the message that is not read. If every call of a connection is stuck so, the
@@ -22,7 +22,7 @@ from augment_server.errors import Refusal, refuse
 from augment_server.interception import Behaviour, count_received, count_sent, wrapped
 from augment_server.sockets import hang_up
 
-_NO_MESSAGE = "these bytes are no message of the method's; check the .proto files"
+_NO_MESSAGE = "the bytes are not a message of this method; check the .proto files"
 
 
 class Answers(grpc.aio.ServerInterceptor):

@@ -1,4 +1,4 @@
-"""Bytes of traces that calls bring, into uploads."""
+"""Writes the bytes of upload calls into uploads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they 
 
 
 class Receiving:
-    """Takes what streams bring."""
+    """Receives streams of bytes."""
 
     def __init__(
         self, uploads: Uploads, retention: Retention, limits: Limits, apart: Apart, requests: Requests

@@ -1,4 +1,4 @@
-"""What others write to stderr, as lines of the log: libraries in C, workers, the interpreter at its end."""
+"""Turns stderr output of C libraries, workers and the exiting interpreter into lines of the log."""
 
 from __future__ import annotations
 

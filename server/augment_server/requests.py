@@ -1,6 +1,6 @@
-"""Requests that have been answered, by the ``request_id`` that callers gave them: one that is sent again is done once.
+"""Idempotency: answered requests by ``request_id``, so that a repeated request is executed once.
 
-Jobs keep their own. What else changes something is remembered here for a day.
+Jobs store their own ``request_id``; those of other changes are stored here for a day.
 """
 
 from __future__ import annotations

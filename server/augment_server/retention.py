@@ -1,4 +1,4 @@
-"""What goes, and when: by age, by bytes, and what a server that was killed left behind. All of it may block."""
+"""Removal of data: by age, by size, and after a server was killed. All functions may block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FINAL = ", ".join(map(str, FINAL))
 
 
 class Retention:
-    """Removes what need not be kept."""
+    """Removes data that is no longer needed."""
 
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits

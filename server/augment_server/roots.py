@@ -1,4 +1,4 @@
-"""The server's own files as inputs: only below the folders that the operator named, whatever links and races do."""
+"""Files of the server as inputs: only below the operator's folders, safe against links and races."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which job runs when, and what its end means. Lives in the server's event loop."""
+"""Decides which job runs when, and records its outcome. Runs in the server's event loop."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
 
 T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
-_TOGETHER_S = 0.1  #: steps of a job within this time are told as one
+_TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
-_LOOK_S = 10.0  #: whether a job waits is looked up so often, whoever should have told
+_LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """One attempt at a job: its ``work``, which may be broken off, and its ``whole``, which may not."""
+    """One attempt at a job: ``work`` may be cancelled, ``whole`` may not."""
 
     begun: Begun
     folder: Path
@@ -44,7 +44,7 @@ class _Attempt:
 
 
 class Scheduler:
-    """Runs the jobs that wait."""
+    """Runs the waiting jobs."""
 
     def __init__(
         self, storage: Storage, jobs: Jobs, limits: Limits, roots: list[str], observer: Observer, apart: Apart
@@ -62,7 +62,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._stopping = False
         self.worker_deaths = 0
-        self.released = False  #: whoever watches shall go: nothing will change any more
+        self.released = False  #: watchers shall end: nothing changes any more
         self._loop_task: asyncio.Task[None] | None = None
 
     def worker_bytes(self) -> int:
@@ -70,7 +70,7 @@ class Scheduler:
         return self._workers.memory_bytes()
 
     async def start(self) -> None:
-        """Begin to run jobs."""
+        """Start to run jobs."""
         await self._workers.prepare()
         self._loop_task = asyncio.create_task(self._loop())
 
@@ -123,14 +123,14 @@ class Scheduler:
                 del self._watchers[job]
 
     def _changed(self, job: str) -> None:
-        """Tell those who watch, now."""
+        """Notify watchers now."""
         if timer := self._telling.pop(job, None):
             timer.cancel()
         for event in self._watchers.get(job, ()):
             event.set()
 
     def _changes(self, job: str) -> None:
-        """Tell those who watch, soon: of several changes at once."""
+        """Notify watchers soon, of several changes at once."""
         if job in self._watchers and job not in self._telling:
             self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self._changed, job)
 
@@ -157,7 +157,7 @@ class Scheduler:
         task.add_done_callback(self._cancelling.discard)
 
     async def _run(self, attempt: _Attempt) -> None:
-        """What becomes of the work of an attempt."""
+        """Handle the outcome of an attempt."""
         job = attempt.begun.id
         if attempt.begun.first:
             self._observer.job_started(job, attempt.begun.queued_s)
@@ -202,7 +202,7 @@ class Scheduler:
 
     async def _work(self, begun: Begun, folder: Path) -> Outputs:
         if begun.attempts > self._limits.max_job_attempts:
-            tried = f"{begun.file_name}: given up after {begun.attempts - 1} attempts, during which the server ended"
+            tried = f"{begun.file_name}: abandoned after {begun.attempts - 1} attempts, each ended with the server"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
         order = await self._apart(self._orders.order, begun, folder)
         progress = self._progress_of(begun)
@@ -217,12 +217,10 @@ class Scheduler:
             said: Said = await asyncio.wait_for(worker.do(order, stage), deadline_s)
         except asyncio.TimeoutError as error:
             most = f"{deadline_s:g} s"
-            raise Refusal("JOB_DEADLINE", f"{begun.file_name}: took longer than the {most} that a job may") from error
+            raise Refusal("JOB_DEADLINE", f"{begun.file_name}: exceeded the time limit of a job, {most}") from error
         except TookTooMuch as error:
             most = f"{self._limits.job_memory_bytes() >> 20} MiB"
-            raise Refusal(
-                "JOB_MEMORY", f"{begun.file_name}: took more than the {most} of memory that a job may"
-            ) from error
+            raise Refusal("JOB_MEMORY", f"{begun.file_name}: exceeded the memory limit of a job, {most}") from error
         finally:
             await self._workers.give_back(worker)
         progress.end()
@@ -243,7 +241,7 @@ class Scheduler:
         return TraceProgress(begun.id, self._observer)
 
     def _publish(self, begun: Begun, folder: Path) -> None:
-        """What was made becomes the job's, or that of a trace of it. Blocks."""
+        """Publish the outputs as those of the job, or of one of its traces. Blocks."""
         target = self._storage.artifacts(begun.id)
         if begun.step and not begun.step.is_last:
             target = self._storage.ranks(begun.id) / str(begun.step.number)
@@ -262,7 +260,7 @@ class Scheduler:
             await self._queue_again(begun, died=True)
             return
         kind, _, value = how.rpartition(" ")
-        text = f"{begun.file_name}: the process at work on it died, and died again ({how}), perhaps for lack of memory"
+        text = f"{begun.file_name}: its worker process died twice ({how}), perhaps for lack of memory"
         await self._end(begun, FAILED, Refusal("WORKER_DIED", text, {kind.replace(" ", "_"): value}))
 
     async def _end(self, begun: Begun, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> None:
@@ -299,7 +297,7 @@ class Scheduler:
         self._changed(begun.id)
 
     async def _recorded(self, job: str, change: Callable[[], T]) -> T:
-        """Make a change in the database; if its disk is full, once there is room."""
+        """Make a change in the database; while its disk is full, wait for room."""
         is_recorded = False
         while (done := await self._fits(change)) is None:
             if not is_recorded:
@@ -310,7 +308,7 @@ class Scheduler:
         return done[0]
 
     async def _fits(self, change: Callable[[], T]) -> tuple[T] | None:
-        """What the change returns; None if the disk is full."""
+        """The result of the change; None if the disk is full."""
         try:
             return (await self._apart(change),)
         except Exception as error:
@@ -319,7 +317,7 @@ class Scheduler:
             return None
 
     async def drain(self, grace_s: float) -> None:
-        """Begin nothing more; what runs may end within ``grace_s``, then it goes back into the queue."""
+        """Start nothing more; running jobs may end within ``grace_s``, then they return to the queue."""
         async with self._beginning:
             self._stopping = True
         wholes = [attempt.whole for attempt in self._attempts if attempt.whole]

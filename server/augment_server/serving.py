@@ -48,7 +48,7 @@ _PING_S = 10  #: clients may ask so often whether the connection still stands
 
 @dataclass(frozen=True)
 class Settings:
-    """What the flags of ``augment serve`` say."""
+    """The settings from the flags of ``augment serve``."""
 
     listen: Address
     state: Path
@@ -65,7 +65,7 @@ class Settings:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal says otherwise; the exit code.
+    """Serve until a signal; returns the exit code.
 
     Raises:
         AugmentError: a port or the state directory is taken, or a file cannot be used.
@@ -92,7 +92,7 @@ async def _serve(settings: Settings) -> int:
 
 
 class _Stop:
-    """The first signal asks for an end in good order, the second for one at once."""
+    """Handles signals: the first asks for an orderly end, the second for an immediate one."""
 
     def __init__(self) -> None:
         self._asked, self.at_once = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The state directory: who owns it, its folders, its database.
+"""The state directory: its lock, its folders, its database.
 
 ::
 
@@ -10,8 +10,8 @@
     ranks/ID/N/    of a job of several traces: what was made of the Nth, until the job ends
     artifacts/ID/  what a job made; it counts once the database says that the job has succeeded
 
-Rows are written before files are moved, under one lock, so that a server that was killed in between finds out what
-was meant and completes it when it starts (:mod:`recovery`).
+Rows are written before files are moved, under one lock. A server that was killed in between finds the intended move
+in the database and completes it at its next start (:mod:`retention`).
 """
 
 from __future__ import annotations

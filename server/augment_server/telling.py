@@ -1,4 +1,4 @@
-"""Reports and diagnoses, in a worker: of traces, or of what earlier jobs have made."""
+"""Reports and diagnoses, in a worker, of traces or of the artifacts of earlier jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for what blocks, so that the event loop never waits: files, hashes, the database."""
+"""Threads for blocking work (files, hashes, the database), so that the event loop never waits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whose turn it is among the jobs that wait.
+"""The order of waiting jobs.
 
-Clients take turns: next is one of those with the fewest jobs running, and of these the one whose oldest job came first.
-Which of its own jobs that is, priorities decide: each level is worth a minute of waiting. So nobody is ahead of another
-client by asking for priority, and no job waits for ever behind more urgent ones.
+The next job belongs to the client with the fewest running jobs; among equals, to the client whose oldest job came
+first. Among the jobs of one client, priorities decide: each level counts as a minute of waiting. So priorities give no
+advantage over other clients, and no job waits forever behind more urgent ones.
 """
 
 from __future__ import annotations

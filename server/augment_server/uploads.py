@@ -1,4 +1,4 @@
-"""Uploads: bytes that arrive in pieces, over several calls and restarts, and are kept by their content."""
+"""Uploads: bytes that arrive in chunks, over several calls and restarts, and are stored by content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Uploads:
         self._opening = threading.Lock()  # taken before a writer's own lock, that before the storage's
 
     def start(self, caller: Caller, announced: Announced) -> v1.Upload:
-        """Begin an upload, or find the one that has these bytes, or some of them, already.
+        """Begin an upload, or find the one that already has all or some of these bytes.
 
         Raises:
             Refusal: it is too large, or the client has too many open.
@@ -229,7 +229,7 @@ class Uploads:
             sync_folder(storage.blob(sha256).parent)
 
     def discarded(self, upload: str) -> None:
-        """The bytes are not what was announced: all of them are doubtful."""
+        """Discard all bytes, because they differ from what was announced."""
         self.saved(upload, 0)
         remove(self._storage.part(upload))
 

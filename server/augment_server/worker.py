@@ -1,8 +1,8 @@
-"""The process that does the work: ``python -m augment_server.worker``, one job after the other.
+"""The worker process, ``python -m augment_server.worker``: runs one job after the other.
 
-It speaks with the server in lines of JSON: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
+It exchanges lines of JSON with the server: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
 for each order one of ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
-When stdin ends, the server is gone, and so is the worker.
+When stdin ends, the server has ended, and the worker exits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PIECE = 1 << 20
 
 
 def main() -> None:
-    """Follow orders until there are no more."""
+    """Execute orders until stdin ends."""
     say = _voice()
     orders = _orders()
     import augment.pipeline
@@ -103,7 +103,7 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """What leaves this process of an error."""
+    """The message for an error, as sent to the server."""
     return _without_places(message, order), {name: _without_places(text, order) for name, text in metadata.items()}
 
 
@@ -126,7 +126,7 @@ def _blamed(error: Exception, order: dict[str, Any]) -> int:
 
 
 def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
-    """Do what is ordered in the order's folder: the files that were made, and what else there is to say."""
+    """Execute an order in its folder; returns the files written and further results."""
     (Path(order["folder"]) / "out").mkdir()
     with contextlib.ExitStack() as opened:
         sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
@@ -284,7 +284,7 @@ def _safe(path: Path) -> str:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has ever had."""
+    """The peak memory of this process, bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
 

@@ -1,4 +1,4 @@
-"""Workers, as the server sees them: started before they are needed, used for many jobs, ended without regret."""
+"""The pool of worker processes: started in advance, reused for many jobs, and killed when necessary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from augment_server.limits import Limits
 
-JOBS_OF_ONE = 1000  #: after so many jobs a worker is replaced, whatever it may have leaked
-KEPT_BYTES = 512 << 20  #: one that took more is replaced, too: allocators give little back
+JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
+KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
 _WATCH_S = 0.1
 _LINE_BYTES = 4 << 20
 _ROOT = Path(__file__).resolve().parents[1]
@@ -23,11 +23,11 @@ Said = dict[str, Any]
 
 
 class WorkerDied(Exception):
-    """The process ended before its work did; says how."""
+    """The process ended before its work did; the text says how."""
 
 
 class TookTooMuch(Exception):
-    """The process took more memory than it may; it has been ended."""
+    """The process exceeded its memory limit and was killed."""
 
 
 class Worker:
@@ -112,7 +112,7 @@ class Worker:
         raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
 
     def memory_bytes(self) -> int | None:
-        """What it has now; None where the system does not tell."""
+        """The memory in use, bytes; None if the system does not report it."""
         try:
             with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -131,7 +131,7 @@ class Worker:
         await asyncio.Event().wait()
 
     async def end(self) -> None:
-        """End it now."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

@@ -253,7 +253,7 @@ def test_a_moment_is_framed(tmp_path: Path) -> None:
     assert view.since(40_000).at(3_000_000, 5_000_000).window == (first + 1_960_000, first + 5_960_000)
     with pytest.raises(UsageError, match="the trace shown ends"):
         view.at(200_000_000, 200_000_001)
-    with pytest.raises(UsageError, match="name the trace itself"):
+    with pytest.raises(UsageError, match="give the trace itself"):
         timeline_view(None).at(1, 2)
 
 

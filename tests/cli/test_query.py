@@ -146,7 +146,7 @@ def test_how_it_cannot_be_called(trace: Path, tmp_path: Path, augment: Augment) 
         ((), 2, "give SQL either"), (("select 1", "-f", "x"), 2, "give SQL either"), ((" ",), 2, "the SQL is empty"),
         (("select 1", "--json", "--csv"), 2, "choose one"),
         (("-f", tmp_path / "none.sql"), 3, "none.sql: no such file"),
-        (("select 1", "--engine", tmp_path), 2, "name a trace_processor_shell"),
+        (("select 1", "--engine", tmp_path), 2, "must be a trace_processor_shell"),
     ):  # fmt: skip
         ended = augment("query", trace, *arguments)
         assert (ended.code, ended.out) == (code, "")

@@ -106,7 +106,7 @@ def test_execution_traces_that_do_not_fit(analyzer: TraceAnalysis, tmp_path: Pat
         hta.correlate_execution_trace(analyzer.t, 0, et)
     assert "et_node" not in frame
     frame["et_node"] = math.nan
-    with pytest.warns(UserWarning, match="no column 'inputs'; there are op_schema"):
+    with pytest.warns(UserWarning, match="unknown column 'inputs'; known: op_schema"):
         hta.add_et_column(frame, et, "inputs")
     with pytest.raises(ValueError, match="no rank 5"):
         hta.correlate_execution_trace(analyzer.t, 5, et)

@@ -268,7 +268,7 @@ def test_the_own_deadline_of_a_job(tmp_path: Path) -> None:
         server.freeze()
         job = create(server, upload, deadline=duration_pb2.Duration(nanos=300_000_000))
         error = server.wait(job.name).error
-        assert (error.reason, error.message) == ("JOB_DEADLINE", "a.json: took longer than the 0.3 s that a job may")
+        assert (error.reason, error.message) == ("JOB_DEADLINE", "a.json: exceeded the time limit of a job, 0.3 s")
 
 
 @pytest.fixture

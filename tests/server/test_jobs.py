@@ -137,7 +137,7 @@ def test_a_deadline(tmp_path: Path) -> None:
         server.freeze()
         job = server.wait(server.create(upload).name)
         assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_DEADLINE", 4)
-        assert job.error.message == "a.json: took longer than the 1 s that a job may"
+        assert job.error.message == "a.json: exceeded the time limit of a job, 1 s"
 
 
 def test_too_much_memory(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_attempts_over_restarts(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_job_attempts=3, max_running_jobs=1) as server:
         job = server.wait(waiting)
     assert (job.error.reason, job.error.code) == ("WORKER_DIED", code_pb2.ABORTED)
-    assert "given up after 3 attempts" in job.error.message
+    assert "abandoned after 3 attempts" in job.error.message
 
 
 def test_how_much_is_kept(tmp_path: Path) -> None:

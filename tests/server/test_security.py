@@ -65,7 +65,7 @@ def test_other_addresses_are_not(host: str) -> None:
     [
         (["--listen", "0.0.0.0:0"], "other machines could reach it in clear"),
         (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it in clear"),
-        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
         (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
         (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),
         (["--tls-cert", "gone.pem", "--tls-key", "gone.key"], "no such file or directory"),
