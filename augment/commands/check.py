@@ -144,6 +144,12 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
         whole, steps = (baseline, test) if changed.in_steps else (test, baseline)
         notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
         lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
+    elif ("busy_ns" in before) != ("busy_ns" in after):
+        host_alone = baseline if "busy_ns" in after else test
+        notes.append(f"{host_alone} has no GPU work: its steps are those of the host, not of a device")
+        lines = gate.cannot_tell(lines, "only one side has GPU work")
+    for path, recording in ((baseline, control), (test, changed)):
+        notes += [f"{path} is not whole: {source['partial']}" for source in recording.sources if source.get("partial")]
     return lines, (label_of(baseline), label_of(test)), notes
 
 

@@ -42,7 +42,7 @@ TIMEOUT_S = 60.0
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Exit after this time without a request; 0: never.",
+    help="Exit after this time without a request, but wait five minutes for the first; 0: never.",
 )
 @debug
 def command(

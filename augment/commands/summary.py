@@ -126,6 +126,9 @@ _RECORDED_BY = (
     ("step()", "steps (call the profiler's step() after each)"),
 )
 
+#: analyses that have rows if it was recorded, though an analysis of other things asks for the same option
+_MADE_OF = {"memory": ("memory_profile",), "shapes of operators": ("roofline",)}
+
 
 def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
     """One line: what the profiler did not record, and the options that record it. It leaves out files that can be
@@ -138,7 +141,7 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
         what if "(" in what else f"{what} ({flag})"
         for flag, what in _RECORDED_BY
         if any(flag in reason for reason in reasons)
-        and not (what == "memory" and _has_rows(analyses, "memory_profile"))
+        and not any(_has_rows(analyses, name) for name in _MADE_OF.get(what, ()))
     ]
     if missing:
         yield f"  not recorded: {', '.join(missing)}"

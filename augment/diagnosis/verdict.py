@@ -31,7 +31,7 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     named = grave[: MOST_FINDINGS - len(first[:1])]
     sentences += [f"{each.found.title}." for each in named]
     if not grave:
-        sentences.append(_nothing(result))
+        sentences.append(_nothing(trace, result))
     sentences += _together(trace, named)
     return tuple(sentences[:5])
 
@@ -47,12 +47,13 @@ def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
     return [f"{start}, {shorter(trace, saved)}."]
 
 
-def _nothing(result: Diagnosis) -> str:
+def _nothing(trace: Trace, result: Diagnosis) -> str:
     sure = [each for each in result.findings if each.found.confidence != "low" and not each.found.first]
     if sure:
         small = sure[0].found.title
         return f"Nothing grave was found; the first of the small things: {small[:1].lower()}{small[1:]}."
-    return "No rule found a cause that would save as much as 2 % of a step."
+    whole = "a step" if measure(trace).unit == "step" else "the recording"
+    return f"No rule found a cause that would save as much as 2 % of {whole}."
 
 
 def busy(trace: Trace) -> str:

@@ -7,6 +7,8 @@ import numpy as np
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.dependencies import Kind
 from augment.diagnosis.measure import rows_in_steps
 from augment.trace import Trace, derived
@@ -14,7 +16,13 @@ from augment.trace import Trace, derived
 
 @derived
 def waiting_calls(trace: Trace) -> Int64s:
-    """The rows of the calls that waited, ascending."""
+    """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
+    profiling script that synchronizes before it measures."""
     graph = critical_graph(trace)
     calls = distinct(graph.to_row[graph.kind == Kind.SYNC].astype(np.int64))
-    return rows_in_steps(trace, calls[calls >= 0])
+    calls = calls[calls >= 0]
+    launch = gpu_work(trace).launch
+    launch = launch[launch != NO_ROW]
+    if len(launch):  # what returned before the first recorded launch waited for earlier work alone
+        calls = calls[trace.events.ts[calls] + trace.events.dur[calls] > trace.events.ts[launch].min()]
+    return rows_in_steps(trace, calls)

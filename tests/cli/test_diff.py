@@ -19,6 +19,8 @@ from augment.errors import AugmentError
 from simulator import JobOptions, simulate
 from traces import kernel, launch, step, write_trace
 
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -164,6 +166,21 @@ def test_check_does_not_hold_a_step_against_a_recording(tmp_path: Path) -> None:
         assert "CANNOT TELL step_ns: " in result.stdout
         assert "whole.json has no steps: its whole recording cannot be compared with a step" in result.stderr
     assert ran("check", tmp_path / "whole.json", "--baseline", tmp_path / "whole.json").return_value == 0
+
+
+def test_check_does_not_hold_a_device_against_a_host(tmp_path: Path) -> None:
+    """A cut file may have no GPU work left; that it is not whole is said, too."""
+    path = simulate(JobOptions(ranks=1, steps=3, layers=1), tmp_path)[0][0]
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    document = json.loads(text)
+    document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") not in GPU]
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps(document)[:-1] + ' "cut')
+    result = ran("check", host, "--baseline", path)
+    assert result.return_value == 4
+    assert "only one side has GPU work" in result.stdout
+    assert "host.json has no GPU work: its steps are those of the host" in result.stderr
+    assert "host.json is not whole: " in result.stderr
 
 
 def test_check_leaves_out_an_outlying_first_step(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from augment.diagnosis.rules import (
     profiler_overhead,
     recompilation,
     straggling_rank,
+    synchronizing_calls,
     unaligned_shapes,
     wide_norms,
 )
@@ -295,3 +296,13 @@ def test_the_host_is_blamed_for_no_more_than_the_device_waited_for_it(launched_a
         assert saved_ns > 8_000_000
     else:  # for most of the gap the work was launched already: what is left is before the first work and after the last
         assert saved_ns == 2_000_000
+
+
+@pytest.mark.parametrize("launched_at", [150_000, 450_000])
+def test_a_script_that_drains_earlier_work_is_no_call_of_the_step(launched_at: int) -> None:
+    """The synchronization returns before anything recorded was launched: it waits for work of before the recording."""
+    drained = call("cudaDeviceSynchronize", 100_000, 400_000, correlation=9)
+    early = kernel("early", 0, 399_000, correlation=8)
+    later = launched("gemm", 500_000, 900_000, 1, launched_at)
+    answer = synchronizing_calls.check(trace_of(STEP, early, drained, *later))
+    assert isinstance(answer, NotApplicable) == (launched_at == 450_000), answer

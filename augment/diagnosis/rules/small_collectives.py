@@ -15,6 +15,7 @@ from augment.arrays.ordering import combinations
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_work import operator_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
@@ -33,7 +34,9 @@ def check(trace: Trace) -> Answer:
     if not inside.any():
         return NotApplicable("no communication kernel runs in the steps")
     if (every.bytes[inside] == UNKNOWN).all():
-        return NoData("no sizes of collectives were recorded", "record_shapes=True")
+        shapes = operator_work(trace).recorded
+        why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
+        return NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record_shapes=True")
     small = np.flatnonzero(inside & (every.bytes != UNKNOWN) & (every.bytes < SMALL_BYTES))
     (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
