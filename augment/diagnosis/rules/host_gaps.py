@@ -55,7 +55,8 @@ def check(trace: Trace) -> Answer:
         fine=Fine(f"long stretches of the host would save {of_a_step(trace, saved)} (the longest {time(longest)})"),
         title=f"The host spends up to {time(longest)} at a time in {listed(names)} without launching; otherwise "
         + shorter(trace, saved),
-        advice="Move this out of the step or to another thread"
+        advice="Move this out of the step or to another thread; in operators of the model itself it is Python, the "
+        "dispatcher or the compiler's guards (with_stack=True shows which): fewer and larger operators, or CUDA graphs"
         if named
         else "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), "
         "logging, checkpoints, work on the CPU",
