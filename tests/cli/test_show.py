@@ -167,7 +167,7 @@ def test_the_beginning_of_a_name_will_do(tmp_path: Path, augment: Augment) -> No
     trace = write_trace(tmp_path / "rank3.json")
     short = augment("show", trace, "temporal")
     assert short.out == augment("show", trace, "temporal_breakdown").out
-    assert "temporal: did you mean temporal_breakdown? It is taken as that" in short.err
+    assert "temporal: taken as temporal_breakdown" in short.err
     unclear = augment("show", trace, "step_")
     assert unclear.code == 2
     assert "did you mean step_variation?" in unclear.err
