@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.arrays import intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.queue_lengths import queue_lengths
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Identity, Trace
@@ -67,15 +67,15 @@ def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
         return Skipped("all GPU work is at one moment")
     count = max(min(part_count, span, MOST_PARTS), 1)
     edges = start + (np.arange(count + 1, dtype=np.int64) * span) // count
-    return Findings([row for device in work.devices for row in _rows(trace, device, edges)])
+    return Findings([row for coverage in type_coverage(trace) for row in _rows(trace, coverage, edges)])
 
 
-def _rows(trace: Trace, device: Device, edges: Int64s) -> Iterator[Row]:
-    work = gpu_work(trace)
+def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
+    device = coverage.device
     columns = (
         edges[:-1] - trace.events.ts[0],
         np.diff(edges),
-        _busy(intervals.union(work.ts[device.places], work.end[device.places]), edges),
+        coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
         _launches(trace, device, edges),
         _queued(trace, device, edges),
         *_memory(trace, device, edges),
@@ -87,14 +87,6 @@ def _rows(trace: Trace, device: Device, edges: Int64s) -> Iterator[Row]:
 
 def _known(value: int | None) -> int | None:
     return None if value == _UNKNOWN else value
-
-
-def _busy(work: intervals.Intervals, edges: Int64s) -> Int64s:
-    """The time of disjoint intervals in each part."""
-    before = np.concatenate(([0], np.cumsum(work.end - work.start)))
-    place = np.searchsorted(work.start, edges, "right")
-    last_end = np.concatenate((edges[:1], work.end))[place]
-    return np.diff(before[place] - np.where(place > 0, np.maximum(last_end - edges, 0), 0))
 
 
 def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:

@@ -133,9 +133,8 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
 
 def _written(folder: str) -> list[str]:
     """The metrics in a folder that augment wrote, those of the job first."""
-    from augment.writers.files import METRICS_SUFFIX
+    from augment.report.health import metrics_among
 
     if not os.path.isdir(folder):
         return []
-    names = [name for name in os.listdir(folder) if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
-    return [os.path.join(folder, name) for name in sorted(names, key=lambda name: (not name.startswith("job."), name))]
+    return [os.path.join(folder, name) for name in metrics_among(os.listdir(folder))]

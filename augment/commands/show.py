@@ -165,14 +165,12 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
 def analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     request.check()
-    import msgspec
-
     from augment.commands.options import MOST_THREADS, processors
     from augment.commands.terminal import bar
     from augment.heap import keep_freed_memory
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.writers.metrics import document, encode
+    from augment.writers.metrics import as_read
 
     keep_freed_memory()
     threads = min(processors(), MOST_THREADS)
@@ -182,8 +180,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
         augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name), threads=threads)
         for why in request.evidence.unused(augmented):
             shown.say(f"augment: {why}")
-    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
-    return decoded
+    return as_read(augmented)
 
 
 def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:

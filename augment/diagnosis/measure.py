@@ -11,7 +11,7 @@ from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.step_idle import step_idle
+from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.rule import Spans
@@ -108,11 +108,18 @@ def saved_by_host(trace: Trace, cut: Cut) -> int:
 
 
 @derived
+def idle_in_steps(trace: Trace) -> list[StepIdle]:
+    """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
+    windows = measure(trace).windows
+    return [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
+
+
+@derived
 def _explained_idle_ns(trace: Trace) -> int:
     """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
-    windows = measure(trace).windows
-    idle = [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
-    return max((int((each.end - each.start)[each.category != GapCategory.OTHER].sum()) for each in idle), default=0)
+    explained = [each.category != GapCategory.OTHER for each in idle_in_steps(trace)]
+    idle_ns = [each.end - each.start for each in idle_in_steps(trace)]
+    return max((int(ns[which].sum()) for ns, which in zip(idle_ns, explained, strict=True)), default=0)
 
 
 def longest(spans: Spans, count: int) -> Spans:

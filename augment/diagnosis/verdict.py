@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.derived.steps.step_idle import step_idle
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.diagnose import Diagnosis, diagnose
-from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.measure import idle_in_steps, measure, saved_a_step
 from augment.diagnosis.rule import Finding
 from augment.diagnosis.wording import percent, shorter, time
 from augment.trace import Trace, derived
@@ -63,10 +62,9 @@ def busy(trace: Trace) -> str:
         return "There is no GPU work in this recording: only the host can be judged."
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values()), 0)
-    for place, device in enumerate(devices):
+    for device, idle in zip(devices, idle_in_steps(trace), strict=True):
         for name, (wanted, without) in _PARTS.items():
             parts[name] += int(device.time_within(windows.start, windows.end, any_of=wanted, none_of=without).sum())
-        idle = step_idle(trace, place, windows)
         for category, name in _IDLE.items():
             parts[name] += int((idle.end - idle.start)[idle.category == category].sum())
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}

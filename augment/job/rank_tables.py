@@ -16,12 +16,13 @@ import re
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.matching import matching
 from augment.findings import Window
 from augment.job.gradients import gradient_bytes, gradient_rows
 from augment.job.phases import phases
@@ -44,7 +45,7 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
     of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
     of_collectives["received"] = records.received[chosen]
     names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
-    of_collectives["expert"] = _named(trace, _EXPERT)[names].astype(np.int64)
+    of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
     of_collectives["launched"] = np.where(launch == NO_ROW, UNKNOWN, trace.events.ts[launch])
     actions = pipeline_actions(trace)
     inside = np.ones(len(actions.step), np.bool_)
@@ -126,13 +127,9 @@ def _gradients(trace: Trace, window: Window | None) -> dict[str, Int64s]:
 def _limiter(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[_named(trace, re.compile(_LIMITER))[events.name[rows]]]
+    rows = rows[matching(trace, re.compile(_LIMITER))[events.name[rows]]]
     step = step_at(trace, events.ts[rows])
     inside = step >= 0
     if window is not None:
         inside &= (step >= window.first_step) & (step <= window.last_step)
     return {"dur": events.dur[rows[inside]]}
-
-
-def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    return np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.readers.limits import Limits
@@ -65,20 +67,23 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
 
 def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:
     """The sidecar of a trace with the diagnosis alone, and its summary."""
-    import msgspec
-
     from augment.job.summary import summarize
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
-    from augment.writers.metrics import document, encode
+    from augment.writers.metrics import as_read
 
     stage(f"reading {path}")
     trace = read(path, limits=limits or UNLIMITED)
     stage(_ANALYSIS)
     augmented = augment(trace, only=[_ANALYSIS])
-    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
-    return decoded, summarize(augmented)
+    return as_read(augmented), summarize(augmented)
+
+
+def metrics_among(names: Iterable[str]) -> list[str]:
+    """The names of metrics to report on, those of a job first; not of comparisons."""
+    chosen = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
+    return sorted(chosen, key=lambda name: (not os.path.basename(name).startswith("job."), name))
 
 
 def json_of(report: Report) -> str:
@@ -125,13 +130,12 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
 
 
 def _where(row: Report) -> str:
-    from augment.report.units import duration
+    from augment.report.units import duration, period
 
     if row.get("start_ns") is None:
         return ""
-    start_ms, dur_ns = row["start_ns"] / 1e6, row["dur_ns"]
-    where = f"{duration(dur_ns)} on {row['track'] or 'the host'}"
-    return f"; the longest of {row['count']}: {where} (augment open --at {start_ms:.3f}-{start_ms + dur_ns / 1e6:.3f})"
+    where = f"{duration(row['dur_ns'])} on {row['track'] or 'the host'}"
+    return f"; the longest of {row['count']}: {where} (augment open --at {period(row['start_ns'], row['dur_ns'])})"
 
 
 def _markdown(row: Report) -> Iterator[str]:

@@ -13,6 +13,7 @@ import msgspec
 
 from augment.errors import UsageError
 from augment.report.document import Document, Section, Table
+from augment.report.units import period
 
 _SEVERITIES = ("high", "warning", "info")
 
@@ -120,9 +121,8 @@ def _where(row: Any, opened: str) -> Iterator[str]:
         moment = f"{start_ms:,.3f} ms after the first event"
         yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
         if opened:
-            end_ms = start_ms + (row.get("dur_ns") or 0) / 1e6
-            period = f"{start_ms:.3f}-{end_ms:.3f}"
-            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {period}</code>"
+            at = period(row["start_ns"], row.get("dur_ns") or 0)
+            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {at}</code>"
 
 
 def _diagnostics(document: Document) -> Iterator[str]:

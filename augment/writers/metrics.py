@@ -35,6 +35,12 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
         file.write(encode(document(augmented, more)))
 
 
+def as_read(augmented: AugmentedTrace) -> dict[str, Any]:
+    """The sidecar as one that was written and read again: rows are dicts."""
+    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
+    return decoded
+
+
 def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict[str, Any]:
     """The sidecar as plain data. Its rows are the row objects of the analyses."""
     return {

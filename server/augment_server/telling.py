@@ -57,17 +57,14 @@ def _written(made: Document, out: Path, name: str, order: Order) -> Iterator[Pat
 
 
 def _analysed(path: str, limits: Limits, begin: Callable[[str], None]) -> dict[str, Any]:
-    import msgspec
-
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.writers.metrics import document, encode
+    from augment.writers.metrics import as_read
 
     begin("reading")
     trace = read(path, limits=limits)
     begin("analysing")
-    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augment(trace))))
-    return decoded
+    return as_read(augment(trace))
 
 
 def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, failed: Failed) -> list[Path]:
@@ -102,7 +99,5 @@ def _subjects(given: Order, source: Path) -> list[tuple[str, str]]:
     """What an input stands for: paths, and what they are called; of a job its metrics, those of the whole first."""
     if "made" not in given:
         return [(str(source), given["file_name"])]
-    names = [str(made["file_name"]) for made in given["made"]]
-    names = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
-    names.sort(key=lambda name: (not os.path.basename(name).startswith("job."), name))
+    names = health.metrics_among(str(made["file_name"]) for made in given["made"])
     return [(os.path.join(given["made_in"], name), f"{given['job']}/artifacts/{name}") for name in names]

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from augment.arrays.types import Int64s, Places
+from augment.derived.names.matching import matching
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
@@ -28,7 +29,7 @@ class SyncCalls:
 def sync_calls(trace: Trace) -> SyncCalls:
     """Every call that waits for a device, and every ``cuda_sync`` slice."""
     events = trace.events
-    waits = np.array([_WAITS.search(name) is not None for name in trace.strings], np.bool_)
+    waits = matching(trace, _WAITS)
     calls = events.slices_of(*LAUNCHES)
     calls = calls[waits[events.name[calls]]] if len(calls) else calls
     syncs = events.slices_of(Category.CUDA_SYNC)

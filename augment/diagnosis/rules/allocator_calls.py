@@ -25,6 +25,7 @@ from augment.arrays.types import Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -61,7 +62,7 @@ def check(trace: Trace) -> Answer:
     calls = events.slices_of(*LAUNCHES)
     if not len(calls):
         return NotApplicable("no call of the runtime was recorded")
-    named = np.array([long_calls.MEMORY.search(name) is not None for name in trace.strings], np.bool_)
+    named = matching(trace, long_calls.MEMORY)
     rows = rows_in_steps(trace, calls[named[events.name[calls]]])
     rows = np.setdiff1d(rows, long_calls.single_calls(trace))  # those create the context
     if not len(rows):

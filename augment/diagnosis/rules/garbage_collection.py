@@ -19,6 +19,7 @@ from augment.arrays.types import Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.places import python_lines
@@ -64,7 +65,7 @@ def check(trace: Trace) -> Answer:
 def collections(trace: Trace) -> Int64s:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
-    named = np.array([_NAMES.search(name) is not None for name in trace.strings], np.bool_)
+    named = matching(trace, _NAMES)
     rows = np.flatnonzero((events.phase == COMPLETE) & named[events.name] & (events.dur > 0))
     rows = rows[~np.isin(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)

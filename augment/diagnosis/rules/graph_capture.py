@@ -17,6 +17,7 @@ import numpy as np
 from augment.arrays.intervals import Intervals, union
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
@@ -63,10 +64,7 @@ def captures(trace: Trace) -> Spans:
     """From each begin of a capture to the next end on its thread, and each instantiation; rows of the first call."""
     events = trace.events
     calls = events.slices_of(*LAUNCHES)
-    begin, end, make = (
-        calls[np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)[events.name[calls]]]
-        for pattern in (_BEGIN, _END, _MAKE)
-    )
+    begin, end, make = (calls[matching(trace, pattern)[events.name[calls]]] for pattern in (_BEGIN, _END, _MAKE))
     parts = [Spans.of(trace, make)]
     for track in np.unique(events.track[begin]).tolist():
         starts, ends = (rows[events.track[rows] == track] for rows in (begin, end))

@@ -18,9 +18,10 @@ from collections import Counter
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, union
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.places import python_lines
@@ -83,17 +84,13 @@ def single_calls(trace: Trace) -> Int64s:
     rows = rows_in_steps(trace, events.slices_of(*LAUNCHES))
     rows = rows[events.dur[rows] >= LONG_NS]
     names = events.name[rows]
-    rows = rows[~_matching(trace, _OTHER_RULES)[names]]
+    rows = rows[~matching(trace, _OTHER_RULES)[names]]
     rows = np.setdiff1d(rows, waiting_calls(trace))
-    memory = _matching(trace, MEMORY)[events.name[rows]]
+    memory = matching(trace, MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
     chosen: Int64s = rows[_idle_ns(trace, rows) >= IDLE_RATIO * events.dur[rows]]
     return chosen
-
-
-def _matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    return np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)
 
 
 def _idle_ns(trace: Trace, rows: Int64s) -> Int64s:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from augment.arrays.types import Bools
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -31,7 +30,7 @@ _RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region
 @derived
 def compiles(trace: Trace) -> Bools:
     """For each string of the trace whether it names work of the compiler."""
-    return np.array([bool(_COMPILING.search(name)) and not _RUNS.search(name) for name in trace.strings], np.bool_)
+    return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
 
 
 @derived  # launch_bound asks, too
