@@ -46,16 +46,26 @@ def _cut(trace: Trace, out: Path, choice: Choice) -> tuple[int, int]:
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
         keep &= cutting.of_steps(trace, *choice.steps)
-    if choice.period is not None:
-        first = int(trace.events.ts[0]) if len(trace.events) else 0
-        keep &= cutting.of_time(trace, *(first + round(1e6 * ms) for ms in choice.period))
+    limits = _limits(trace, choice)
+    if limits is not None:
+        keep &= cutting.of_time(trace, *limits)
     if choice.dropped:
         keep &= cutting.without(trace, choice.dropped)
     keep = cutting.whole(trace, keep)
     if not keep.any():
         raise UsageError(f"{trace.source.path}: no event would be left")
-    write_cut(trace, keep, out, mark(trace.source.metadata, choice.steps, choice.period, choice.dropped))
+    members = trace.source.metadata
+    write_cut(trace, keep, out, mark(members, choice.steps, choice.period, choice.dropped, limits_ns=limits))
     return int(np.count_nonzero(keep)), len(keep)
+
+
+def _limits(trace: Trace, choice: Choice) -> tuple[int, int] | None:
+    """The chosen period on the clock of the events, ns."""
+    if choice.period is None:
+        return None
+    first = int(trace.events.ts[0]) if len(trace.events) else 0
+    start, end = (first + round(1e6 * ms) for ms in choice.period)
+    return start, end
 
 
 def cut_each(inputs: Sequence[Input], folder: Path, choice: Choice, stage: Callable[[str], None]) -> list[Path]:

@@ -21,7 +21,7 @@ from augment.trace import Category, Trace
 from augment.writers import cut as cut_writer
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
-from traces import SIMULATED, kernel, launch, step, trace_text, write_trace
+from traces import HOST, SIMULATED, THREAD, Event, event, kernel, launch, step, trace_text, write_trace
 
 CALLS = ("cuda_runtime", "cuda_driver")
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -182,6 +182,36 @@ def test_a_cut_says_that_it_is_one_and_keeps_the_backlog(tmp_path: Path, augment
     assert verdict(part)[0].startswith("The file is a part of a recording (step 3), made by augment cut")
 
 
+@pytest.mark.parametrize("suffix", ["json.gz", "pftrace"])
+def test_nothing_beyond_a_period_is_judged(tmp_path: Path, augment: Augment, suffix: str) -> None:
+    """Slices around the period are whole, but what the host did in them later is not in the file: no host gap."""
+    rows: list[Event] = [event("user_annotation", "loop", 0, 90_000, HOST, THREAD)]
+    for number in range(80):
+        at = 1000 * number
+        rows += [launch(ts=at, dur=20, correlation=number), kernel(ts=at + 30, dur=1000, correlation=number)]
+    path, out = write_trace(tmp_path / "a.json", *rows), tmp_path / f"out.{suffix}"
+    assert augment("cut", path, "--time", "10.5-20.5", "-o", tmp_path / "first.json").code == 0
+    assert augment("cut", tmp_path / "first.json", "--time", "12.5-50", "-o", out).code == 0
+    part = read(str(out))
+    windows, first = step_windows(part), read(str(path)).events.ts[0]
+    assert ((windows.start - first) / 1e6, (windows.end - first) / 1e6) == ([12.5], [20.5])
+    assert set(findings_of(part)) == {"partial_recording"}
+    spans = [each.found.spans for each in diagnose(part).findings]
+    assert all(((each.start - first >= 12.5e6) & (each.end - first <= 20.5e6)).all() for each in spans)
+
+
+def test_only_whole_steps_of_a_period_are_judged(raw: Path, tmp_path: Path, augment: Augment) -> None:
+    whole = read(str(raw))
+    first, known = int(whole.events.ts[0]), steps(whole)
+    start, end = ((int(known.ts[at]) + int(known.end[at])) / 2 - first for at in (0, 2))
+    assert augment("cut", raw, "--time", f"{start / 1e6}-{end / 1e6}", "-o", tmp_path / "a.json").code == 0
+    part = read(str(tmp_path / "a.json"))
+    assert (steps(part).number.tolist(), step_windows(part).number.tolist()) == (
+        known.number[:3].tolist(),
+        known.number[1:2].tolist(),
+    )
+
+
 def test_what_lacks_launches_has_no_sure_cause(tmp_path: Path, augment: Augment) -> None:
     job = JobOptions(ranks=1, steps=3, layers=2, host_stall_us=5000.0)
     ((path, _),) = simulate(job, tmp_path / "in")
@@ -254,18 +284,18 @@ def merged(paths: list[Path], out: Path, style: str) -> Path:
     """The traces in one file, as TraceFusion merges them (``args``), or SGLang (``pids``)."""
     events = []
     for rank, path in enumerate(paths):
-        for event in events_of(path):
-            pid = event.get("pid")
+        for each in events_of(path):
+            pid = each.get("pid")
             if style == "args":
-                event["args"] = {**event.get("args", {}), "rank": rank}
-                event["pid"] = pid + 10**6 * rank if isinstance(pid, int) else pid
-                if "correlation" in event["args"]:
-                    event["args"]["correlation"] += 10**7 * rank
+                each["args"] = {**each.get("args", {}), "rank": rank}
+                each["pid"] = pid + 10**6 * rank if isinstance(pid, int) else pid
+                if "correlation" in each["args"]:
+                    each["args"]["correlation"] += 10**7 * rank
             else:
-                event["pid"] = f"[TP{rank:02}] {pid}"
-            if "id" in event:
-                event["id"] += 10**8 * rank
-            events.append(event)
+                each["pid"] = f"[TP{rank:02}] {pid}"
+            if "id" in each:
+                each["id"] += 10**8 * rank
+            events.append(each)
     info = {"distributedInfo": {"rank": 0, "world_size": len(paths)}} if style == "pids" else {}
     out.write_text(json.dumps({**info, "traceEvents": events}))
     return out

@@ -18,13 +18,20 @@ def mark(
     period_ms: tuple[float, float] | None = None,
     dropped: Sequence[str] = (),
     rank: int | None = None,
+    limits_ns: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """The member's value. ``members`` are those of the source, which may itself be a cut file. ``rank`` is the rank
-    that was kept of a file with several.
+    that was kept of a file with several; ``limits_ns`` is the kept period on the clock of the events.
     """
     earlier = members.get(MEMBER)
     names = [*(_dropped(earlier) if isinstance(earlier, dict) else ()), *dropped]
-    given = {"steps": steps and list(steps), "time_ms": period_ms and list(period_ms), "dropped": names}
+    limits = _common(limits_of(members), limits_ns)
+    given = {
+        "steps": steps and list(steps),
+        "time_ms": period_ms and list(period_ms),
+        "limits_ns": limits and list(limits),
+        "dropped": names,
+    }
     rank = rank_kept(members) if rank is None else rank
     return {name: value for name, value in given.items() if value} | ({} if rank is None else {"rank": rank})
 
@@ -63,6 +70,22 @@ def is_period(members: Mapping[str, Any]) -> bool:
     """Whether earlier or later times were cut off, so that the events that limit those times are unknown."""
     mark = members.get(MEMBER)
     return isinstance(mark, dict) and bool(mark.get("steps") or mark.get("time_ms"))
+
+
+def limits_of(members: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The period that was kept, ns on the clock of the events: slices at its ends were kept whole and reach beyond it,
+    but what else happened there is not in the file. None if no period was cut out.
+    """
+    mark = members.get(MEMBER)
+    limits = _two(mark.get("limits_ns")) if isinstance(mark, dict) else None
+    return (int(limits[0]), int(limits[1])) if limits is not None and limits[0] < limits[1] else None
+
+
+def _common(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The time that lies in both periods."""
+    if first is None or second is None:
+        return first or second
+    return max(first[0], second[0]), min(first[1], second[1])
 
 
 def marked(trace: Trace, value: Mapping[str, Any]) -> Trace:

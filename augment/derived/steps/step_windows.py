@@ -10,6 +10,7 @@ from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.derived.source.cut_mark import limits_of
 from augment.derived.steps.steps import steps
 from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
@@ -63,9 +64,17 @@ class StepWindows:
 
 @derived
 def step_windows(trace: Trace) -> StepWindows:
-    """The windows of all steps. Without steps there is one window, the whole recording; without any work, none."""
-    annotated = steps(trace)
-    return windows_of(trace, annotated.number, annotated.ts, annotated.end) if len(annotated) else _whole(trace)
+    """The windows of all steps. Without steps there is one window, the whole recording; without any work, none.
+
+    Of a recording from which a period was cut out (:mod:`~augment.derived.source.cut_mark`), steps at its ends are kept
+    whole, but not what they did beyond it: only steps within the period have a window, and the whole is the period.
+    """
+    annotated, limits = steps(trace), limits_of(trace.source.metadata)
+    number, begin, finish = annotated.number, annotated.ts, annotated.end
+    if limits is not None:
+        inside = (begin >= limits[0]) & (finish <= limits[1])
+        number, begin, finish = number[inside], begin[inside], finish[inside]
+    return windows_of(trace, number, begin, finish) if len(number) else _whole(trace, limits)
 
 
 def region_windows(trace: Trace, name: str) -> StepWindows:
@@ -128,10 +137,12 @@ def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     return step
 
 
-def _whole(trace: Trace) -> StepWindows:
+def _whole(trace: Trace, limits: tuple[int, int] | None) -> StepWindows:
     rows = trace.events.slices_of(*_WORK)
     count = min(len(rows), 1)
     start = trace.events.ts[rows[:1]]
     end = np.full(count, (trace.events.ts[rows] + trace.events.dur[rows]).max(initial=0), np.int64)
+    if limits is not None:
+        start, end = np.maximum(start, limits[0]), np.minimum(end, limits[1])
     end = np.maximum(end, start)
     return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)

@@ -14,7 +14,7 @@ import numpy as np
 
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.source.cut_mark import cut_text, lacks_causes
+from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
 from augment.diagnosis.wording import percent
 from augment.trace import COMPLETE, Trace
@@ -45,13 +45,15 @@ def check(trace: Trace) -> Answer:
 
 
 def _whole(trace: Trace) -> Spans:
-    """The time from the first event to the end of the last."""
+    """The time from the first event to the end of the last, or the period that was cut out."""
     events = trace.events
     if not len(events):
         none = np.empty(0, np.int64)
         return Spans(none, none, none)
     last = int((events.ts + np.where(events.phase == COMPLETE, np.maximum(events.dur, 0), 0)).max())
-    return Spans(events.ts[:1], np.array([last], np.int64), np.full(1, -1, np.int64))
+    start, end = limits_of(trace.source.metadata) or (int(events.ts[0]), last)
+    start, end = max(start, int(events.ts[0])), min(end, last)
+    return Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))
 
 
 def _ratio(trace: Trace) -> float:
