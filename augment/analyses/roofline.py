@@ -16,6 +16,11 @@ its models differ: it adds one operation for each element of the result where ``
 takes half of all pairs of a causal mask (here those that see each other: n (n + 1) / 2), and counts gradients that the
 ``output_mask`` of a convolution's backward leaves out. It has no model of ``flash_attn_3``.
 
+Recordings of JAX have no operators, so that there are no rows here; XLA's own figures (``model_flops``,
+``raw_bytes_accessed``) remain args of the events. Our formulas agree with them for the HLO instructions of a recorded
+TPU: operations and bytes of products, bytes of gathers, copies, broadcasts and collectives. XLA counts fewer bytes for
+up to a tenth of the fused loops, which read an operand only in part.
+
 ``roof_ns`` is the time that the operator would have taken at its device's peak: the greater of operations by the dense
 rate of their type of number, and bytes by the rate of memory. FP32 products on matrix units are held against TF32 where
 the device has it. ``roof_ratio`` is that time by the time in which its kernels ran. What is served from caches can be

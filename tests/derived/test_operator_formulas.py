@@ -1,21 +1,27 @@
 """How much operators have to do: by counting multiplications one by one, and by what cannot be told."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from augment.derived.operators.counted_operators import formula_of
 from augment.derived.operators.formulas_attention import ATTENTION, Mask
 from augment.derived.operators.formulas_convolution import CONVOLUTION
 from augment.derived.operators.formulas_custom import formulas_of
+from augment.derived.operators.formulas_installed import GROUP, installed_formulas
 from augment.derived.operators.formulas_matmul import MATMUL
 from augment.derived.operators.formulas_memory import memory_formula
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.errors import UsageError
+from augment.readers import read
 
 Dims = list[Any]
 
@@ -272,6 +278,71 @@ def test_a_formula_that_gives_no_count_is_unknown(text: str) -> None:
 def test_a_row_that_is_no_formula_is_refused(row: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="a formula"):
         formulas_of([row])
+
+
+# --- formulas of installed packages ---
+
+MODULE = """
+def flops(call):
+    if call.operator == "brought::broken":
+        return call.nothing
+    return 2 * call.shape(0)[0] * call.shape(1)[0] if call.has(1) else None
+
+FORMULAS = [{"operator": "^brought::", "flops": flops, "bytes": "size(0)", "number": "fp8"}]
+WRONG = [{"operator": "^brought::", "flop": flops}]
+"""
+
+
+@pytest.fixture
+def installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Installs a distribution whose entry point is the given one."""
+
+    def install(target: str) -> None:
+        (tmp_path / "brought_formulas.py").write_text(MODULE)
+        info = tmp_path / "brought-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\nmine = {target}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        installed_formulas.cache_clear()
+
+    yield install
+    sys.modules.pop("brought_formulas", None)
+    installed_formulas.cache_clear()
+
+
+def test_an_installed_package_brings_formulas(installs: Callable[[str], None], tmp_path: Path) -> None:
+    installs("brought_formulas:FORMULAS")
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": []}')
+    trace = read(str(path))
+    formula = formula_of(trace, "brought::mm")
+    assert formula is not None
+    assert formula(called("brought::mm", [2, 3], [5], types="c10::Half")) == Work(20, 20, 12, "fp8")
+    with pytest.raises(Unrecorded):
+        formula(called("brought::mm", [2, 3]))  # None
+    with pytest.raises(Unrecorded):
+        formula(called("brought::mm", [], [5]))  # no shape
+    with pytest.raises(UsageError, match="formula of brought's entry point mine for brought::broken failed: Attribute"):
+        formula(called("brought::broken", [2, 3]))
+    rows = [{"operator": "^brought::mm$", "flops": "7"}]
+    replaced = formula_of(replace(trace, tables={"flops": rows}, facts={}), "brought::mm")
+    assert replaced is not None
+    assert replaced(called("brought::mm", [2, 3])).flops == 7
+
+
+@pytest.mark.parametrize(
+    "target", ["brought_formulas:WRONG", "brought_formulas:flops", "brought_formulas:NONE", "no_module"]
+)
+def test_a_wrong_entry_point_is_named(installs: Callable[[str], None], target: str) -> None:
+    installs(target)
+    with pytest.raises(UsageError, match=r"brought's entry point mine \(kineto_augment.flops\)"):
+        installed_formulas()
+
+
+def test_a_table_in_a_file_has_no_functions() -> None:
+    with pytest.raises(UsageError, match="a formula"):
+        formulas_of([{"operator": "x", "flops": len}])
 
 
 def test_brute_force_agrees_with_numpy_about_a_product() -> None:

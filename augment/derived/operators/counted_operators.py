@@ -19,6 +19,7 @@ from augment.derived.host.enclosing import directly_around
 from augment.derived.operators.formulas_attention import ATTENTION
 from augment.derived.operators.formulas_convolution import CONVOLUTION
 from augment.derived.operators.formulas_custom import CustomFormula, formulas_of, shipped_formulas
+from augment.derived.operators.formulas_installed import installed_formulas
 from augment.derived.operators.formulas_matmul import MATMUL
 from augment.derived.operators.formulas_memory import memory_formula
 from augment.derived.operators.operator_calls import Call, Unrecorded
@@ -31,10 +32,10 @@ _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
 
 
 def formula_of(trace: Trace, operator: str) -> Formula | None:
-    """The formula for an operator: the user's, else the package's for libraries, else that for PyTorch's own
-    operators.
+    """The formula for an operator: the user's, else that of an installed package, else ours for libraries, else that
+    for PyTorch's own operators.
     """
-    for formula in (*_own_formulas(trace), *shipped_formulas()):
+    for formula in (*_own_formulas(trace), *installed_formulas(), *shipped_formulas()):
         if formula.pattern.search(operator):
             return formula
     return MATMUL.get(operator) or CONVOLUTION.get(operator) or ATTENTION.get(operator) or memory_formula(operator)
@@ -67,6 +68,8 @@ def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work,
 def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
     """The places of the call stacks that have a formula, the arguments that it needs, and the work of each."""
     stacks = call_stacks(trace)
+    if not len(arg_columns(trace).texts("Input Dims")[0]):
+        return np.empty(0, np.intp), np.empty(0, np.int32), (), ()  # no shapes: installed formulas are not looked for
     formulas: dict[int, Formula] = {}
     named = places_of(trace, Category.CPU_OP)
     for code in distinct(named.name).tolist():

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from augment.records import dataclass
 from augment.toml import parse_toml
 
 KEYS = ("operator", "flops", "bytes", "number")
+Function = Callable[["Arguments"], "int | float | None"]  #: a formula of an installed package, in Python
 _LARGEST = 1 << 62
 _Binary = dict[type[ast.AST], Callable[[Any, Any], Any]]
 _SUMS: _Binary = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod}
@@ -34,33 +36,78 @@ _BINARY = {**_SUMS, **_QUOTIENTS, **_ORDERS, **_EQUALITIES}
 @dataclass(frozen=True, slots=True)
 class CustomFormula:
     """The formulas for operators whose name matches ``pattern``. ``number`` is a type of number; "" means that of the
-    first argument.
+    first argument. ``origin`` is the package of a formula in Python.
     """
 
     pattern: re.Pattern[str]
-    flops: ast.expr | None
-    bytes: ast.expr | None
+    flops: ast.expr | Function | None
+    bytes: ast.expr | Function | None
     number: str
+    origin: str = ""
 
     def __call__(self, call: Call) -> Work:
         """The work of a call.
 
         Raises:
             Unrecorded: the call lacks a needed argument, or the result is not a count.
+            UsageError: a formula in Python failed for another reason.
         """
-        flops = None if self.flops is None else _whole(self.flops, call)
-        size = None if self.bytes is None else _whole(self.bytes, call)
+        flops, size = self._count(self.flops, call), self._count(self.bytes, call)
         number = "" if flops is None else self.number or call.type_of(call.tensors[0] if call.tensors else 0)[0]
         return Work(flops, flops, size, number)
 
+    def _count(self, formula: ast.expr | Function | None, call: Call) -> int | None:
+        if formula is None:
+            return None
+        try:
+            return _whole(_value(formula, call) if isinstance(formula, ast.expr) else formula(Arguments(call)))
+        except _UNFIT as error:
+            raise Unrecorded from error
+        except Unrecorded:
+            raise
+        except Exception as error:
+            what = f"the formula of {self.origin} for {call.operator} failed"
+            raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 
-def formulas_of(rows: Sequence[Mapping[str, Any]]) -> list[CustomFormula]:
-    """The formulas in a table's rows.
+
+class Arguments:
+    """What a formula in Python can ask of a call: the functions of expressions. Each raises an error for an argument
+    that was not recorded, so that the work is unknown.
+    """
+
+    def __init__(self, call: Call) -> None:
+        """Of this call."""
+        self.operator = call.operator
+        self._call = call
+
+    def shape(self, place: int) -> list[int]:
+        """The shape of the tensor that is argument ``place``."""
+        return list(self._call.shape(place))
+
+    def size(self, place: int) -> int:
+        """The bytes of the tensor."""
+        return self._call.bytes_of(place)
+
+    def width(self, place: int) -> int:
+        """The bytes of an element of the tensor."""
+        return self._call.type_of(place)[1]
+
+    def value(self, place: int) -> int:
+        """The integer that was given as argument ``place``."""
+        return _number(self._call, place)
+
+    def has(self, place: int) -> bool:
+        """Whether argument ``place`` is a tensor."""
+        return self._call.has(place)
+
+
+def formulas_of(rows: Sequence[Mapping[str, Any]], origin: str = "") -> list[CustomFormula]:
+    """The formulas in a table's rows. Those of an ``origin``, an installed package, may be functions in Python.
 
     Raises:
         UsageError: a row lacks a member, has an unknown one, or its expression is not allowed.
     """
-    return [_formula(row) for row in rows]
+    return [_formula(row, origin) for row in rows]
 
 
 @cache
@@ -70,10 +117,16 @@ def shipped_formulas() -> list[CustomFormula]:
     return formulas_of(parse_toml(text)["flops"])
 
 
-def _formula(row: Mapping[str, Any]) -> CustomFormula:
+def _formula(row: Mapping[str, Any], origin: str) -> CustomFormula:
     if extra := row.keys() - set(KEYS):
         raise UsageError(f"a formula has no {min(extra)}; it has {', '.join(KEYS)}")
-    if not all(isinstance(value, str) for value in row.values()) or "operator" not in row or len(row) < 2:
+    functions = {name for name in ("flops", "bytes") if origin and callable(row.get(name))}
+    texts = [value for name, value in row.items() if name not in functions]
+    if (
+        not all(isinstance(value, str) for value in texts)
+        or not {"flops", "bytes"} & row.keys()
+        or "operator" not in row
+    ):
         raise UsageError(f"a formula must have the texts operator, and flops or bytes, not {dict(row)}")
     number = row.get("number", "")
     if number and number not in {name for name, _ in TYPES.values()}:
@@ -82,7 +135,8 @@ def _formula(row: Mapping[str, Any]) -> CustomFormula:
         pattern = re.compile(row["operator"], re.IGNORECASE)
     except re.error as error:
         raise UsageError(f"a formula: {row['operator']!r} is no regular expression: {error}") from error
-    return CustomFormula(pattern, _parsed(row.get("flops")), _parsed(row.get("bytes")), number)
+    flops, size = (row.get(name) if name in functions else _parsed(row.get(name)) for name in ("flops", "bytes"))
+    return CustomFormula(pattern, flops, size, number, origin)
 
 
 def _parsed(text: str | None) -> ast.expr | None:
@@ -123,14 +177,17 @@ def _number(call: Call, place: int) -> int:
     return number
 
 
-def _whole(expression: ast.expr, call: Call) -> int:
-    try:
-        value = _value(expression, call)
-    except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError, RecursionError, KeyError) as error:
-        raise Unrecorded from error
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+#: a call does not have the form that the formula expects
+_UNFIT = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, RecursionError)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise Unrecorded
-    return round(value)
+    count = int(value) if isinstance(value, Integral) else float(value)
+    if not 0 <= count < _LARGEST:
+        raise Unrecorded
+    return round(count)
 
 
 def _value(node: ast.AST | None, call: Call) -> Any:
