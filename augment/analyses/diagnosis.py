@@ -3,7 +3,7 @@
 Rules look for known problems, such as waiting for the data loader, calls that make the host wait, or exposed
 communication ([the rules](diagnosis.md)). Each rule has a row. Its ``status`` is ``found``; ``fine`` (the rule looked,
 and nothing is wrong); ``not_applicable`` (the run has nothing that the rule speaks of); or ``no_data`` (the trace
-cannot tell; ``advice`` is then the profiler's option that records it).
+cannot tell; ``advice`` then says what would: an option of the profiler, or a command).
 
 ``saved_ns`` is a prediction for one step, by the graph of the critical path: what the rule blames is taken out of the
 graph, and the longest path is computed again. So it is never a sum of durations: where other work would take as long,
@@ -63,7 +63,7 @@ class Row:
     track: str | None = column("Its thread or stream.")
     slice: str | None = column("Its name.")
     evidence: list[str] = column("More that was seen.")
-    advice: str | None = column("What to change; without data, what records it.")
+    advice: str | None = column("What to change; without data, what would provide it.")
     docs: str = column("The rule's section in the documentation.")
 
 
@@ -110,7 +110,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
     status: Status = (
         "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
     )
-    flag = answer.flag if isinstance(answer, NoData) else ""
+    remedy = answer.remedy if isinstance(answer, NoData) else ""
     return Row(
         rank=trace.rank,
         rule=rule,
@@ -127,6 +127,6 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         track=None,
         slice=None,
         evidence=[],
-        advice=flag or None,
+        advice=remedy or None,
         docs=f"{DOCS}#{rule}",
     )

@@ -32,7 +32,7 @@ def command(
     """Say what is wrong with each INPUT: a trace, a metrics file, or a folder or glob of traces. Nothing is written.
 
     The verdict comes first, then what the rules found (!), what they looked at and found to be fine (✓), and what the
-    trace has no data for (–), with the option of the profiler that records it. Rules about what the run does not do are
+    trace has no data for (–), with what would provide it. Rules about what the run does not do are
     left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
     from augment.commands.terminal import complain, emit

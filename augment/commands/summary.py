@@ -179,7 +179,7 @@ def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
     return folder, [locations.below(path, folder) for path in paths]
 
 
-_HEADS = ("span", "busy", "computing", "exposed comm.", "exposed memory", "idle")
+_HEADS = ("first to last work", "busy", "computing", "exposed comm.", "exposed memory", "idle")
 
 
 def _devices(sidecar: dict[str, Any]) -> list[Any]:

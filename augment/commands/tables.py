@@ -209,9 +209,18 @@ def _table(columns: Sequence[Column]) -> Table:
     return table
 
 
+#: what the times of these tables are parts of: a recording, its steps and its GPU work last differently long
+_PERIODS = {
+    "temporal_breakdown": "from the first to the last GPU work",
+    "steps": "within the host's annotations of steps",
+    "step_efficiency": "until the GPU work of the step is done",
+}
+
+
 def _print_analysis(name: str, analysis: dict[str, Any], limit: int) -> None:
     rows = analysis["rows"]
     title = name.replace("_", " ").capitalize()
+    title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS else title
     if rows:
         print_rows(title, rows[:limit] if limit else rows)
     else:

@@ -11,6 +11,7 @@ from augment.diagnosis.wording import percent
 from augment.trace import Trace
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
+UNKNOWN_DEVICE = "give the device's peaks with --tables FILE"
 SMALLEST = 16  #: sizes below are vectors, not matrices
 _TENSORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
 

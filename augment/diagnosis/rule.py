@@ -76,10 +76,10 @@ class NotApplicable:
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """The trace cannot tell; ``flag`` is what records it."""
+    """The trace cannot tell; ``remedy`` says what to do, as a command: ``record with record_shapes=True``."""
 
     title: str
-    flag: str = ""
+    remedy: str = ""
 
 
 Answer = Found | Fine | NotApplicable | NoData

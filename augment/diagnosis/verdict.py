@@ -85,7 +85,7 @@ def _length(trace: Trace) -> str:
     """The time that is spoken of, and why other figures of a step may differ: ``In a step of 15 ms (…)``."""
     whole = measure(trace)
     if whole.unit == "recording":
-        return f"Over {time(whole.length_ns)}"
+        return f"Over the whole recording ({time(whole.length_ns)})"
     host_ns = float((whole.windows.finish - whole.windows.begin).mean())
     notes = []
     if whole.warm_up:

@@ -18,6 +18,7 @@ Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, o
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: what is at or above a level
 _ANALYSIS = "diagnosis"
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
+_HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
 
 
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
@@ -105,22 +106,29 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     yield f"## {report['input']}" if markdown else f"{report['input']}:"
     yield ""
     yield " ".join(report["verdict"]) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+    order = list(_SIGNS)
     shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
+    shown.sort(key=lambda row: order.index(row.get("status", "found")))
     if brief:
         verdict = " ".join(report["verdict"])
         shown = [row for row in shown if row.get("severity") in LEVELS["warning"] and row["title"] not in verdict]
     if shown:
         yield ""
+    status = "found"
     for row in shown:
+        if row.get("status", "found") != status:
+            status = row["status"]
+            yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
         yield from _markdown(row) if markdown else _text(row, brief)
 
 
 def _text(row: Report, brief: bool) -> Iterator[str]:
     status = row.get("status", "found")
-    severity = f"{row['severity']}: " if status == "found" else ""
-    title = f"{row['title']} ({row['advice']} records it)" if status == "no_data" and row["advice"] else row["title"]
-    yield f"  {_SIGNS[status]} {severity}{title}"
-    if status == "found" and not brief:
+    if status != "found":
+        yield f"  {_SIGNS[status]} {_unfound(row, row['rule'])}"
+        return
+    yield f"  {_SIGNS[status]} {row['severity']}: {row['title']}"
+    if not brief:
         for line in row.get("evidence", []):
             yield f"      {line}"
         yield f"      → {row['advice']}"
@@ -144,4 +152,10 @@ def _markdown(row: Report) -> Iterator[str]:
         certain = f"(`{row['rule']}`, confidence {row['confidence']})"
         yield f"- **{row['severity']}**: {row['title']}. {row['advice']}. {certain}"
     else:
-        yield f"- {_SIGNS[status]} {row['title']}"
+        rule = f"`{row['rule']}`"
+        yield f"- {_SIGNS[status]} {_unfound(row, rule)}"
+
+
+def _unfound(row: Report, rule: str) -> str:
+    """The rule, what it saw or what is missing, and what would provide that."""
+    return f"{rule}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")

@@ -92,7 +92,7 @@ def _findings(document: Document) -> Iterator[str]:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
         opened = document.title if document.subject == "trace" else ""
         yield f'<p class="small">{" · ".join(_where(row, opened))}</p></article>'
-    for status, title in (("fine", "Looked at, and fine"), ("no_data", "Not recorded")):
+    for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
             items = "".join(f"<li>{html.escape(_said(row))}</li>" for row in rows)
@@ -100,11 +100,8 @@ def _findings(document: Document) -> Iterator[str]:
 
 
 def _said(row: Any) -> str:
-    return (
-        f"{row['title']} ({row['advice']} records it)"
-        if row.get("status") == "no_data" and row.get("advice")
-        else row["title"]
-    )
+    """The rule, what it saw or what is missing, and what would provide that."""
+    return f"{row['rule']}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")
 
 
 def _where(row: Any, opened: str) -> Iterator[str]:

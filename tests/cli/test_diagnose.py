@@ -34,7 +34,12 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert "the GPU is" in text
     assert "! high: The host fetches batches" in text
     assert "→ The main process loads the data itself" in text
-    assert "✓ no step copies much from or to pageable memory" in text
+    assert "✓ pageable_copies: no step copies much from or to pageable memory" in text
+    assert "– memory_capacity: no memory of a GPU was recorded; record with profile_memory=True" in text
+    lines = [line.strip() for line in ended.lines]
+    starts = [next(at for at, line in enumerate(lines) if line.startswith(sign)) for sign in "!✓–"]
+    assert [lines[at - 1] for at in starts[1:]] == ["Checked, and fine:", "Cannot be told from this trace:"]
+    assert starts == sorted(starts)
 
 
 def test_the_exit_code_says_whether_anything_is_grave(folder: Path, augment: Augment) -> None:
@@ -52,6 +57,7 @@ def test_json_and_markdown(folder: Path, augment: Augment) -> None:
     text = augment("diagnose", folder / "rank0.pt.trace.json.gz", "--markdown").out
     assert text.startswith("## ")
     assert "- **high**: The host fetches batches" in text
+    assert "- ✓ `pageable_copies`: no step copies" in text
 
 
 def test_metrics_are_read_as_they_are(folder: Path, tmp_path: Path, augment: Augment) -> None:

@@ -32,7 +32,7 @@ def test_tables_have_units_and_titles(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "rank3.json")
     lines = augment("show", trace, "temporal_breakdown", "communication_computation_overlap").lines
     assert lines[0] == "rank3.json: 6 events, 100.000 µs, rank 3, 1 step"
-    assert lines[2] == "Temporal breakdown · rank 3, device 0"
+    assert lines[2] == "Temporal breakdown, from the first to the last GPU work · rank 3, device 0"
     assert lines[3].split()[:4] == ["span", "busy", "idle", "compute"]
     assert set(lines[4].split()) == {"µs"}
     assert lines[5].split()[:3] == ["30.000", "20.000", "10.000"]

@@ -147,7 +147,7 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     collective = launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000, 1)
     answer = straggling_rank.check(trace_of(STEP, *collective))
     assert isinstance(answer, NoData)
-    assert "FOLDER" in answer.flag
+    assert "FOLDER" in answer.remedy
     bare = trace_of(STEP, kernel("gemm", 300_000, 900_000))
     assert isinstance(launch_bound.check(bare), NoData)
 

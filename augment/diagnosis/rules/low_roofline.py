@@ -23,6 +23,7 @@ from augment.derived.operators.peaks import device_peaks
 from augment.derived.operators.roofs import Bound, roofs
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, saved_a_step, work_in_steps
+from augment.diagnosis.products import UNKNOWN_DEVICE
 from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, percent, short, shorter
 from augment.trace import Trace
@@ -35,9 +36,9 @@ def check(trace: Trace) -> Answer:
     """Predict steps whose slow shapes are as fast as good kernels."""
     work, gpu = operator_work(trace), gpu_work(trace)
     if not work.recorded:
-        return NoData("no shapes were recorded", "record_shapes=True")
+        return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     if not any(device_peaks(trace).values()):
-        return NoData("the device is unknown: its peak can be given with --tables")
+        return NoData("what the device can do at most is unknown", UNKNOWN_DEVICE)
     on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
     places = places[work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]

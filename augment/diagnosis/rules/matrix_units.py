@@ -19,7 +19,7 @@ from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.operators.peaks import device_peaks
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
-from augment.diagnosis.products import fit_text
+from augment.diagnosis.products import UNKNOWN_DEVICE, fit_text
 from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
 from augment.trace import Trace
@@ -39,7 +39,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no matrix product runs in the steps")
     peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
     if not peaks:
-        return NoData("the device is unknown")
+        return NoData("whether the device has matrix units is unknown", UNKNOWN_DEVICE)
     tf32 = all("tf32" in peak.tflops for peak in peaks)
     if not tf32 and not all("fp16" in peak.tflops for peak in peaks):
         return NotApplicable("the device has no matrix units")

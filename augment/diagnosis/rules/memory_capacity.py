@@ -27,7 +27,7 @@ def check(trace: Trace) -> Answer:
     """Compare what is held with what there is."""
     devices = [events for events in memory_events(trace) if events.on_stream and events.reserved is not None]
     if not devices:
-        return NoData("no memory of a GPU was recorded", "profile_memory=True")
+        return NoData("no memory of a GPU was recorded", "record with profile_memory=True")
     known = [(memory, capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: _peak(pair[0]) / pair[1] if pair[1] else 0.0)
     if not capacity:

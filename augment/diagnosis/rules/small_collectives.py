@@ -36,7 +36,7 @@ def check(trace: Trace) -> Answer:
     if (every.bytes[inside] == UNKNOWN).all():
         shapes = operator_work(trace).recorded
         why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
-        return NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record_shapes=True")
+        return NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with record_shapes=True")
     small = np.flatnonzero(inside & (every.bytes != UNKNOWN) & (every.bytes < SMALL_BYTES))
     (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)

@@ -20,5 +20,6 @@ def check(trace: Trace) -> Answer:
     if not len(collectives(trace)):
         return NotApplicable("this rank communicates with no other")
     return NoData(
-        "which rank comes late to collectives is in no single trace", "augment diagnose FOLDER, of all ranks,"
+        "which rank comes late to collectives is in no single trace",
+        "run augment diagnose FOLDER with the traces of all ranks",
     )

@@ -30,7 +30,7 @@ def check(trace: Trace) -> Answer:
     """Look at the sizes of products."""
     work = operator_work(trace)
     if not work.recorded:
-        return NoData("no shapes were recorded", "record_shapes=True")
+        return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
     inside = np.zeros(len(work), np.bool_)
     inside[work.owner[places[work_in_steps(trace)[places]]]] = True
