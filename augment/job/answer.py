@@ -76,7 +76,8 @@ class Answer:
         link = max((summary.link_gbps for summary in self.summaries), default=0.0)
         groups, sizes = collectives.figures(self.matched, self.parted, link)
         groups.sort(key=lambda row: -row.time_ns)
-        late = sorted(stragglers.stragglers(self.matched, self.parted, self.summaries), key=lambda row: -row.charged_ns)
+        charged = stragglers.stragglers(self.matched, self.parted, self.summaries, self.judgement.excess)
+        late = sorted(charged, key=lambda row: -row.charged_ns)
         steps = list(stragglers.imbalance(self.summaries))
         unmatched = "no collective was found on two ranks"
         return {
@@ -152,7 +153,7 @@ class Answer:
         """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
         if isinstance(self.path, Skipped):
             return []
-        late = timeline.Late(self.matched, self.parted, self.clocks, self.summaries)
+        late = timeline.Late(self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess)
         path = timeline.path_track(self.path, self.matched, self.summaries, window)
         return [track for track in (path, late.track(window), late.waiting(window)) if len(track.ts)]
 

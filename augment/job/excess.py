@@ -13,7 +13,7 @@ import numpy as np
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Int64s
-from augment.job.matching import Floats
+from augment.job.matching import Floats, Matched
 from augment.job.progress import Progress, Stretches, beside_peers
 from augment.records import dataclass
 
@@ -32,13 +32,16 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Excess:
-    """``by_stretch``: int64 ns, parallel to ``stretches``. By member: the sum ``total_ns`` and its ``noise_ns``;
+    """``by_stretch``, and ``by_cause`` of each cause: int64 ns, parallel to ``stretches``, whose rows are those of
+    ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``;
     ``causes``: the part of the sum that is due to each cause; ``worst_share``: the share of the sum in the step with
     the most; ``step_count``: its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer
     than the peers' in most steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
 
+    matched: Matched
     stretches: Stretches
     by_stretch: Int64s
+    by_cause: dict[str, Int64s]
     total_ns: Int64s
     noise_ns: Floats
     causes: dict[str, Int64s]
@@ -58,10 +61,10 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     lasting = (usual > 0) & (
         np.bincount(combinations(stretches.member, step)[0][0], minlength=members) >= FEWEST_STEPS
     )[stretches.member]
-    causes, lasting_causes = {}, {}
+    by_cause, causes, lasting_causes = {}, {}, {}
     for cause, names in CAUSES.items():
         spent = sum((getattr(stretches.parts, name) for name in names), np.zeros(len(by_stretch), np.int64))
-        excess = beside_peers(stretches, spent, matched)[0]
+        by_cause[cause] = excess = beside_peers(stretches, spent, matched)[0]
         causes[cause] = sums(stretches.member, excess, members)
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     lasting_ns = sums(stretches.member[lasting], np.rint(usual[lasting]).astype(np.int64), members)
@@ -70,7 +73,8 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
         _noise(stretches.member, step, by_stretch, members),
         _usual(stretches.member[has_peers], by_stretch[has_peers], members),
     )
-    return Excess(stretches, by_stretch, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
+    kept = matched, stretches, by_stretch, by_cause
+    return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
 def _worst_step(member: Int64s, step: Int64s, excess: Int64s, total: Int64s) -> tuple[Floats, Int64s]:

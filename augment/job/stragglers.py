@@ -12,20 +12,13 @@ from augment.arrays.statistics import robust_z
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.findings import column
+from augment.job import causes
+from augment.job.excess import Excess
 from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 from augment.records import dataclass
-
-#: the causes, and the parts of a lead that each consists of
-CAUSES = {
-    "gpu": ("compute", "communication", "memory"),
-    "host": ("host",),
-    "queued": ("queued",),
-    "before_recording": ("before",),
-    "unknown": ("unknown",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +36,11 @@ class Row:
     wait_ns: int = column("What it waited for others itself.", "ns")
     robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
     cause: str = column(
-        "What most of charged_ns was spent on: gpu (the device worked), host (it was idle, and nothing was launched), "
-        "queued (it was idle, with launched work), before_recording or unknown; empty if nothing is charged."
+        "Why: what it did more than its peers before, else what it did in charged_ns. gpu (the device worked), host "
+        "(it was idle, and nothing was launched), queued (it was idle, with launched work), before_recording, or "
+        "unknown, also if none of these is clearly the largest; empty if nothing is charged."
     )
-    cause_ratio: float | None = column("The share of charged_ns that is due to the cause.", "ratio")
+    cause_ratio: float | None = column("The share of charged_ns that the largest cause has.", "ratio")
     compute_ns: int = column("The part of charged_ns in which its device computed.", "ns")
     communication_ns: int = column("The part in which its device communicated without computing.", "ns")
     memory_ns: int = column("The part in which its device copied, and did nothing else.", "ns")
@@ -95,7 +89,9 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
     )
 
 
-def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
+def stragglers(
+    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], excess: Excess | None
+) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design.
 
     Nobody is charged for collectives of which at most half of the ranks have traces.
@@ -103,7 +99,9 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
     parted = replace(parted, lead_ns=np.where(is_sparse(matched), 0, parted.lead_ns))
     late = matched.member[parted.late]
     parts = lead_parts(matched, parted, summaries)
+    due = causes.of_leads(matched, parted, parts, excess, summaries)
     count = len(summaries)
+    names = tuple(causes.CAUSES)
     together = ~matched.is_pair()
     chosen, parts_chosen = np.flatnonzero(together), np.flatnonzero(together[matched.instance])
     groups = len(matched.groups)
@@ -112,12 +110,13 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
         instances, rows = chosen[places], parts_chosen[rows_of.get(group, places[:0])]
         totals = tally(matched, parted, instances, rows, count)
         spent = Parts(*(sums(late[instances], column[instances], count) for column in parts))
+        because = np.vstack([sums(late[instances], times[instances], count) for times in due])
+        main = causes.main_causes(because)
         worst = _worst(matched.step[instances], late[instances], parted.lead_ns[instances], count)
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
         for place, member in enumerate(present.tolist()):
             charged = int(totals.charged_ns[member])
-            cause, cause_ns = _cause(spent, member)
             yield Row(
                 group=matched.groups[group].name,
                 rank=summaries[member].rank,
@@ -129,8 +128,8 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
                 step_count=int(worst[member]),
                 wait_ns=int(totals.wait_ns[member]),
                 robust_z=None if z is None else float(z[place]),
-                cause=cause,
-                cause_ratio=cause_ns / charged if charged else None,
+                cause=names[main[member]] if charged else "",
+                cause_ratio=int(because[:, member].max()) / charged if charged else None,
                 **{f"{name}_ns": int(column[member]) for name, column in spent._asdict().items()},
             )
 
@@ -189,10 +188,3 @@ def _worst(step: Int64s, late: Int64s, lead: Int64s, count: int) -> Int64s:
     if (steps != UNKNOWN).any():
         most &= steps != UNKNOWN
     return np.bincount(members[most], minlength=count)
-
-
-def _cause(spent: Parts, member: int) -> tuple[str, int]:
-    """The cause that most time is due to, and that time, ns; no cause for no time."""
-    times = {cause: sum(int(getattr(spent, name)[member]) for name in names) for cause, names in CAUSES.items()}
-    most = max(times, key=lambda cause: times[cause])
-    return (most, times[most]) if times[most] else ("", 0)

@@ -15,12 +15,13 @@ from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
+from augment.job import causes
 from augment.job.alignment import Clock
+from augment.job.excess import Excess
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.rank_lists import rank_names
-from augment.job.states import Parts
-from augment.job.stragglers import CAUSES, lead_parts
+from augment.job.stragglers import lead_parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits, common_times
 
@@ -31,7 +32,7 @@ _CAUSES = {
     "host": "its host is late",
     "queued": "idle with work queued",
     "before_recording": "before its recording",
-    "unknown": "idle for an unknown reason",
+    "unknown": "no single cause known",
 }
 _WORK = ("compute", "communication", "copies", "idle")
 
@@ -82,9 +83,14 @@ class Late:
     """
 
     def __init__(
-        self, matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
+        self,
+        matched: Matched,
+        parted: Waits,
+        clocks: Sequence[Clock],
+        summaries: Sequence[RankSummary],
+        excess: Excess | None,
     ) -> None:
-        self._matched, self._parted, self._summaries = matched, parted, summaries
+        self._matched, self._parted, self._summaries, self._excess = matched, parted, summaries, excess
         start, _, margin = common_times(matched, clocks)
         self._arrival = start[parted.late]
         known = _is_known(matched, clocks)[matched.instance] & (parted.wait_ns > margin)
@@ -159,7 +165,9 @@ class Late:
         start, end, which = _uppermost(begin, end, most[late] - waiting[of] * len(self._summaries))
         shown = of[which]
         named = matched.member[parted.late[shown]].astype(np.int32)
-        cause = _causes(lead_parts(matched, parted, self._summaries))[shown]
+        spent = lead_parts(matched, parted, self._summaries)
+        because = causes.of_leads(matched, parted, spent, self._excess, self._summaries)
+        cause = causes.main_causes(because[:, shown])
         names = rank_names(self._summaries)
         return SliceTrack(
             analysis=NAME,
@@ -178,9 +186,9 @@ class Late:
                 ),
                 "bytes": matched.bytes[shown],
             },
-            description="for whom ranks wait in a collective; below, what it did after the last but one had arrived",
+            description="for whom ranks wait in a collective; below, why it is late",
             colour=named.astype(np.int64),
-            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in CAUSES]),
+            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in causes.CAUSES]),
         )
 
 
@@ -194,12 +202,6 @@ def _is_known(matched: Matched, clocks: Sequence[Clock]) -> Bools:
 def _transfers(matched: Matched, parted: Waits, rows: Places) -> Intervals:
     """When collectives move data on a rank, on its own clock."""
     return intervals.union(matched.ts[rows] + parted.wait_ns[rows], matched.end[rows])
-
-
-def _causes(spent: Parts) -> Int64s:
-    """The cause, an index into ``CAUSES``, that most of each collective's lead is due to; -1 for none."""
-    times = np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
-    return np.where(times.max(axis=0, initial=0) > 0, times.argmax(axis=0), -1)
 
 
 def _uppermost(start: Int64s, end: Int64s, order: Int64s) -> tuple[Int64s, Int64s, Places]:

@@ -17,6 +17,7 @@ from augment.arrays.types import Int64s
 from augment.findings import Findings, Skipped, Verdict
 from augment.job import verdict_text
 from augment.job.alignment import Clock
+from augment.job.causes import main_cause
 from augment.job.excess import Excess, excess_of
 from augment.job.matching import Matched
 from augment.job.parallel.names import dimension_told
@@ -34,7 +35,6 @@ LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps wh
 ONCE = 0.5  #: share of one step that makes an excess a single event
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 MOST_NAMED = 8
-LEAST_SHARE = 0.5  #: of the excess, to call a cause the cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
 
@@ -103,6 +103,11 @@ class Judgement:
     @property
     def _excess(self) -> Excess:
         return self._progress[1]
+
+    @property
+    def excess(self) -> Excess | None:
+        """By how much each rank's own work exceeds its peers'; None if nothing was matched."""
+        return self._excess if len(self._matched) else None
 
     @cached_property
     def _unchanged(self) -> int:
@@ -209,9 +214,8 @@ class Judgement:
     def _rank_row(self, member: int) -> Row:
         summary = self._summaries[member]
         total, causes = self._charged(member)
-        cause = max(causes, key=lambda each: causes[each])
-        share = causes[cause] / total if total else 0.0
-        cause = cause if share >= LEAST_SHARE else "unknown"
+        cause = main_cause(causes, total)
+        share = max(causes.values()) / total if total else 0.0
         evidence = verdict_text.evidence(cause, causes, member, self._excess, self._summaries)
         if self._step_time[1] > 2 and self._excess.worst_share[member] > ONCE:
             evidence += ", most of it in one step"

@@ -76,8 +76,6 @@ def evidence(
         text += _doing(member, excess, summaries)
     elif cause == "compute":
         text += _kernels(member, summaries)
-    elif cause == "unknown":
-        text += " that was recorded"
     parts = sorted(((ns, name) for name, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
     shown = [f"{_time(ns)} {name.replace('_', ' ')}" for ns, name in parts if ns >= _LEAST_SHARE * whole]
