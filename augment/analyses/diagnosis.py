@@ -10,9 +10,10 @@ graph, and the longest path is computed again. So it is never a sum of durations
 nothing is saved. ``overlaps`` names the findings that would save part of the same time; their ``saved_ns`` do not add
 up. A first step that is more than 1.5 times as long as the median of the others is left out, as it warms up.
 
-``severity`` follows from the saved share of a step: ``high`` from 10 %, ``warning`` from 5 %, else ``info``; less than
-2 % is fine. ``high`` also takes ``high`` confidence, and ``warning`` at least ``medium``. Rows are in the order of
-importance: findings about the recording itself, then by severity and by ``saved_ns``, then rules that found nothing.
+``severity`` follows from the saved share of a step alone: ``high`` from 10 %, ``warning`` from 5 %, else ``info``; less
+than 2 % is fine. ``confidence`` says how certain that is ([both tables](diagnosis.md#severity-and-confidence)). Rows
+are in the order of importance: findings about the recording itself, then by severity and by ``saved_ns``, what is
+merely possible (``low`` confidence) after what is not, then rules that found nothing.
 
 ``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the longest slice that a finding speaks of. The track
 ``Diagnosis`` shows the longest slices of each finding, with arrows to the events.

@@ -21,7 +21,9 @@ _LEVELS = ("high", "warning")
 
 @click.command("diagnose", short_help="Say what is wrong with a run: verdict and findings.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
-@click.option("--fail-on", type=click.Choice(_LEVELS), help="Exit with 1 if a finding is as grave as this.")
+@click.option(
+    "--fail-on", type=click.Choice(_LEVELS), help="Exit with 1 if a finding of at least medium confidence is as grave."
+)
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per trace, one per line.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary of CI.")
 @server_options
@@ -37,7 +39,7 @@ def command(
     """
     from augment.commands.terminal import complain, emit
     from augment.errors import UnknownFormat
-    from augment.report.health import LEVELS, json_of, lines_of, of_jobs
+    from augment.report.health import is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     with client_of(**server) as client:
@@ -57,8 +59,8 @@ def command(
         lines = lines_of(shown, markdown=form == "markdown", brief=len(reports) > 1)
     for line in lines:
         emit(line)
-    grave = LEVELS.get(fail_on or "", ())
-    return 1 if failures or any(row.get("severity") in grave for report in shown for row in report["rows"]) else 0
+    failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
+    return 1 if failures or failed else 0
 
 
 def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:

@@ -44,13 +44,14 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
     if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
         problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
     ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
-    severity = problem.severity or severity_of(ratio, problem.confidence)
+    severity = problem.severity or severity_of(ratio)
     return Finding(rule, severity, problem, ratio)
 
 
-def _rank(finding: Finding) -> tuple[bool, int, int]:
-    """What must come first, then by severity, then by the time that would be saved."""
-    return not finding.found.first, SEVERITIES.index(finding.severity), -(finding.found.saved_ns or 0)
+def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
+    """What must come first; what is merely possible last; then by severity, then by the time that would be saved."""
+    problem = finding.found
+    return not problem.first, problem.confidence == "low", SEVERITIES.index(finding.severity), -(problem.saved_ns or 0)
 
 
 def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:

@@ -46,7 +46,7 @@ class Found:
 
     ``title`` is a sentence with numbers, ``advice`` says what to change. ``saved_ns`` is per step, as the critical
     path predicts it; None where it predicts nothing. ``cut`` is what that prediction leaves out. Without ``severity``
-    the saved share of a step decides, and the confidence limits it.
+    the saved share of a step decides.
     """
 
     title: str
@@ -108,8 +108,14 @@ class Finding:
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
 
+    @property
+    def is_grave(self) -> bool:
+        """Whether the verdict names it: a good part of a step, and not merely possible."""
+        return self.severity != "info" and self.found.confidence != "low"
 
-def severity_of(saved_ratio: float | None, confidence: Confidence) -> Severity:
-    """The severity of what would save this share of a step: ``high`` takes high confidence, ``warning`` medium."""
-    by_ratio = 2 if saved_ratio is None or saved_ratio < WARNING_RATIO else 1 if saved_ratio < HIGH_RATIO else 0
-    return SEVERITIES[max(by_ratio, {"high": 0, "medium": 1, "low": 2}[confidence])]
+
+def severity_of(saved_ratio: float | None) -> Severity:
+    """The severity of what would save this share of a step. How certain that is, the confidence alone says."""
+    if saved_ratio is None or saved_ratio < WARNING_RATIO:
+        return "info"
+    return "warning" if saved_ratio < HIGH_RATIO else "high"

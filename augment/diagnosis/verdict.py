@@ -24,7 +24,7 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     """The sentences."""
     result = diagnose(trace)
     first = [each for each in result.findings if each.found.first]
-    grave = [each for each in result.findings if each.severity != "info" and not each.found.first]
+    grave = [each for each in result.findings if each.is_grave and not each.found.first]
     sentences = [f"{each.found.title}." for each in first[:1]]
     sentences.append(busy(trace))
     named = grave[: MOST_FINDINGS - len(first[:1])]
@@ -47,7 +47,7 @@ def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
 
 
 def _nothing(trace: Trace, result: Diagnosis) -> str:
-    sure = [each for each in result.findings if each.found.confidence != "low" and not each.found.first]
+    sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     if sure:
         small = sure[0].found.title
         return f"Nothing grave was found; the first of the small things: {small[:1].lower()}{small[1:]}."

@@ -15,10 +15,15 @@ if TYPE_CHECKING:
     from augment.readers.limits import Limits
 
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
-LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: what is at or above a level
+LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
 _HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
+
+
+def is_grave(row: Report, level: str) -> bool:
+    """Whether a row is a finding of ``level`` or above that is more than merely possible."""
+    return row.get("severity") in LEVELS[level] and row.get("confidence") != "low"
 
 
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
@@ -111,7 +116,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     shown.sort(key=lambda row: order.index(row.get("status", "found")))
     if brief:
         verdict = " ".join(report["verdict"])
-        shown = [row for row in shown if row.get("severity") in LEVELS["warning"] and row["title"] not in verdict]
+        shown = [row for row in shown if is_grave(row, "warning") and row["title"] not in verdict]
     if shown:
         yield ""
     status = "found"
@@ -127,7 +132,8 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
     if status != "found":
         yield f"  {_SIGNS[status]} {_unfound(row, row['rule'])}"
         return
-    yield f"  {_SIGNS[status]} {row['severity']}: {row['title']}"
+    sure = "" if row["confidence"] == "high" else f" ({row['confidence']} confidence)"
+    yield f"  {_SIGNS[status]} {row['severity']}{sure}: {row['title']}"
     if not brief:
         for line in row.get("evidence", []):
             yield f"      {line}"

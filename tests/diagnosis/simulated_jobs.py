@@ -41,8 +41,8 @@ def diagnosis_of(options: JobOptions) -> Diagnosis:
 
 
 def severities(options: JobOptions) -> dict[str, str]:
-    """The rules that fire, but for small things, and how grave they are."""
-    return {each.rule: each.severity for each in diagnosis_of(options).findings if each.severity != "info"}
+    """The rules that fire, but for what is small or merely possible, and how grave they are."""
+    return {each.rule: each.severity for each in diagnosis_of(options).findings if each.is_grave}
 
 
 def predicted_and_true(rule: str, faulty: JobOptions, cured: JobOptions) -> tuple[float, float]:

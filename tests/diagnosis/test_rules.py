@@ -86,7 +86,25 @@ def test_every_rule_answers_in_the_order_of_the_registry() -> None:
     result = diagnosis_of(changed(collectives="none"))
     assert isinstance(result.answers["exposed_communication"], NotApplicable)
     assert isinstance(result.answers["pageable_copies"], Fine)
-    assert result.findings == tuple(sorted(result.findings, key=lambda each: -(each.found.saved_ns or 0)))
+    possible = [each.found.confidence == "low" for each in result.findings]
+    assert possible == sorted(possible)
+    for part in (False, True):
+        saved = [each.found.saved_ns or 0 for each, low in zip(result.findings, possible, strict=True) if low is part]
+        assert saved == sorted(saved, reverse=True)
+
+
+def test_severity_is_time_alone() -> None:
+    """However certain a finding is, its share of a step says how grave it is; the verdict names no mere possibility."""
+    fixed = {"partial_recording", "profiler_overhead", "memory_capacity", "slow_start", "unaligned_shapes"}
+    seen = set()
+    for _, options, _ in FAULTS.values():
+        for each in diagnosis_of(options).findings:
+            if each.rule not in fixed:
+                ratio = each.saved_ratio or 0
+                assert each.severity == ("high" if ratio >= 0.1 else "warning" if ratio >= 0.05 else "info")
+                seen.add((each.severity, each.found.confidence))
+                assert each.is_grave == (ratio >= 0.05 and each.found.confidence != "low")
+    assert {("high", "high"), ("high", "medium"), ("info", "high")} <= seen
 
 
 def test_a_warm_up_step_is_left_out() -> None:
@@ -119,7 +137,7 @@ def test_kernels_that_get_slower_are_found() -> None:
 
 def test_a_stage_that_waits_for_others_is_found() -> None:
     job = changed(ranks=2, pp=2, microbatches=2, collectives="ddp", run_ahead=None)
-    assert severities(job).get("pipeline_bubble") == "warning"
+    assert severities(job).get("pipeline_bubble") == "high"
     assert "pipeline_bubble" not in severities(HEALTHY)
 
 
