@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug
+from augment.commands.options import debug, labels_option
 from augment.commands.remote import client_of, server_options
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="INPUT|METRICS.json|DIR")
 @click.argument("test", metavar="[TEST]", required=False)
 @click.option("--diff", "comparing", is_flag=True, help="Compare two traces: augment report --diff CONTROL TEST.")
-@click.option("--trend", is_flag=True, help="Figures over the runs in DIR: a folder with metrics for each run.")
+@click.option(
+    "--trend", is_flag=True, help="Figures over the runs in DIR: a history, or a folder with metrics for each run."
+)
+@labels_option("Of a history, only runs with this label; repeatable.")
 @click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: SOURCE.report.html, here]")
 @click.option(
     "--markdown", is_flag=True, help="Print the short form instead, as Markdown for a pull request or ticket."
@@ -34,6 +37,7 @@ def command(
     test: str | None,
     comparing: bool,
     trend: bool,
+    labels: dict[str, str],
     out: str | None,
     markdown: bool,
     static: str | None,
@@ -42,7 +46,8 @@ def command(
     """Write one self-contained HTML page: verdict, findings, charts and tables; it opens from an e-mail, offline.
 
     The page is made from metrics: those in METRICS.json, of a job in a folder that augment run wrote, or of a
-    comparison. A trace, or a folder of traces, is analysed first; with --server, the server does that.
+    comparison. A trace, or a folder of traces, is analysed first; with --server, the server does that. With --trend,
+    the folder is that of augment history (also a URL), or has a folder with metrics for each run.
     """
     import tempfile
 
@@ -52,7 +57,7 @@ def command(
     if bool(test) != comparing:
         raise UsageError("name one INPUT, or with --diff a control and a test")
     with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
-        made = _document(source, test, trend, scratch, client)
+        made = _document(source, test, trend, labels, scratch, client)
     if static:
         from augment.report.static import write_charts
 
@@ -74,7 +79,9 @@ def command(
     return 0
 
 
-def _document(source: str, test: str | None, trend: bool, scratch: str, client: Client | None) -> Document:
+def _document(
+    source: str, test: str | None, trend: bool, labels: dict[str, str], scratch: str, client: Client | None
+) -> Document:
     from augment.commands.show import analysed
     from augment.report.subject import document_of, trend_of
     from augment.request import Request
@@ -85,8 +92,8 @@ def _document(source: str, test: str | None, trend: bool, scratch: str, client: 
     if test:
         _run("diff", source, test, "-o", scratch, "--quiet")
         return document_of(str(next(Path(scratch).glob("*.diff.metrics.json"))), _no_trace)
-    if trend:
-        return trend_of(source)
+    if trend or labels:
+        return trend_of(source, labels)
 
     def analyse(path: str) -> Any:
         if client:

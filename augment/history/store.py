@@ -68,6 +68,11 @@ def digest_of(recordings: Sequence[str], labels: Mapping[str, str]) -> str:
     return "-".join(hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
 
 
+def is_store(place: str) -> bool:
+    """Whether ``place`` is a URL, or a folder with runs of a history."""
+    return "://" in place or (os.path.isdir(place) and any(name.endswith(_SUFFIX) for name in os.listdir(place)))
+
+
 class Store:
     """A folder of runs.
 

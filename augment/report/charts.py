@@ -5,15 +5,18 @@ Colours are those of Okabe and Ito (2008), which the colour-blind tell apart.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from augment.records import dataclass
 from augment.report.document import Chart, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
+_WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words
 
 
 def part(label: str, name: str, ns: float) -> Row:
@@ -129,15 +132,65 @@ def scatter(
     return Chart(name, _layers(rows, [roof, points] if lines else [points], 380), text)
 
 
-def line(name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: Mapping[str, str]) -> Chart:
-    """Lines with points: ``x``, ``y``, ``kind``, ``exact``."""
-    encoding = {
-        "x": {"field": "x", "type": "nominal", "title": x, "sort": None},
-        "y": {"field": "y", "type": "quantitative", "title": y, "scale": {"zero": False}},
-        "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
-        "tooltip": [{"field": "x", "title": x}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What :func:`trend` draws. Points have ``x``, ``y``, ``kind``, ``exact`` and perhaps ``note``; levels ``x``,
+    ``y``, ``kind`` and the ``stretch`` whose ends they are; changes ``x``, ``kind`` and ``text``."""
+
+    points: Sequence[Row]
+    levels: Sequence[Row]
+    changes: Sequence[Row]
+
+
+def trend(name: str, text: str, curves: Curves, order: Sequence[str], *, y: str, colours: Mapping[str, str]) -> Chart:
+    """A figure over runs, which are in the given order: a point for each, their levels (dashed), and a vertical line
+    with words where the level changed."""
+    axis = {"labelOverlap": True, "labelAngle": -35, "labelLimit": 110}
+    x = {"field": "x", "type": "ordinal", "title": "run", "scale": {"domain": list(order)}, "axis": axis}
+    marks = _in_rows(curves.changes, order)
+    heights = [row["y"] for row in curves.points]
+    room = (max(heights) - min(heights) or abs(heights[0]) or 1.0) * 0.06
+    domain = [min(heights) - room, max(heights) + room * (1 + max((row["row"] for row in marks), default=0))]
+    vertical = {"field": "y", "type": "quantitative", "title": y, "scale": {"domain": domain, "nice": False}}
+    legend = _LEGEND if len(colours) > 1 else None
+    color = {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": legend}
+    tooltip = [{"field": "x", "title": "run"}, {"field": "exact", "title": "exactly"}]
+    if len(colours) > 1:
+        tooltip.insert(1, {"field": "kind", "title": "of"})
+    if any("note" in row for row in curves.points):
+        tooltip.append({"field": "note", "title": "about"})
+    level = {"data": {"values": list(curves.levels)}, "mark": {"type": "line", "strokeDash": [6, 3], "opacity": 0.8}}
+    level["encoding"] = {"x": x, "y": vertical, "color": color, "detail": {"field": "stretch"}}
+    runs = {
+        "mark": {"type": "line", "point": {"filled": True, "size": 45}, "strokeWidth": 1, "tooltip": True},
+        "encoding": {"x": x, "y": vertical, "color": color, "tooltip": tooltip},
     }
-    return Chart(name, _spec(rows, {"type": "line", "point": True}, encoding, 240), text)
+    rule = {"data": {"values": marks}, "mark": {"type": "rule", "strokeWidth": 2, "strokeDash": [2, 2]}}
+    rule["encoding"] = {"x": x, "color": color, "tooltip": [{"field": "text", "title": "changed at"}]}
+    words = [_words([row for row in marks if row["align"] == align], x, align) for align in ("left", "right")]
+    layers: list[Spec] = [level, runs, *([rule] if marks else []), *(each for each in words if each)]
+    return Chart(name, _layers(curves.points, layers, 240), text)
+
+
+def _in_rows(changes: Sequence[Row], order: Sequence[str]) -> list[dict[str, Any]]:
+    """The changes with the ``row`` of their words, from 1 on, so that words of neighbours are not in the same, and the
+    side of their lines on which there is room."""
+    places = {run: place for place, run in enumerate(order)}
+    marks: list[dict[str, Any]] = []
+    for change in sorted(changes, key=lambda each: places[each["x"]]):
+        at = places[change["x"]] / len(order)
+        taken = {each["row"] for each in marks if abs(at - each["at"]) < _WORDS_SHARE}
+        row = next(row for row in itertools.count(1) if row not in taken)
+        marks.append({**change, "at": at, "row": row, "height": 12 * row - 4, "align": "left" if at < 0.5 else "right"})
+    return marks
+
+
+def _words(rows: Sequence[Row], x: Spec, align: str) -> Spec | None:
+    """Words beside the vertical lines of :func:`trend`."""
+    mark = {"type": "text", "align": align, "dx": 4 if align == "left" else -4, "fontWeight": "bold"}
+    high = {"field": "height", "type": "quantitative", "scale": None}
+    encoding = {"x": x, "y": high, "text": {"field": "text"}}
+    return {"data": {"values": rows}, "mark": mark, "encoding": encoding} if rows else None
 
 
 def over_time(name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str]) -> Chart:

@@ -12,7 +12,7 @@ const IDENTITIES = new Set(["rank", "device", "stream", "step", "group", "contro
 const unitOf = (name) => UNITS.find(([pattern]) => pattern.test(name));
 const grouped = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: Math.abs(value) >= 1000 ? 21 : 4 });
 
-const IN_ROWS_UNIT = new Set(["control", "test", "delta", "low", "high", "bootstrap_low", "bootstrap_high", "min", "mean", "max", "std"]);
+const IN_ROWS_UNIT = new Set(["control", "test", "before", "after", "delta", "low", "high", "bootstrap_low", "bootstrap_high", "min", "mean", "max", "std"]);
 const SUFFIXES = { ns: "_ns", bytes: "_bytes", ratio: "_ratio" };
 
 function shown(name, value) {

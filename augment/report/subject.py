@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from augment.errors import InputError
-from augment.report import of_diff, of_job, of_runs, of_trace
+from augment.errors import InputError, UsageError
+from augment.history.store import Store, is_store
+from augment.report import of_diff, of_history, of_job, of_runs, of_trace
 from augment.report.document import Document
 from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
@@ -21,17 +22,36 @@ def document_of(path: str, analyse: Analyse) -> Document:
     Raises:
         InputError: there is nothing that can be reported on.
     """
+    if is_store(path):
+        return trend_of(path)
     if os.path.isdir(path):
         return _of_folder(path, analyse)
     return _of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
 
 
-def trend_of(folder: str) -> Document:
-    """The report of the runs below a folder; a run is a folder with metrics, or a metrics file beside others.
+def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
+    """The report of many runs.
+
+    Args:
+        folder: the store of a history (also a URL), or a folder of runs: a run is a folder with metrics, or a metrics
+            file beside others.
+        labels: only runs of the history that have all of these.
 
     Raises:
         InputError: there are fewer than two runs.
+        UsageError: there are labels, but no history.
     """
+    if is_store(folder):
+        runs_of_history = Store(folder).runs(labels)
+        if len(runs_of_history) < 2:
+            raise InputError(
+                folder, f"holds {len(runs_of_history)} such run{'s' * (not runs_of_history)}; a trend needs two"
+            )
+        return of_history.document(runs_of_history, _name(folder))
+    if labels:
+        raise UsageError(
+            "--label and --branch choose runs of a history: name the folder that augment history add wrote"
+        )
     runs: dict[str, list[Sidecar]] = {}
     for sidecar in sidecars_in([folder]):
         if "control" not in sidecar.content and "world_size" not in sidecar.content["source"]:
@@ -41,7 +61,7 @@ def trend_of(folder: str) -> Document:
     if len(runs) < 2:
         raise InputError(folder, "holds the metrics of fewer than two runs; give a folder with a folder for each run")
     named = [(name, [sidecar.content for sidecar in sidecars]) for name, sidecars in sorted(runs.items())]
-    return of_runs.document(named, os.path.basename(os.path.abspath(folder)))
+    return of_runs.document(named, _name(folder))
 
 
 def _of_folder(folder: str, analyse: Analyse) -> Document:
@@ -56,6 +76,10 @@ def _of_folder(folder: str, analyse: Analyse) -> Document:
             folder, f"holds the metrics of {len(metrics)} traces that are no job: name one, or use --trend"
         )
     return of_job.document(analyse(folder))
+
+
+def _name(folder: str) -> str:
+    return folder.rstrip("/").rpartition("/")[2] if "://" in folder else os.path.basename(os.path.abspath(folder))
 
 
 def _has_metrics(folder: str) -> bool:

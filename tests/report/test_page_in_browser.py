@@ -1,4 +1,7 @@
-"""Pages of reports in a real browser without a network: charts, no error, nothing that axe-core finds serious."""
+"""Pages of reports in a real browser without a network: charts, no error, nothing that axe-core finds serious.
+
+KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures of pages that docs show there.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import metrics, outputs, run  # noqa: F401
+from test_report import history_of, metrics, outputs, run  # noqa: F401
 
+from augment.report.document import Document
 from augment.report.html import page
+from augment.report.of_history import document as of_history
 from augment.report.subject import document_of
 
 
@@ -35,15 +40,13 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.mark.parametrize(("kind", "scheme"), [("trace", "light"), ("job", "dark"), ("comparison", "light")])
+KINDS = [("trace", "light"), ("job", "dark"), ("comparison", "light"), ("trend", "light")]
+
+
+@pytest.mark.parametrize(("kind", "scheme"), KINDS)
 def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: str) -> None:  # noqa: F811
-    source = outputs if kind == "job" else metrics(outputs)
-    if kind == "comparison":
-        first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
-        run("diff", first, second, "-o", tmp_path, "--quiet")
-        (source,) = tmp_path.glob("*.diff.metrics.json")
     path = tmp_path / "report.html"
-    path.write_text(page(document_of(str(source), lambda path: pytest.fail(path))), encoding="utf-8")
+    path.write_text(page(_document(kind, outputs, tmp_path)), encoding="utf-8")
     assert path.stat().st_size < 2_000_000
     context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": 1200, "height": 900})
     seen = context.new_page()
@@ -58,7 +61,20 @@ def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: st
     if kind == "trace":
         _sorts_and_filters(seen)
     assert _serious(seen) == []
+    if kind == "trend":
+        seen.screenshot(path=Path(os.environ.get("KINETO_AUGMENT_PICTURES") or tmp_path) / "trend.png")
     context.close()
+
+
+def _document(kind: str, outputs: Path, scratch: Path) -> Document:  # noqa: F811
+    if kind == "trend":
+        return of_history([*history_of(30, 18), *history_of(12, 99, branch="fp8")], "runs")
+    source = outputs if kind == "job" else metrics(outputs)
+    if kind == "comparison":
+        first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
+        run("diff", first, second, "-o", scratch, "--quiet")
+        (source,) = scratch.glob("*.diff.metrics.json")
+    return document_of(str(source), lambda path: pytest.fail(path))
 
 
 def _sorts_and_filters(seen: Any) -> None:

@@ -7,15 +7,19 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from augment.errors import InputError, UsageError
-from augment.report import html
+from augment.history import Run, RunFigure, Store
+from augment.report import charts, html
 from augment.report.document import Document, Section, Table
 from augment.report.markdown import markdown
+from augment.report.of_history import document as of_history
 from augment.report.of_job import document as of_job
 from augment.report.of_trace import document as of_trace
 from augment.report.over_time import over_time
@@ -129,6 +133,80 @@ def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> 
         trend_of(str(tmp_path / "run00"))
 
 
+def history_of(count: int, changed_at: int, branch: str = "main", device: str = "H100") -> list[Run]:
+    """Runs of a day each; from one on the host is late by 4 ms in each step."""
+    runs = []
+    for place in range(count):
+        host = 3e6 + 1e4 * (place % 3) + (4e6 if place >= changed_at else 0.0)
+        step = 80e6 + 1e5 * (place * 7 % 5) + host
+        values = {
+            "step_ns": step,
+            "host_wait_ns": host,
+            "compute_ns": 70e6 + 1e5 * (place * 7 % 5),
+            "other_wait_ns": 5.0,
+        }
+        figures = {name: RunFigure(value, value, 0.0, 5) for name, value in values.items()}
+        labels = {"branch": branch, "device": device, "commit": f"c{place}"}
+        runs.append(Run(f"c{place}", 1_790_000_000 * 10**9 + place * 86_400 * 10**9, labels, 8, figures, f"d{place}"))
+    return runs
+
+
+def test_a_history_tells_where_its_figures_changed() -> None:
+    document = of_history(history_of(20, changed_at=12), "runs")
+    assert document.verdict == [
+        "A step took 83 ms in c0; since c12 (2026-10-03) it is 4.9 % higher. With it changed host wait (+4.0 ms)."
+    ]
+    drawn = {chart.name: chart for section in document.sections for chart in section.charts}
+    assert list(drawn) == ["trend_step_ns", "trend_compute_ns", "trend_host_wait_ns"]  # the rest takes no time
+    levels, points, rule, words = drawn["trend_step_ns"].spec["layer"]
+    assert len(levels["data"]["values"]) == 4
+    assert [row["text"] for row in words["data"]["values"]] == ["c12 +4.9 %"]
+    assert rule["data"]["values"][0]["x"] == "c12"
+    assert "color" in points["encoding"]
+    (changes,) = (table for section in document.sections for table in section.tables if table.name == "changes")
+    assert {(row["figure"], row["run"]) for row in changes.rows} == {("step_ns", "c12"), ("host_wait_ns", "c12")}
+
+
+def test_runs_that_cannot_be_compared_are_series_of_their_own() -> None:
+    runs = sorted(
+        [*history_of(12, 99), *history_of(8, 99, branch="fp8"), *history_of(6, 99, device="A100")],
+        key=lambda run: run.time_ns,
+    )
+    document = of_history(runs, "runs")
+    names = [sentence.partition(":")[0] for sentence in document.verdict]
+    assert names == ["main, H100", "fp8, H100", "main, A100"]
+    chart = document.sections[0].charts[0]
+    x = chart.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert x == [f"c{place}" for place in range(12)]
+    assert "no change of its level was found in 12 runs" in document.verdict[0]
+
+
+def test_words_of_neighbours_are_in_rows_of_their_own() -> None:
+    points = [{"x": str(place), "y": place, "kind": "runs", "exact": ""} for place in range(20)]
+    changes = [{"x": str(place), "kind": "runs", "text": "changed"} for place in (3, 4, 15)]
+    order = [str(place) for place in range(20)]
+    chart = charts.trend("t", "", charts.Curves(points, [], changes), order, y="", colours={"runs": charts.BLUE})
+    _, _, _, left, right = chart.spec["layer"]
+    assert [row["row"] for row in left["data"]["values"]] == [1, 2]
+    assert [row["row"] for row in right["data"]["values"]] == [1]
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_a_store_is_reported_on(tmp_path: Path) -> None:
+    for each in [*history_of(7, 99), *history_of(7, 99, branch="fp8")]:
+        Store(tmp_path / "runs").add(replace(each, digest=f"{each.digest}{each.labels['branch']}"))
+    assert len(trend_of(str(tmp_path / "runs")).verdict) == 2
+    assert len(trend_of(str(tmp_path / "runs"), {"branch": "fp8"}).verdict) == 1
+    assert document_of(str(tmp_path / "runs"), no_trace).subject == "trend"
+    with pytest.raises(InputError, match="holds 1 such run; a trend needs two"):
+        trend_of(str(tmp_path / "runs"), {"commit": "c3", "branch": "main"})
+
+
+def test_labels_are_of_a_history(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="augment history add"):
+        trend_of(str(tmp_path), {"branch": "main"})
+
+
 def test_names_cannot_end_the_page() -> None:
     hostile = "</script><img src=x onerror=alert(1)>"
     table = Table("t", hostile, [{"name": hostile}], 1)
@@ -164,7 +242,7 @@ def test_the_command(outputs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--diff"):
         from augment.commands.report import command
 
-        command.callback(str(source), "other", False, False, None, False, None)  # type: ignore[misc]
+        command.main([str(source), "other"], standalone_mode=False)
     done = subprocess.run(
         [sys.executable, "-m", "augment", "report", str(tmp_path)],
         capture_output=True,
