@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import ctypes
 import importlib
+import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -32,12 +37,57 @@ class Checked(np.ndarray[Any, Any]):
         super().__setitem__(index, value)
 
 
-def plain_kernel(name: str) -> Callable[..., int]:
+class Memory:
+    """The memory that kernels may touch: the arrays alive of those whose address was asked for."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, Any] = {}
+        self._starts, self._ends = list[int](), list[int]()
+        self._start = self._end = 0  # the array last touched
+        self.called: set[str] = set()  #: the kernels that ran
+
+    def address(self, column: Any) -> int:
+        """In place of :func:`augment.kernels.native.address`."""
+        assert column.flags.c_contiguous
+        self._arrays[id(column)] = column
+        return int(column.ctypes.data)
+
+    def begin_call(self, name: str) -> None:
+        """Look where the arrays are now, before a kernel runs."""
+        self.called.add(name)
+        for number in [each for each in self._arrays if self._is_gone(each)]:
+            del self._arrays[number]
+        arrays = self._arrays.values()
+        blocks = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
+        self._starts = [start for start, _ in blocks]
+        self._ends = list(itertools.accumulate((end for _, end in blocks), max))  # views lie within other arrays
+        self._start = self._end = 0
+
+    def _is_gone(self, number: int) -> bool:
+        """Whether nobody else has an array. A weak reference would tell, but forbid to resize it."""
+        return sys.getrefcount(self._arrays[number]) <= 2
+
+    def at(self, kind: Any, address: Any) -> Any:
+        """In place of ``memory._at``: the value of a C type, which must lie within an array."""
+        start = int(address)
+        end = start + ctypes.sizeof(kind)
+        if not self._start <= start <= end <= self._end:
+            place = bisect.bisect_right(self._starts, start) - 1
+            assert place >= 0, f"{ctypes.sizeof(kind)} bytes before all columns"
+            beyond = end - self._ends[place]
+            assert beyond <= 0, f"{beyond} bytes beyond a column"
+            self._start, self._end = self._starts[place], self._ends[place]
+        return kind.from_address(start)
+
+
+def plain_kernel(name: str, memory: Memory | None = None) -> Callable[..., int]:
     """A kernel as the plain Python that it is written in."""
     module, function = name.split(".")
     kernel = getattr(importlib.import_module(f"augment.kernels.{module}"), function)
 
     def call(*arguments: Any) -> int:
+        if memory is not None:
+            memory.begin_call(name)
         with np.errstate(over="ignore"):  # words wrap around
             return int(kernel(*(each.view(Checked) if isinstance(each, np.ndarray) else each for each in arguments)))
 
@@ -45,10 +95,15 @@ def plain_kernel(name: str) -> Callable[..., int]:
 
 
 @contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Have all kernels run as plain Python."""
-    with patch("augment.kernels.native._native", plain_kernel):
-        yield
+def plain_kernels() -> Iterator[Memory]:
+    """Have all kernels run as plain Python, which touches no memory but that of columns."""
+    memory = Memory()
+    with (
+        patch("augment.kernels.native._native", partial(plain_kernel, memory=memory)),
+        patch("augment.kernels.native._address", memory.address),
+        patch("augment.kernels.memory._at", memory.at),
+    ):
+        yield memory
 
 
 def with_unknown_decoder(trace: Trace) -> Trace:

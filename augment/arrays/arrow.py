@@ -26,7 +26,7 @@ from augment.kernels.arrow import (
     SCHEMAS_GIVEN,
     STREAM_MARK,
 )
-from augment.kernels.native import address_of
+from augment.kernels.native import address, address_of
 
 STREAM = b"arrow_array_stream"  #: the name of the capsule
 FORMATS = {"int": b"l", "float": b"g", "bool": b"b", "text": b"U", "texts": b"+L"}
@@ -104,7 +104,7 @@ class _Export:
         self._control[SCHEMA_COUNT // 8] = _SCHEMA_COPIES
         self._control[ARRAY // 8] = ctypes.addressof(self._array)
         functions = ("get_schema", "get_next", "get_last_error", "release_stream")
-        self._stream = _Stream(*(address_of(f"arrow.{name}") for name in functions), self._control.ctypes.data)
+        self._stream = _Stream(*(address_of(f"arrow.{name}") for name in functions), address(self._control))
         self.capsule: object = _NEW_CAPSULE(ctypes.addressof(self._stream), STREAM, None)
 
     def is_needed(self) -> bool:
@@ -134,7 +134,7 @@ class _Export:
         length, nulls, buffers, children = values
         within = (_Array * len(children))()
         array.length, array.null_count = length, nulls
-        places = (_ADDRESS * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
+        places = (_ADDRESS * len(buffers))(*(None if buffer is None else address(buffer) for buffer in buffers))
         array.n_buffers, array.buffers = len(buffers), ctypes.addressof(places)
         array.n_children, array.children = len(children), self._addresses(within)
         array.release, array.private_data = address_of("arrow.release_array"), next(marks)
@@ -150,7 +150,7 @@ class _Export:
 
 def _each(marks: Int64s) -> Any:
     """The addresses of the marks."""
-    return iter((marks.ctypes.data + marks.itemsize * np.arange(len(marks))).tolist())
+    return iter((address(marks) + marks.itemsize * np.arange(len(marks))).tolist())
 
 
 def _field(name: str, kind: str) -> tuple[bytes, str, Any]:

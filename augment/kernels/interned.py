@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 
 FULL = -3  #: a table must grow first
 # where a dictionary is: its int64 at these byte offsets. Slots (int32) of an open-addressing table hold ids, of each of
@@ -40,9 +40,9 @@ class Dictionary:
 
     def addresses(self) -> list[int]:
         """As compiled code expects them, from SLOTS to BYTES_ROOM."""
-        columns = [column.ctypes.data for column in (self._hashes, self._start, self._size)]
+        columns = [address(column) for column in (self._hashes, self._start, self._size)]
         return [
-            self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data,
+            address(self._slots), len(self._slots) - 1, *columns, address(self._pool),
             len(self._start), len(self._pool),
         ]  # fmt: skip
 
@@ -58,7 +58,7 @@ class Dictionary:
             for column in (self._hashes, self._start, self._size):
                 column.resize(2 * count, refcheck=False)
             self._slots = slots(4 * count)
-            native("dictionary.fill_slots")(self._slots.ctypes.data, 4 * count - 1, self._hashes.ctypes.data, count)
+            native("dictionary.fill_slots")(address(self._slots), 4 * count - 1, address(self._hashes), count)
 
     def texts(self, count: int) -> list[bytes]:
         """The first ``count`` byte strings."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.interned import BYTES, slots
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 
 # what `tables` begins with: a dictionary as in `interned.py`, and for each id the place of its code in the pool
 CODES, CODE_SIZES = BYTES + 8, BYTES + 16
@@ -24,8 +24,8 @@ class KnownBytes:
 
     def addresses(self) -> list[int]:
         """The values from SLOTS to CODE_SIZES."""
-        columns = [column.ctypes.data for column in self._columns]
-        return [self._slots.ctypes.data, len(self._slots) - 1, *columns[:3], self._pool.ctypes.data, *columns[3:]]
+        columns = [address(column) for column in self._columns]
+        return [address(self._slots), len(self._slots) - 1, *columns[:3], address(self._pool), *columns[3:]]
 
     def add(self, hashed: int, text: bytes, code: bytes) -> None:
         """Add ``code`` for ``text``."""
@@ -51,5 +51,5 @@ class KnownBytes:
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
             self._slots = slots(2 * len(self._slots))
             native("dictionary.fill_slots")(
-                self._slots.ctypes.data, len(self._slots) - 1, self._columns[0].ctypes.data, self._count
+                address(self._slots), len(self._slots) - 1, address(self._columns[0]), self._count
             )

@@ -29,39 +29,43 @@ def compiled_apart(function: Function) -> Function:
     return function
 
 
+def _at(kind: Any, address: int) -> Any:
+    return kind.from_address(int(address))
+
+
 def load_byte(address: int) -> int:
     """The byte at an address."""
-    return ctypes.c_uint8.from_address(int(address)).value
+    return int(_at(ctypes.c_uint8, address).value)
 
 
 def load_word(address: int) -> np.uint64:
     """The 8 bytes at an address, little-endian, at any alignment."""
-    return np.uint64(ctypes.c_uint64.from_address(int(address)).value)
+    return np.uint64(_at(ctypes.c_uint64, address).value)
 
 
 def load_int(address: int) -> int:
     """The int64 at an address."""
-    return ctypes.c_int64.from_address(int(address)).value
+    return int(_at(ctypes.c_int64, address).value)
 
 
 def load_int32(address: int) -> int:
     """The int32 at an address."""
-    return ctypes.c_int32.from_address(int(address)).value
+    return int(_at(ctypes.c_int32, address).value)
 
 
 def store_byte(address: int, value: int) -> None:
     """Store the low byte of ``value``."""
-    ctypes.c_uint8.from_address(int(address)).value = int(value)
+    _at(ctypes.c_uint8, address).value = int(value)
 
 
 def store_int32(address: int, value: int) -> None:
     """Store the low four bytes of ``value``."""
-    ctypes.c_int32.from_address(int(address)).value = int(value)
+    _at(ctypes.c_int32, address).value = int(value)
 
 
 def store_int(address: int, value: int) -> None:
     """Store ``value``."""
-    ctypes.c_int64.from_address(int(address)).value = int(value)
+    _at(ctypes.c_int64, address).value = int(value)
 
 
 def as_word(value: int) -> np.uint64:

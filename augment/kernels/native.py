@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from augment.kernels.catalogue import KERNELS
 
 Native = Callable[..., int]
@@ -50,7 +52,7 @@ def _native(name: str) -> Native:
                 continue
             if argument.dtype != kind or argument.ndim != 1 or not argument.flags.c_contiguous:
                 raise TypeError(f"{name} takes a column of {kind} without gaps, not {argument.dtype} {argument.shape}")
-            flat += argument.ctypes.data, len(argument)
+            flat += address(argument), len(argument)
         result: int = function(*flat)
         return result
 
@@ -73,6 +75,18 @@ def _library() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"the kernels cannot be loaded; install the wheel of this platform: {error}") from error
+
+
+def address(column: npt.NDArray[Any]) -> int:
+    """The address of an array without gaps, which the caller keeps alive while a kernel may use it.
+
+    All memory that kernels touch is the library's own or that of such an array; tests check it (``tests/oracles.py``).
+    """
+    return _address(column)
+
+
+def _address(column: npt.NDArray[Any]) -> int:
+    return column.ctypes.data
 
 
 def address_of(name: str) -> int:

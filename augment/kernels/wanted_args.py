@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.kernels.interned import COUNTS, DICTIONARY, Dictionary, longer
+from augment.kernels.native import address
 
 # what `wanted` holds: its int64 at these byte offsets. TAKEN is COUNT plus the args of the current event, SEEN has a
 # bit for each arg that the event has, FIELDS_SEEN the HAS of each field. ROWS (int32), KINDS (bytes) and VALUES
@@ -61,11 +62,11 @@ class WantedArgs:
     @property
     def address(self) -> int:
         """The address of all tables for compiled code."""
-        return int(self._wanted.ctypes.data)
+        return int(address(self._wanted))
 
     def _tell(self) -> None:
-        columns = [column.ctypes.data for column in self._columns]
-        self._wanted[ROOM // 8 : TEXT_COUNTS // 8] = [len(self._columns[0]), *columns, self._keys.ctypes.data]
+        columns = [address(column) for column in self._columns]
+        self._wanted[ROOM // 8 : TEXT_COUNTS // 8] = [len(self._columns[0]), *columns, address(self._keys)]
         self._wanted[TEXTS // 8 :] = self._texts.addresses()
 
     def grow(self) -> None:
@@ -94,5 +95,5 @@ def _key_table(entries: list[tuple[str, int, bool, int, int]]) -> tuple[Any, lis
         while table[slot, 0] >= 0:
             slot = (slot + 1) % KEY_SLOTS
         texts.append(np.frombuffer(text.ljust(len(text) + 8, b"\0"), np.uint8))
-        table[slot] = [len(text), word - (1 << 64) if word >> 63 else word, texts[-1].ctypes.data, *rest]
+        table[slot] = [len(text), word - (1 << 64) if word >> 63 else word, address(texts[-1]), *rest]
     return table, texts

@@ -14,7 +14,7 @@ from augment.arrays.types import Int64s
 from augment.jsontext import clean
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
@@ -22,6 +22,7 @@ from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents
 from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
+LEAST_PLACES = 1 << 8
 LEAST_EVENT_BYTES = 96  #: few files have more events per byte; their columns grow during the scan
 ARG_FIELDS = {
     "correlation": (layout.CORRELATION, 0),
@@ -48,8 +49,8 @@ class EventScanner:
         self._strings = Dictionary(1 << 12, 1 << 20)
         self._lines = Dictionary(1 << 14, 4 << 20)
         self._heads = np.empty((1 << 14, layout.HEAD_WIDTH // 8), np.int64)
-        self._place_keys = np.empty((1 << 8, layout.PLACE_WIDTH // 8), np.int64)
-        self._place_slots = slots(1 << 9)
+        self._place_keys = np.empty((LEAST_PLACES, layout.PLACE_WIDTH // 8), np.int64)
+        self._place_slots = slots(2 * LEAST_PLACES)
         room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
         self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
@@ -104,20 +105,20 @@ class EventScanner:
         if len(text) < size + PADDING or not text.flags.c_contiguous:
             raise ValueError(f"{PADDING} bytes must follow a text")
         strings, lines = self._strings.addresses(), self._lines.addresses()
-        columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
-        places = [self._place_slots.ctypes.data, self._place_keys.ctypes.data, len(self._place_keys)]
+        columns = [address(column) for column in (*self._rows, *self._pairs, self._notes)]
+        places = [address(self._place_slots), address(self._place_keys), len(self._place_keys)]
         self._tables[:] = [
             *columns,
             len(self._rows[0]),
             len(self._notes),
             *strings,
             *lines,
-            self._heads.ctypes.data,
+            address(self._heads),
             *places,
             self._args.compiled.address,
         ]
-        addresses = (array.ctypes.data for array in (self._fields, self._tables, self._state))
-        return self._scan(text.ctypes.data, size, base, *addresses)
+        addresses = (address(array) for array in (self._fields, self._tables, self._state))
+        return self._scan(address(text), size, base, *addresses)
 
     def _follow_notes(self, text: Text, base: int) -> None:
         for kind, row, start, end in self._notes[: self._get(layout.NOTES)].tolist():
@@ -161,7 +162,7 @@ class EventScanner:
             self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
             self._place_slots = slots(4 * room)
             fill = native("json_tables.fill_place_slots")
-            fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
+            fill(address(self._place_slots), 4 * room - 1, address(self._place_keys), room)
 
     def finish(self) -> RawEvents:
         """Everything that was taken, with strings and places numbered in the order of first appearance."""

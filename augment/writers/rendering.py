@@ -8,7 +8,7 @@ from dataclasses import field
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.records import dataclass
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
@@ -79,16 +79,16 @@ def _run(program: _Program, count: int) -> Iterator[memoryview]:
     out = np.empty(max(_BUFFER_BYTES, 4 * program.row_bytes) + _SLACK, np.uint8)
     written = np.zeros(1, np.int64)
     block = np.empty((_ROWS, len(program.columns)), np.int64)
-    tables = [array.ctypes.data for array in (prefixes, pool, ends)]
-    last = out.ctypes.data + len(out) - program.row_bytes - _SLACK
+    tables = [address(array) for array in (prefixes, pool, ends)]
+    last = address(out) + len(out) - program.row_bytes - _SLACK
     for start in range(0, count, _ROWS):
         rows = min(_ROWS, count - start)
         for place, column in enumerate(program.columns):
             block[:rows, place] = column[start : start + rows]
         done = 0
         while done < rows:
-            values = block.ctypes.data + done * block.strides[0]
+            values = address(block) + done * block.strides[0]
             done = render_rows(
-                steps.ctypes.data, len(steps), *tables, values, done, rows, out.ctypes.data, last, written.ctypes.data
+                address(steps), len(steps), *tables, values, done, rows, address(out), last, address(written)
             )
-            yield out[: int(written[0]) - out.ctypes.data].data
+            yield out[: int(written[0]) - address(out)].data

@@ -16,7 +16,7 @@ from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.source.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.records import dataclass
 from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
@@ -49,7 +49,7 @@ class Column:
 
     def addresses(self) -> tuple[int, ...]:
         """The addresses of the columns and of their length."""
-        return tuple(column.ctypes.data for column in (self._rows, self._values, self._flags, self._count))
+        return tuple(address(column) for column in (self._rows, self._values, self._flags, self._count))
 
     def put(self, row: int, value: Any) -> None:
         """Add the arg of a row, a JSON value."""
@@ -215,8 +215,8 @@ def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
     taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):
         columns = [np.ascontiguousarray(length[block.start : block.stop]) for length in (job.offsets, job.lengths)]
-        addresses = [column.ctypes.data for column in columns]
-        origin, place, count = block.data.ctypes.data + PADDING, 0, block.stop - block.start
+        addresses = [address(column) for column in columns]
+        origin, place, count = address(block.data) + PADDING, 0, block.stop - block.start
         while place < count:
             place = scan(origin, block.base, place, count, *addresses, block.start, taken.compiled.address)
             if place < 0:

@@ -10,7 +10,7 @@ from augment.arrays.types import Int64s
 from augment.derived.source.arg_columns_scan import Job, plain
 from augment.derived.source.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
-from augment.kernels.native import Native, native
+from augment.kernels.native import Native, address, native
 from augment.readers.perfetto.state import Generation, Sequence, strings_at
 from augment.readers.perfetto.values import interned_value
 
@@ -36,7 +36,7 @@ class ArgScan:
         bits = np.array([column.arg.category_bits for column in job.columns], np.int64)
         is_text = np.array([column.arg.is_text for column in job.columns], np.int64)
         state = self._state
-        state[layout.CATEGORIES // 8], state[layout.IS_TEXT // 8] = bits.ctypes.data, is_text.ctypes.data
+        state[layout.CATEGORIES // 8], state[layout.IS_TEXT // 8] = address(bits), address(is_text)
         state[layout.ROW // 8] = 0
         targets, why = np.empty(0, np.int64), layout.ODD_ROW
         while True:
@@ -44,8 +44,8 @@ class ArgScan:
             if why != layout.OTHER_STRINGS:  # Python may have added entries
                 targets = job.room_for(len(taken[0]) - place)
             why = self._scan(
-                block.data.ctypes.data + PADDING, block.base, len(taken[0]), *(each.ctypes.data for each in taken),
-                targets.ctypes.data, state.ctypes.data,
+                address(block.data) + PADDING, block.base, len(taken[0]), *(address(each) for each in taken),
+                address(targets), address(state),
             )  # fmt: skip
             if why == layout.DONE:
                 return
@@ -69,8 +69,8 @@ class ArgScan:
             known = self._known[number] = _Strings(job, generation)
         self._now, state = known, self._state
         state[layout.BEGINS // 8], state[layout.ENDS // 8] = begins, ends
-        state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = known.keys.ctypes.data, len(known.keys)
-        state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = known.addresses.ctypes.data, known.count
+        state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = address(known.keys), len(known.keys)
+        state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = address(known.addresses), known.count
 
 
 class _Strings:
@@ -88,7 +88,7 @@ class _Strings:
         self._values: list[Int64s] = [
             np.full(self.count if i in wanted else 0, layout.UNKNOWN, np.int64) for i in range(len(job.columns))
         ]
-        self.addresses = np.array([value.ctypes.data for value in self._values], np.int64)
+        self.addresses = np.array([address(value) for value in self._values], np.int64)
 
     def learn(self, job: Job, column: int, iid: int) -> bool:
         """Store the value that a string has in a column; False if its number is too large."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.kernels import packet_layout as at
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, Sequence
 from augment.readers.raw import ABSENT
@@ -28,7 +28,7 @@ class FastScanner(PacketScanner):
         self._tables = np.zeros(at.TABLES, np.int64)
         self._texts = [np.frombuffer(key.encode(), np.uint8) for key in KEYS]
         self._keys = np.array(
-            [(text.ctypes.data, len(text), code) for text, code in zip(self._texts, KEYS.values(), strict=True)],
+            [(address(text), len(text), code) for text, code in zip(self._texts, KEYS.values(), strict=True)],
             np.int64,
         )
         self._track_slots, self._place_slots = _Slots(), _Slots()
@@ -45,12 +45,12 @@ class FastScanner(PacketScanner):
         """
         size = len(data)
         padded = np.frombuffer(data + b"\0" * 16, np.uint8)
-        start = padded.ctypes.data
+        start = address(padded)
         state = self._state
         state[at.POSITION // 8] = 0
         while True:
             self._point()
-            why = self._scan(start, start + size, base, self._tables.ctypes.data, state.ctypes.data)
+            why = self._scan(start, start + size, base, address(self._tables), address(state))
             self._take_counts()
             position = int(state[at.POSITION // 8])
             if why == at.MORE:
@@ -85,7 +85,7 @@ class FastScanner(PacketScanner):
         block = self._blocks.get(number)
         if block is None:
             block = self._blocks[number] = _Block()
-            self._addresses[number] = block.values.ctypes.data
+            self._addresses[number] = address(block.values)
         block.refresh(sequence, self)
 
     def _point(self) -> None:
@@ -97,7 +97,7 @@ class FastScanner(PacketScanner):
         columns = [address for table in tables for address in table.addresses]
         self._tables[:] = (
             *columns, *(table.room for table in tables), *self._track_slots.where(), *self._place_slots.where(),
-            self._keys.ctypes.data, len(self._keys), self._addresses.ctypes.data, _MOST_SEQUENCES,
+            address(self._keys), len(self._keys), address(self._addresses), _MOST_SEQUENCES,
         )  # fmt: skip
         state[at.EVENTS // 8 :][:4] = [table.count for table in tables]
         state[at.PACKETS // 8] = self.packets
@@ -137,7 +137,7 @@ class _Slots:
 
     def where(self) -> tuple[int, int]:
         """The address and the mask."""
-        return self._slots.ctypes.data, len(self._slots) - 1
+        return address(self._slots), len(self._slots) - 1
 
     def extend(self, items: Any) -> None:
         """Add keys."""
@@ -190,7 +190,7 @@ class _Block:
         values = self.values
         values[at.VALID // 8], values[at.DEFAULT_TRACK // 8] = sequence.valid, _signed(sequence.track)
         for place, numbers in zip((at.NAMES, at.CATEGORIES, at.KEYS), self._numbers, strict=True):
-            values[place // 8], values[place // 8 + 1] = numbers.ctypes.data, len(numbers)
+            values[place // 8], values[place // 8 + 1] = address(numbers), len(numbers)
         self._set_clock(sequence, scanner)
 
     def _enter(self, kind: int, iid: int, number: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.kernels.native import address
 from augment.readers.perfetto.state import Strings
 from augment.trace import NO_CORRELATION
 
@@ -49,7 +50,7 @@ class Table:
 
     def _point(self) -> None:
         #: of the columns; asking for it takes long, and every packet that Python takes does
-        self.addresses = [column.ctypes.data for column in self.columns.values()]
+        self.addresses = [address(column) for column in self.columns.values()]
 
     def append(self, *values: int) -> int:
         """Add a row. Returns its number."""

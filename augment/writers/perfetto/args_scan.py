@@ -12,7 +12,7 @@ from augment.derived.source.event_text import PADDING, Block, PacketDecode, deco
 from augment.jsontext import lenient_json
 from augment.kernels import encode_layout as kernel
 from augment.kernels.known_bytes import KnownBytes
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.trace import Decode, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs
@@ -53,9 +53,9 @@ class ArgsScanner:
         while True:
             out = self._out
             why = native("encode_blobs.scan_args")(
-                block.data.ctypes.data + PADDING, block.base, count, offsets.ctypes.data, lengths.ctypes.data,
-                out.ctypes.data, len(out), start.ctypes.data, size.ctypes.data, block.start, self._tables(),
-                state.ctypes.data, self._of_packets,
+                address(block.data) + PADDING, block.base, count, address(offsets), address(lengths),
+                address(out), len(out), address(start), address(size), block.start, self._tables(),
+                address(state), self._of_packets,
             )  # fmt: skip
             if why == kernel.DONE:
                 return Blobs(out, start, size)
@@ -73,9 +73,9 @@ class ArgsScanner:
                 self._make_ready(row, text, offset)
 
     def _tables(self) -> int:
-        columns = [column.ctypes.data for column in self._suffixes]
+        columns = [address(column) for column in self._suffixes]
         self._held = np.array([*self._known.addresses(), *columns, len(self._suffixes[0])], np.int64)
-        return self._held.ctypes.data
+        return address(self._held)
 
     def _turn_to(self, sequence: int, offset: int) -> None:
         """Switch to the strings that a sequence of packets has at a byte."""
@@ -90,7 +90,7 @@ class ArgsScanner:
         if row != self._row:
             self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
             self._encoder.args(self._args)
-        origin = data.ctypes.data
+        origin = address(data)
         start, end = (int(self._state[k // 8]) - origin for k in (kernel.MISS_START, kernel.MISS_END))
         text = data[start:end].tobytes()
         is_key = bool(self._state[kernel.MISS_IS_KEY // 8])
@@ -115,7 +115,7 @@ class ArgsScanner:
         args = args_of_event(decoded_event(text, offset, self._decode))
         self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
         for place, value in (
-            (kernel.READY_ROW, row), (kernel.READY, self._ready.ctypes.data), (kernel.READY_SIZE, len(self._ready) - 8)
+            (kernel.READY_ROW, row), (kernel.READY, address(self._ready)), (kernel.READY_SIZE, len(self._ready) - 8)
         ):  # fmt: skip
             self._state[place // 8] = value
 

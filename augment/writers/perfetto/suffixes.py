@@ -14,7 +14,7 @@ import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.arrays.types import Int64s
-from augment.kernels.native import native
+from augment.kernels.native import address, native
 from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
@@ -170,12 +170,12 @@ def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
     start = np.cumsum(whole) - whole
     at_own = np.arange(len(rows)) + np.cumsum(fields) - fields  # each row's own bytes, then its fields
     at_field = np.arange(len(added.rows)) + np.repeat(np.arange(len(rows)), fields) + 1
-    address, length = (np.empty(len(rows) + len(added.rows), np.int64) for _ in range(2))
-    address[at_own], length[at_own] = blobs.data.ctypes.data + blobs.start[rows], size
-    address[at_field], length[at_field] = added.blobs.data.ctypes.data + added.blobs.start, added.blobs.size
+    begins, length = (np.empty(len(rows) + len(added.rows), np.int64) for _ in range(2))
+    begins[at_own], length[at_own] = address(blobs.data) + blobs.start[rows], size
+    begins[at_field], length[at_field] = address(added.blobs.data) + added.blobs.start, added.blobs.size
     data = np.zeros(int(whole.sum()) + 8, np.uint8)
     join = native("encode_packets.join_pieces")
-    join(len(address), address.ctypes.data, length.ctypes.data, data.ctypes.data)
+    join(len(begins), address(begins), address(length), address(data))
     starts, sizes = blobs.start.copy(), blobs.size.copy()
     starts[rows], sizes[rows] = len(blobs.data) + start, whole
     return Blobs(np.concatenate([blobs.data, data]), starts, sizes)

@@ -1,0 +1,141 @@
+"""Every kernel as plain Python that touches no memory but that of its columns; it writes what machine code writes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from augment.arrays import arrow
+from augment.arrays.joining import joined
+from augment.derived.source.arg_columns import IDENTIFIERS
+from augment.derived.source.arg_columns_scan import args_of_rows
+from augment.findings import AugmentedTrace
+from augment.job.answer import answer
+from augment.job.summary import summarize
+from augment.kernels.catalogue import KERNELS
+from augment.kernels.interned import Dictionary
+from augment.kernels.memory import load_word, store_byte
+from augment.kernels.native import address
+from augment.pipeline import augment
+from augment.readers import read
+from augment.writers import write_all
+from oracles import Checked, Memory, plain_kernel, plain_kernels
+from simulator import JobOptions, simulate
+from traces import event, write_trace
+
+JOB = JobOptions(ranks=2, steps=1, layers=1, memory=True, causes=True)
+BY_CONSUMERS = {name for name in KERNELS if name.startswith("arrow.")}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A small job; a trace of many places."""
+    folder = tmp_path_factory.mktemp("job")
+    ranks = [path for path, _ in simulate(JOB, folder)]
+    return [
+        *ranks,
+        write_trace(folder / "many.json", *(event("cpu_op", f"op{i}", 3 * i, 2, 1, i // 2) for i in range(80))),
+    ]
+
+
+def small_tables() -> ExitStack:
+    """Have every table begin so small that it must grow, and few rows drawn."""
+    stack = ExitStack()
+    for name, value in {
+        "readers.event_scanner.LEAST_ROOM": 8,
+        "readers.event_scanner.LEAST_EVENT_BYTES": 1 << 20,
+        "readers.event_scanner.LEAST_PLACES": 2,
+        "readers.perfetto.rows._FIRST_ROOM": 8,
+        "kernels.wanted_args.Dictionary": lambda room, pool: Dictionary(min(room, 4), min(pool, 64)),
+        "derived.source.arg_columns_scan.LEAST_ROOM": 1,
+        "writers.perfetto.args_scan._OUT_BYTES": 256,
+        "writers.perfetto.encoding._OUT_BYTES": 256,
+        "writers.rendering._BUFFER_BYTES": 256,
+        "bounds.LEAST_ROWS": 30,
+    }.items():
+        stack.enter_context(patch(f"augment.{name}", value))
+    return stack
+
+
+def work(job: list[Path], out: Path) -> list[bytes]:
+    """Whatever calls kernels: the bytes that it writes."""
+    files, summaries = [], []
+    for path in job:
+        trace = read(str(path))
+        args_of_rows(trace, np.arange(len(trace.events)), IDENTIFIERS)
+        summaries.append(summarize(AugmentedTrace(trace, {})))
+        files += write_all(augment(trace), out / path.name, ["chrome", "perfetto"])
+    for native in [path for path in files if path.suffix == ".pftrace"]:
+        files += write_all(augment(read(str(native))), out / "again" / native.name, ["perfetto"])
+    kinds = np.arange(64, dtype=np.int32) % 3
+    times = joined(np.arange(64) * 8, np.full(64, 8), kinds, 10).times(np.full(64, 8), kinds, 3)
+    return [
+        times.tobytes(),
+        repr(answer(summaries[:2], ["0", "1"]).outcomes).encode(),
+        *(path.read_bytes() for path in files),
+    ]
+
+
+def test_kernels_stay_within_their_columns_and_write_what_machine_code_writes(job: list[Path], tmp_path: Path) -> None:
+    results = []
+    for way in (plain_kernels(), nullcontext()):
+        with small_tables(), way as memory:
+            results.append(work(job, tmp_path))
+        if memory is not None:
+            assert set(KERNELS) - memory.called == BY_CONSUMERS
+    assert results[0] == results[1]
+
+
+def test_functions_of_streams_stay_within_their_structures() -> None:
+    def noted(structure: Any) -> int:
+        return address(np.frombuffer(structure, np.uint8)) if kept.append(structure) is None else 0
+
+    kept: list[Any] = []
+    with plain_kernels() as memory:
+        call: dict[str, Callable[..., int]] = {name: plain_kernel(name, memory) for name in BY_CONSUMERS}
+        columns = {"a": ("int", [1, 2]), "b": ("texts", [["x"], []])}
+        with patch.object(memory, "_is_gone", lambda number: False), patch("ctypes.addressof", noted):
+            export = arrow._Export(columns)
+            schema, array, end = arrow._Schema(), arrow._Array(), arrow._Array()
+            stream = ctypes.addressof(export._stream)
+            assert call["arrow.get_schema"](stream, ctypes.addressof(schema)) == 0
+            for out in (array, end):
+                assert call["arrow.get_next"](stream, ctypes.addressof(out)) == 0
+            assert call["arrow.get_last_error"](stream) == 0
+            for name, structure in (("schema", schema), ("array", array), ("stream", export._stream)):
+                call[f"arrow.release_{name}"](ctypes.addressof(structure))
+                assert not structure.release
+        assert memory.called == BY_CONSUMERS
+    assert not end.release
+    assert export._marks[:2].all()
+
+
+def test_what_a_kernel_may_not_touch() -> None:
+    with plain_kernels() as memory:
+        column, other = np.zeros(3, np.int64), np.zeros(3, np.int64)
+        place = address(column)
+        memory.begin_call("")
+        assert load_word(place + 16) == 0
+        for wrong, message in ((place + 17, "1 bytes beyond"), (place - 1, "before all"), (other.ctypes.data, "be")):
+            with pytest.raises(AssertionError, match=message):
+                load_word(wrong)
+        with pytest.raises(AssertionError, match="beyond"):
+            store_byte(place + 24, 0)
+        del column
+        memory.begin_call("")
+        with pytest.raises(AssertionError, match="before all"):
+            load_word(place)
+    checked = other.view(Checked)
+    for index in (-1, 3):
+        with pytest.raises(AssertionError):
+            checked[index]
+        with pytest.raises(AssertionError):
+            checked[index] = 0
+    assert Memory().called == set()
