@@ -11,6 +11,7 @@ from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
@@ -112,6 +113,19 @@ def idle_in_steps(trace: Trace) -> list[StepIdle]:
     """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
     windows = measure(trace).windows
     return [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
+
+
+@derived
+def late_beginnings(trace: Trace) -> list[Intervals]:
+    """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it
+    ends with the first work of a stream, long after the call that launched this work had returned."""
+    work = gpu_work(trace)
+    launch = work.launch[[stream.start for stream in work.streams]]
+    late = []
+    for idle in idle_in_steps(trace):
+        chosen = np.isin(idle.launch, launch[launch != NO_ROW]) & (idle.category == GapCategory.OTHER)
+        late.append(Intervals(idle.start[chosen], idle.end[chosen]))
+    return late
 
 
 @derived

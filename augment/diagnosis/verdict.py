@@ -8,7 +8,7 @@ from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.diagnose import Diagnosis, diagnose
-from augment.diagnosis.measure import idle_in_steps, measure, saved_a_step
+from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import Finding
 from augment.diagnosis.wording import percent, shorter, time
 from augment.trace import Trace, derived
@@ -61,18 +61,20 @@ def busy(trace: Trace) -> str:
     if not devices or not len(windows):
         return "There is no GPU work in this recording: only the host can be judged."
     span = int((windows.end - windows.start).sum()) * len(devices)
-    parts = dict.fromkeys((*_PARTS, *_IDLE.values()), 0)
+    parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE), 0)
     for device, idle in zip(devices, idle_in_steps(trace), strict=True):
         for name, (wanted, without) in _PARTS.items():
             parts[name] += int(device.time_within(windows.start, windows.end, any_of=wanted, none_of=without).sum())
         for category, name in _IDLE.items():
             parts[name] += int((idle.end - idle.start)[idle.category == category].sum())
+    parts[_LATE] = sum(int((pieces.end - pieces.start).sum()) for pieces in late_beginnings(trace))
+    parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE]
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)
     shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= TOLD_RATIO}
     whole = "the GPU is" if len(devices) == 1 else f"the {len(devices)} GPUs are"
     done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
-    waits = ", ".join(f"{shares[name]} {name}" for name in _IDLE.values() if name in shares)
+    waits = ", ".join(f"{shares[name]} {name}" for name in (*_IDLE.values(), _LATE) if name in shares)
     return (
         f"{_length(trace)} {whole} {percent(working)} busy"
         + (f": {done}" if done else "")
@@ -105,3 +107,4 @@ _IDLE = {
     GapCategory.KERNEL_WAIT: "between kernels",
     GapCategory.OTHER: "for other reasons",
 }
+_LATE = "before the first work of a stream"

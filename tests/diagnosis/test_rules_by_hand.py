@@ -76,6 +76,22 @@ def test_a_broken_file_is_told() -> None:
     assert "the text ends at byte 7" in answer.title
 
 
+def test_work_that_the_file_lacks_is_told() -> None:
+    host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
+    other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)
+    elsewhere = [call("cudaLaunchKernel", 10_000, 14_000, correlation=2), other]
+    for rest in ([], elsewhere):
+        trace = trace_of(host, *late, *rest)
+        answer = problem_of(partial_recording.check(trace))
+        assert (answer.first, answer.severity) == (True, "warning")
+        assert "while the file shows an idle GPU" in verdict(trace)[0]
+        assert "before the first work of a stream" in verdict(trace)[1]
+    soon = launched("gemm", 600_000, 1_000_000, 1)
+    assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere)), Fine)
+    later = [*launched("gemm", 40_000, 60_000, 1), *launched("gemm", 600_000, 1_000_000, 3, at=30_000)]
+    assert isinstance(partial_recording.check(trace_of(host, *later)), Fine)
+
+
 def test_compilation_in_steady_steps_is_found() -> None:
     steps = [annotation(f"ProfilerStep#{number}", number * 1_000_000, (number + 1) * 1_000_000) for number in range(4)]
     work = [

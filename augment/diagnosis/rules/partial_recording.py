@@ -2,7 +2,8 @@
 
 A file may end in the middle, as when a job was killed while it wrote. ``augment cut`` makes files that are parts of a
 recording; where it left out events that causes rest on, such as launches, nothing is certain. And a recording that
-begins while the device still works on earlier steps shows work of which the cause is missing.
+begins while the device still works on earlier steps shows work of which the cause is missing, or lacks this work
+although its time passes: then the first work in the file begins long after its launch had returned.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
@@ -15,12 +16,14 @@ import numpy as np
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
+from augment.diagnosis.measure import late_beginnings, measure
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
-from augment.diagnosis.wording import percent
+from augment.diagnosis.wording import percent, time
 from augment.trace import COMPLETE, Trace
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
+MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 
 
 def check(trace: Trace) -> Answer:
@@ -31,6 +34,8 @@ def check(trace: Trace) -> Answer:
         return Found(title, advice, _whole(trace), "high", severity="warning", first=True)
     if part := cut_text(trace.source.metadata):
         return _cut(trace, part)
+    if answer := _late(trace):
+        return answer
     work = gpu_work(trace)
     early = before_recording(trace)
     if (ratio := _ratio(trace)) < MOST_EARLY:
@@ -41,6 +46,25 @@ def check(trace: Trace) -> Answer:
         Spans.of(trace, work.row[early]),
         "high",
         severity="info",
+    )
+
+
+def _late(trace: Trace) -> Found | None:
+    """What is to be said if a device is idle for long before the first work of a stream, which was launched already."""
+    pieces = late_beginnings(trace)
+    late_ns = [int((each.end - each.start).sum()) for each in pieces]
+    longest = max(range(len(pieces)), key=late_ns.__getitem__, default=0)
+    if not late_ns or late_ns[longest] < MOST_LATE * measure(trace).length_ns * measure(trace).count:
+        return None
+    start, end = pieces[longest].start, pieces[longest].end
+    return Found(
+        f"The first work of a stream was queued for {time(late_ns[longest])} while the file shows an idle GPU: it "
+        "probably lacks earlier work",
+        "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a launch and its work",
+        Spans(start, end, np.full(len(start), -1, np.int64)),
+        "medium",
+        severity="warning",
+        first=True,
     )
 
 
