@@ -115,9 +115,14 @@ def _by_the_standard_library(cls: Any, name: str) -> Callable[..., Any]:
     """A method, made for a class of the same fields."""
     fields = [(field.name, field.type, copy.copy(field)) for field in dataclasses.fields(cls)]
     alike = dataclasses.make_dataclass(
-        cls.__name__, fields, namespace={"__module__": cls.__module__, "__doc__": ""}, init=False,
-        repr=name == "__repr__", eq=name != "__repr__", frozen=name == "__hash__",
-    )  # fmt: skip
+        cls.__name__,
+        fields,
+        namespace={"__module__": cls.__module__, "__doc__": ""},
+        init=False,
+        repr=name == "__repr__",
+        eq=name != "__repr__",
+        frozen=name == "__hash__",
+    )
     method: Callable[..., Any] = alike.__dict__[name]
     return method
 

@@ -24,7 +24,9 @@ from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
 from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
+from augment.findings import Skipped
 from augment.readers import READERS, read
+from augment.request import option_values
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics_schema import schema
 from simulator import JobOptions, simulate
@@ -182,6 +184,8 @@ def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.Monke
     ((step,), status) = (sidecar["analyses"]["step_time"][name] for name in ("rows", "status"))
     assert (status, step["rank"], step["step"]) == ("ok", 0, "ProfilerStep#0")
     assert step["duration_ns"] > 0
+    longer = augment.augment(outcome.trace, only=["step_time"], options=option_values(["step_time.shortest_ns=1e12"]))
+    assert isinstance(longer.outcomes["step_time"], Skipped)
 
 
 def example_of(what: str) -> str:

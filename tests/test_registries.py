@@ -23,6 +23,7 @@ from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.trace import NO_CORRELATION, Trace
 from augment.writers import WRITERS, metrics
+from augment.writers.files import stem
 from execution_traces import execution_trace_of, write_execution_trace
 from memory_timelines import memory_timeline_of, write_memory_timeline
 from perfetto_engine import PerfettoEngine
@@ -164,7 +165,7 @@ def figures(result: AugmentedTrace, analysis: Any, without: str = "") -> list[An
     """The rows, but for the column ``without``; NaN never equals itself, so it is refused."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    columns = [analysi.name for analysi in dataclasses.fields(analysis.ROW) if analysi.name != without]
+    columns = [column.name for column in dataclasses.fields(analysis.ROW) if column.name != without]
     rows = [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
     assert not any(isinstance(value, float) and value != value for row in rows for value in row)
     return rows
@@ -188,7 +189,8 @@ def test_annotations_are_well_formed(analysis: Any, augmented: AugmentedTrace, t
         if not isinstance(annotation, Flows):
             assert 0 <= annotation.under < len(trace.tracks)
             assert annotation.ts.dtype == np.int64
-            assert any(pattern.match(annotation.name) for pattern in documented_tracks()), annotation.name
+            documented = any(pattern.match(annotation.name) for pattern in documented_tracks())
+            assert documented, f"add {annotation.name!r} to the table of tracks in docs/formats.md"
         WELL_FORMED[type(annotation)](annotation)
 
 
@@ -314,6 +316,12 @@ def test_a_reader_is_documented_and_knows_what_is_not_its_own(reader: Any) -> No
     assert re.fullmatch(r"[a-z][a-z0-9_]*", reader.NAME)
     for head in (b"", b" ", b"\xff\xfe\xfd", b"%PDF-1.7", b"\x89PNG\r\n\x1a\n", b"#!/bin/sh\n"):
         assert reader.recognizes(head) is False
+
+
+@reader_of
+def test_outputs_are_named_without_the_suffix_of_the_format(reader: Any) -> None:
+    for suffix in reader.SUFFIXES:
+        assert stem(f"rank0{suffix}.gz") == "rank0", f"add {suffix} to _INPUT_SUFFIXES in augment/writers/files.py"
 
 
 def test_a_trace_has_one_reader() -> None:

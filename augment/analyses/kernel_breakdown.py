@@ -81,9 +81,12 @@ def analyze(trace: Trace) -> Findings:
 
 
 _UNITS = {
-    MatrixUse.USED: "used", MatrixUse.ELIGIBLE: "eligible", MatrixUse.NOT_ELIGIBLE: "not_eligible",
-    MatrixUse.NOT_USED: "not_used", MatrixUse.UNTOLD: "unknown",
-}  # fmt: skip
+    MatrixUse.USED: "used",
+    MatrixUse.ELIGIBLE: "eligible",
+    MatrixUse.NOT_ELIGIBLE: "not_eligible",
+    MatrixUse.NOT_USED: "not_used",
+    MatrixUse.UNTOLD: "unknown",
+}
 
 
 def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:

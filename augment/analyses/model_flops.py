@@ -87,6 +87,7 @@ def analyze(
             "shapes were not recorded: record with record_shapes=True, or give the option "
             "flops_per_step_count, or parameters_count and tokens_per_step_count"
         )
+    convention = _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else "")
     rows = []
     for place, (figures, efficiency) in enumerate(efficiencies(trace)):
         device = gpu_work(trace).devices[place]
@@ -96,13 +97,22 @@ def analyze(
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
             achieved = flops / wall / 1e3 if wall else None
-            rows.append(Row(
-                device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None,
-                source, _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else ""),
-                flops, wall, achieved, rate, peak_number,
-                mfu_ratio=achieved / rate if rate and achieved is not None and achieved <= rate else None,
-                lacking=why_unknown(trace, device.device) if not rate else _beyond(achieved or 0.0, rate, source),
-            ))  # fmt: skip
+            rows.append(
+                Row(
+                    rank=device.rank,
+                    device=device.device,
+                    step=int(windows.number[step]) if windows.number[step] >= 0 else None,
+                    source=source,
+                    convention=convention,
+                    model_flops=flops,
+                    wall_ns=wall,
+                    achieved_tflops=achieved,
+                    peak_tflops=rate,
+                    peak_number=peak_number,
+                    mfu_ratio=achieved / rate if rate and achieved is not None and achieved <= rate else None,
+                    lacking=why_unknown(trace, device.device) if not rate else _beyond(achieved or 0.0, rate, source),
+                )
+            )
     beyond = sum(row.peak_tflops is not None and row.lacking is not None for row in rows)
     return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", beyond, _ABOVE)] if beyond else [])
 

@@ -143,7 +143,16 @@ def _row(
     bounded = most if most != flops else None
     sure = "bounded" if bounded is not None else "modelled_bytes" if flops is None else "high"
     return Row(
-        rank, device, operator, shapes, number, len(places), ns, flops, bounded, bytes_,
+        rank=rank,
+        device=device,
+        operator=operator,
+        shapes=shapes,
+        number=number,
+        count=len(places),
+        time_ns=ns,
+        flops=flops,
+        most_flops=bounded,
+        size_bytes=bytes_,
         achieved_tflops=flops / ns / 1e3 if ns and flops is not None else None,
         modelled_gbps=bytes_ / ns if ns and bytes_ is not None else None,
         intensity=flops / bytes_ if bytes_ and flops is not None else None,
@@ -152,7 +161,7 @@ def _row(
         roof_ratio=None if roof is None or not ns else float(roof.sum()) / ns,
         lost_ns=None if roof is None else round(float(np.maximum(on_roof.ns[places] - roof, 0).sum())),
         confidence="unknown" if roof is None else sure,
-    )  # fmt: skip
+    )
 
 
 def _most(bound: Bytes, ns: Int64s) -> Bound:

@@ -141,7 +141,10 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
         counted = operator_work(trace).recorded
         sure = lacking is None and wall > 0
         yield Row(
-            device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None, wall,
+            rank=device.rank,
+            device=device.device,
+            step=int(windows.number[step]) if windows.number[step] >= 0 else None,
+            wall_ns=wall,
             **parts,
             flops=round(float(reached.flops[step])) if counted else None,
             model_flops=round(float(reached.model_flops[step])) if counted else None,
@@ -149,8 +152,10 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
             hfu_ratio=float(reached.peak_ns[step]) / wall if sure else None,
             covered_ratio=float(reached.covered[step]) if known["compute_ns"][step] else None,
             overlap_ratio=_overlap(figures, step),
-            peak=peak_text, convention=CONVENTION if sure else None, lacking=lacking,
-        )  # fmt: skip
+            peak=peak_text,
+            convention=CONVENTION if sure else None,
+            lacking=lacking,
+        )
 
 
 def why_no_mfu(trace: Trace, place: int) -> str | None:

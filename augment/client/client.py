@@ -135,12 +135,19 @@ class Client(Session):
         deadline = Deadline(timeout_s, paths[0])
         steps = (step, step) if isinstance(step, int) else step
         spec = resources_pb2.DiffSpec(
-            steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None, region=region or "",
-            short_names=short_names, functions=functions, formats=formats, overlay=overlay,
-            label=label or (stem(controls[0]) if len(paths) == 2 else ""), name=sent_name(name),
-            control_rank=control_rank, test_rank=test_rank,
-            min_delta_us=min_delta_us, arrow_count=arrow_count,
-        )  # fmt: skip
+            steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None,
+            region=region or "",
+            short_names=short_names,
+            functions=functions,
+            formats=formats,
+            overlay=overlay,
+            label=label or (stem(controls[0]) if len(paths) == 2 else ""),
+            name=sent_name(name),
+            control_rank=control_rank,
+            test_rank=test_rank,
+            min_delta_us=min_delta_us,
+            arrow_count=arrow_count,
+        )
 
         def wanted() -> resources_pb2.JobSpec:
             sent = [resources_pb2.Input(upload=self._upload(path, deadline, tell)) for path in paths]
@@ -199,10 +206,12 @@ class Client(Session):
         deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
         spec = resources_pb2.WholeJobSpec(
-            augment=spec_of(request, summaries=summaries), name=names.title,
-            parallelism=dict(request.parallelism), trust_clocks=request.trust_clocks,
+            augment=spec_of(request, summaries=summaries),
+            name=names.title,
+            parallelism=dict(request.parallelism),
+            trust_clocks=request.trust_clocks,
             merge=resources_pb2.MergeSpec() if merge else None,
-        )  # fmt: skip
+        )
         spec.augment.metrics_only = metrics_only
         sent = Sent()
 
@@ -302,9 +311,15 @@ class Client(Session):
         return AugmentedJob(made, tuple(path for trace, path in places if not trace))
 
     def _done(
-        self, wanted: Wanted, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
-        tell: Progress, control: str = "", stems: Mapping[str, str] | None = None,
-    ) -> Augmented:  # fmt: skip
+        self,
+        wanted: Wanted,
+        path: str,
+        out: str | os.PathLike[str] | None,
+        deadline: Deadline,
+        tell: Progress,
+        control: str = "",
+        stems: Mapping[str, str] | None = None,
+    ) -> Augmented:
         """Run a job; its outputs are named after the trace ``path``, or it is one of several.
 
         ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.

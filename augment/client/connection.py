@@ -111,9 +111,13 @@ class Connection:
     """
 
     def __init__(
-        self, address: str, token: str | None, patience_s: float, first_patience_s: float,
+        self,
+        address: str,
+        token: str | None,
+        patience_s: float,
+        first_patience_s: float,
         waiting: Callable[[str], object] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address, self._waiting = address, waiting
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._patience_s, self._first_patience_s = patience_s, first_patience_s

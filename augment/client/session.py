@@ -56,9 +56,15 @@ class Session:
     """The steps that all calls of a client share. The arguments are those of :class:`augment.client.Client`."""
 
     def __init__(
-        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
-        waiting: Callable[[str], object] = lambda _: None, forget: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: bool | Tls = False,
+        patience_s: float = PATIENCE_S,
+        waiting: Callable[[str], object] = lambda _: None,
+        forget: bool = False,
+    ) -> None:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit()):
             raise UsageError(f"{address}: must be HOST:PORT, such as 127.0.0.1:50051")

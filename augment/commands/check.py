@@ -107,15 +107,15 @@ def command(
         _write(markdown, gate_files.markdown(lines, *names, notes))
     if junit:
         _write(junit, gate_files.junit(lines, *names))
-    if not quiet:
-        for note in notes:
-            complain(note)
+    for note in notes if not quiet else ():
+        complain(note)
     for line in lines:
-        if as_json:
-            emit(_as_json(line))
-        elif not quiet or line.status in ("fail", "uncertain"):
-            emit(f"{gate_files.WORDS[line.status]:7} {gate_files.text_of(line)}")
-    statuses = {line.status for line in lines}
+        if as_json or not quiet or line.status in ("fail", "uncertain"):
+            emit(_as_json(line) if as_json else f"{gate_files.WORDS[line.status]:7} {gate_files.text_of(line)}")
+    return _exit_code({line.status for line in lines}, uncertain)
+
+
+def _exit_code(statuses: set[str], uncertain: str) -> int:
     if "fail" in statuses:
         return 1
     return {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain] if "uncertain" in statuses else 0

@@ -70,12 +70,10 @@ def command(
     into which another tool merged several ranks, if it tells them by an arg rank or by process ids such as [TP3] 42.
     The paths are printed on stdout.
     """
-    import os
     from pathlib import Path
 
     from augment.batch.cutting import Choice, part
     from augment.commands.terminal import bar, emit, say
-    from augment.writers.perfetto.several import is_of_several
 
     choice = Choice(steps, period, drop)
     if not choice and not ranks and not parted:
@@ -86,17 +84,26 @@ def command(
         if parted:
             outs = part(file, Path(out), ranks, shown.stage)
             text = f"{len(outs)} ranks are in {out}"
-        elif os.path.isdir(file):
-            outs, text = _folder(file, Path(out), choice, ranks, shown.stage)
-        elif os.path.isfile(file) and is_of_several(Path(file)):
-            outs, text = _timeline(Path(file), Path(out), choice, ranks)
         else:
-            outs, text = _file(file, Path(out), choice, ranks, shown.stage)
+            outs, text = _cut(file, Path(out), choice, ranks, shown.stage)
     for path in outs:
         emit(str(path))
     if not quiet:
         say(text)
     return 0
+
+
+def _cut(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+    import os
+    from pathlib import Path
+
+    from augment.writers.perfetto.several import is_of_several
+
+    if os.path.isdir(name):
+        return _folder(name, out, choice, ranks, stage)
+    if os.path.isfile(name) and is_of_several(Path(name)):
+        return _timeline(Path(name), out, choice, ranks)
+    return _file(name, out, choice, ranks, stage)
 
 
 def _file(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:

@@ -120,8 +120,7 @@ def command(
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
-        for path in paths:
-            emit(str(path))
+        emit("\n".join(map(str, paths)))
     else:
         from augment.commands.diff_tables import print_diff
 

@@ -56,18 +56,11 @@ def client_of(
     Raises:
         UsageError: an option without ``--server``, an unusable file, or gRPC is not installed.
     """
-    given = {
-        "--forget": forget,
-        "--patience": patience is not None,
-        "--token-file": token_file,
-        "--tls": tls,
-        "--tls-ca": tls_ca,
-        "--tls-cert": tls_cert,
-        "--tls-key": tls_key,
-    }
     if server is None:
-        if lost := [name for name, value in given.items() if value]:
-            raise UsageError(f"{lost[0]}: needs --server HOST:PORT")
+        files = {"--token-file": token_file, "--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
+        for name, value in {"--forget": forget, "--patience": patience is not None, "--tls": tls, **files}.items():
+            if value:
+                raise UsageError(f"{name}: needs --server HOST:PORT")
         yield None
         return
     try:

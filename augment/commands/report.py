@@ -51,7 +51,7 @@ def command(
     """
     import tempfile
 
-    from augment.commands.terminal import emit, say
+    from augment.commands.terminal import emit
     from augment.errors import UsageError
 
     if bool(test) != comparing:
@@ -67,16 +67,21 @@ def command(
         from augment.report.markdown import markdown as short_form
 
         emit(short_form(made).rstrip("\n"))
-        return 0
+    else:
+        _write_page(made, Path(out or f"{_stem(test or source)}.report.html"))
+    return 0
+
+
+def _write_page(document: Document, path: Path) -> None:
+    """Write the page, and print its path."""
+    from augment.commands.terminal import emit, say
     from augment.report.html import page
     from augment.writers.files import replacing
 
-    path = Path(out) if out else Path(f"{_stem(test or source)}.report.html")
     with replacing(path) as file:
-        file.write(page(made).encode())
+        file.write(page(document).encode())
     emit(str(path))
     say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
-    return 0
 
 
 def _document(

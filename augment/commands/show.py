@@ -74,19 +74,22 @@ def command(
     elif form == "csv":
         _print_csv(sidecar)
     elif form == "json":
-        import json
-
-        from augment.commands.terminal import emit
-
-        emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
+        _print_json(sidecar)
     else:
         from augment.commands.tables import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        if known is not None and (sentences := told_by_job(source, known)):
-            verdict = shown.get("verdict", {"text": [], "rows": []})
-            shown = {**shown, "verdict": {**verdict, "text": [*verdict["text"], *sentences]}}
+        if known is not None:
+            shown = _with_verdict_of_job(shown, told_by_job(source, known))
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
+
+
+def _with_verdict_of_job(sidecar: dict[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
+    """The sidecar of a rank with what the job's verdict says of the rank."""
+    if not sentences:
+        return sidecar
+    verdict = sidecar.get("verdict", {"text": [], "rows": []})
+    return {**sidecar, "verdict": {**verdict, "text": [*verdict["text"], *sentences]}}
 
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +107,14 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     shown = {name: analyses[name] for name in chosen}
     others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len(chosen)
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
+
+
+def _print_json(sidecar: dict[str, Any]) -> None:
+    import json
+
+    from augment.commands.terminal import emit
+
+    emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
 
 
 def _print_csv(sidecar: dict[str, Any]) -> None:

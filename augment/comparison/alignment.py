@@ -203,11 +203,16 @@ def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: 
 
 def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) -> Int64s:
     """The partners of equal parent and kind, in order; what has no parent, or a negative kind, has no partner."""
-    known_a, known_b = (np.flatnonzero((parent >= 0) & (kind >= 0))
-                        for parent, kind in ((parent_a, kind_a), (parent_b, kind_b)))  # fmt: skip
+    known_a, known_b = (
+        np.flatnonzero((parent >= 0) & (kind >= 0)) for parent, kind in ((parent_a, kind_a), (parent_b, kind_b))
+    )
     item = np.zeros(max(len(known_a), len(known_b)), np.int64)
-    matches = align(parent_a[known_a] << 32 | kind_a[known_a], item[: len(known_a)],
-                  parent_b[known_b] << 32 | kind_b[known_b], item[: len(known_b)])  # fmt: skip
+    matches = align(
+        parent_a[known_a] << 32 | kind_a[known_a],
+        item[: len(known_a)],
+        parent_b[known_b] << 32 | kind_b[known_b],
+        item[: len(known_b)],
+    )
     partner = np.full(len(parent_a), ALONE, np.int64)
     partner[known_a] = np.append(known_b, ALONE)[matches]
     return partner

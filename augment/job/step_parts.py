@@ -76,9 +76,21 @@ def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int) ->
         wall, compute, wait, transfer, unmatched, copy, rest = values
         mfu, hfu = ratios.get(number, (None, None))
         yield Row(
-            number if number >= 0 else None, summary.rank, summary.name, wall, compute, wait, transfer, unmatched,
-            copy, rest, wait / wall if wall else None, transfer / wall if wall else None, mfu, hfu,
-        )  # fmt: skip
+            step=number if number >= 0 else None,
+            rank=summary.rank,
+            trace=summary.name,
+            wall_ns=wall,
+            compute_ns=compute,
+            exposed_wait_ns=wait,
+            exposed_transfer_ns=transfer,
+            exposed_unmatched_ns=unmatched,
+            exposed_copy_ns=copy,
+            idle_ns=rest,
+            exposed_wait_ratio=wait / wall if wall else None,
+            exposed_transfer_ratio=transfer / wall if wall else None,
+            mfu_ratio=mfu,
+            hfu_ratio=hfu,
+        )
 
 
 def _exposed(

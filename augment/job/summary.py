@@ -6,10 +6,12 @@ import dataclasses
 import re
 import zlib
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
@@ -44,7 +46,7 @@ _COLUMNS = (
     "follows",
     "stream",
 )
-_FOUND = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
+_UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
 _STEPS = ("number", "start", "end", "compute_ns")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
@@ -134,26 +136,17 @@ def summarize(augmented: AugmentedTrace) -> bytes:
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
-    records, work = collectives(trace), gpu_work(trace)
+    records = collectives(trace)
     chosen = np.arange(len(records)) if window is None else np.flatnonzero(_within(records.step, window))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
     streams, stream = _streams(trace, records.place[chosen])
-    columns = {name: getattr(records, name)[chosen] for name in _FOUND}
-    columns |= {
-        "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration counts as 0
-        "row": work.row[records.place[chosen]],
-        "kind": records.kind.codes[chosen].astype(np.int64),
-        "exposed_ns": records.exposed_ns[chosen],
-        "held": held_up(trace)[chosen].astype(np.int64),
-        "follows": _among(chosen, len(records))[follows(trace)[chosen]],
-        "stream": stream,
-    }
-    columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
+    columns = _columns(trace, chosen) | {"stream": stream}
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
+    results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
     return RankSummary(
         version=VERSION,
         name=trace.source.label,
@@ -165,27 +158,38 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in records.groups],
         kinds=list(records.kind.values),
         streams=streams,
-        columns={name: columns[name].tobytes() for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])},
-        steps={name: values.tobytes() for name, values in steps.items()},
+        columns=_bytes({name: columns[name] for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])}),
+        steps=_bytes(steps),
         states=state_table(device_states(trace), host_gaps(trace), moments),
         figures={
-            name: _figures(outcome)
-            for name, outcome in augmented.outcomes.items()
-            if isinstance(outcome, Findings) and outcome.rows and name not in _OF_MOMENTS
+            name: _figures(findings) for name, findings in results.items() if findings.rows and name not in _OF_MOMENTS
         },
         link_gbps=_link(augmented),
-        tables={
-            table: {name: values.astype(np.int64).tobytes() for name, values in of.items()}
-            for table, of in tables.items()
-        },
+        tables={name: _bytes(table) for name, table in tables.items()},
         texts=texts,
         left_out=left_out,
-        rows_left_out=sum(
-            max(len(outcome.rows) - MOST_ROWS, 0)
-            for outcome in augmented.outcomes.values()
-            if isinstance(outcome, Findings)
-        ),
+        rows_left_out=sum(max(len(findings.rows) - MOST_ROWS, 0) for findings in results.values()),
     )
+
+
+def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
+    """The columns of the ``chosen`` collectives, but for their streams."""
+    records, work = collectives(trace), gpu_work(trace)
+    columns: dict[str, Int64s] = {name: getattr(records, name)[chosen] for name in _UNCHANGED}
+    columns |= {
+        "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration counts as 0
+        "row": work.row[records.place[chosen]],
+        "kind": records.kind.codes[chosen].astype(np.int64),
+        "exposed_ns": records.exposed_ns[chosen],
+        "held": held_up(trace)[chosen].astype(np.int64),
+        "follows": _among(chosen, len(records))[follows(trace)[chosen]],
+    }
+    return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
+
+
+def _bytes(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
+    """The bytes of each column, as int64."""
+    return {name: values.astype(np.int64, copy=False).tobytes() for name, values in columns.items()}
 
 
 def read_summary(content: bytes, name: str) -> RankSummary:

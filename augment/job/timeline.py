@@ -146,18 +146,22 @@ class Late:
             which.append(index[at])
         return np.concatenate(starts), np.concatenate(ends), np.concatenate(which)
 
+    def _waiting_ranks(self) -> tuple[Int64s, Int64s]:
+        """For each collective how many ranks wait in it, and when the first begins to; messages have none."""
+        matched = self._matched
+        together = np.flatnonzero(~matched.is_pair()[matched.instance[self.part]])
+        waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
+        first = np.full(len(matched), np.iinfo(np.int64).max)
+        np.minimum.at(first, matched.instance[self.part[together]], self.start[together])
+        return np.add.reduceat(waiting, matched.first), first
+
     def track(self, window: tuple[int, int]) -> SliceTrack:
         """Whom ranks wait for within ``window``: a rank that does not wait itself.
 
         Of several at a time it is the one for whom most ranks wait, then the one for whom others wait longest in all.
         """
         matched, parted = self._matched, self._parted
-        together = np.flatnonzero(~matched.is_pair()[matched.instance[self.part]])
-        instance = matched.instance[self.part[together]]
-        waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
-        waiting = np.add.reduceat(waiting, matched.first)
-        first = np.full(len(matched), np.iinfo(np.int64).max)
-        np.minimum.at(first, instance, self.start[together])
+        waiting, first = self._waiting_ranks()
         first, last = np.clip(first, *window), np.clip(self._arrival, *window)
         begin, end, of = self._of_ranks_that_do_not_wait(np.flatnonzero((waiting > 0) & (first < last)), first, last)
         late = matched.member[parted.late[of]]

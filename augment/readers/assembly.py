@@ -86,9 +86,14 @@ _EARLIEST = -(1 << 62)  #: ns; earlier times would overflow in subtractions
 
 
 def assemble(
-    path: str, format_name: str, sha256: str, text: SourceBytes, raw: RawEvents, outline: Outline,
+    path: str,
+    format_name: str,
+    sha256: str,
+    text: SourceBytes,
+    raw: RawEvents,
+    outline: Outline,
     decode: Decode = json_event,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become those of the table."""
     rank, rank_from = _rank(path, outline.members)
     base_ns, odd = _base_ns(outline.members)
@@ -269,9 +274,21 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
     if order is not None:
         _move_sparse(raw, _inverse(order))
     return EventTable(
-        ts, dur, phase, column(category), category_name, name_column, column(track), correlation, offset, length,
-        raw.sizes, raw.flows, raw.args, raw.ends,
-    )  # fmt: skip
+        ts,
+        dur,
+        phase,
+        column(category),
+        category_name,
+        name_column,
+        column(track),
+        correlation,
+        offset,
+        length,
+        raw.sizes,
+        raw.flows,
+        raw.args,
+        raw.ends,
+    )
 
 
 def _inverse(order: Int64s) -> Int32s:

@@ -120,9 +120,15 @@ def _raw_events(slices: list[Slice]) -> RawEvents:
     table = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
     columns: dict[str, Any] = {name: table[:, at].astype(kind) for at, (name, kind) in enumerate(COLUMNS.items())}
     return RawEvents(
-        **columns, sizes=NOTHING, flows=NOTHING, strings=list(strings), places=places,
-        names=Names(), tally=Tally(), event_count=len(rows),
-    )  # fmt: skip
+        **columns,
+        sizes=NOTHING,
+        flows=NOTHING,
+        strings=list(strings),
+        places=places,
+        names=Names(),
+        tally=Tally(),
+        event_count=len(rows),
+    )
 
 
 def _decode(_piece: bytes, _offset: int) -> dict[str, Any]:

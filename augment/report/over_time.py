@@ -52,11 +52,25 @@ def _allocated(row: Row) -> float | None:
 
 
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
-    ("busy_over_time", "Time in which the device had work", "busy (%)",
-     lambda row: 100 * row["busy_ns"] / (row["dur_ns"] or 1),
-     lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})"),
-    ("queue_over_time", "Work launched and not yet started: an empty queue waits for the host", "queued",
-     lambda row: row["queued_count"], lambda row: f"{row['queued_count']:,} queued, {row['launch_count']:,} launches"),
-    ("memory_over_time", "Memory allocated on the device", "allocated (GB)",
-     _allocated, lambda row: f"{size(row['allocated_bytes'])} ({row['allocated_bytes']:,} bytes)"),
-)  # fmt: skip
+    (
+        "busy_over_time",
+        "Time in which the device had work",
+        "busy (%)",
+        lambda row: 100 * row["busy_ns"] / (row["dur_ns"] or 1),
+        lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})",
+    ),
+    (
+        "queue_over_time",
+        "Work launched and not yet started: an empty queue waits for the host",
+        "queued",
+        lambda row: row["queued_count"],
+        lambda row: f"{row['queued_count']:,} queued, {row['launch_count']:,} launches",
+    ),
+    (
+        "memory_over_time",
+        "Memory allocated on the device",
+        "allocated (GB)",
+        _allocated,
+        lambda row: f"{size(row['allocated_bytes'])} ({row['allocated_bytes']:,} bytes)",
+    ),
+)

@@ -63,7 +63,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     source = augmented.trace.source
     if source.insert_at is None:
         raise OutputError(
-            f"{path}: {source.name} is no Chrome JSON, which could be added to; write Perfetto's format: --to perfetto"
+            f"{path}: tracks can be added to Chrome JSON only, and {source.name} has another format: --to perfetto"
         )
     events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
     with replacing(path, source.path) as file:

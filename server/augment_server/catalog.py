@@ -79,8 +79,8 @@ def messages(name: str, metrics: Metrics) -> Iterator[v1.AnalysisMetrics]:
 
 
 def analyses() -> list[v1.Analysis]:
-    """What can be asked, in the order in which it is."""
-    from augment.commands.list import everything
+    """The analyses, in the order of the registry."""
+    from augment.registries import everything
 
     return [
         v1.Analysis(
@@ -96,8 +96,8 @@ def analyses() -> list[v1.Analysis]:
 
 
 def server_info(limits: Limits) -> v1.ServerInfo:
-    """What this server is, takes and keeps."""
-    from augment.commands.list import everything
+    """The version, formats, limits and retention of this server."""
+    from augment.registries import everything
 
     names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
     info = v1.ServerInfo(

@@ -23,9 +23,11 @@ class Clock:
     """
 
     def __init__(
-        self, saved_ns: int | None, time_of_day: Callable[[], int] = time.time_ns,
+        self,
+        saved_ns: int | None,
+        time_of_day: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._time_of_day, self._monotonic = time_of_day, monotonic
         now = time_of_day()
         self._now = now if saved_ns is None else min(now, saved_ns + MOST_PAUSE_NS)

@@ -51,9 +51,15 @@ class Core:
     """
 
     def __init__(
-        self, state: Path, limits: Limits, roots: Sequence[Path], observer: Observer, client_of: Callable[[Any], str],
-        *, repair: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        state: Path,
+        limits: Limits,
+        roots: Sequence[Path],
+        observer: Observer,
+        client_of: Callable[[Any], str],
+        *,
+        repair: bool = False,
+    ) -> None:
         self._observer, self._max_stored = observer, limits.max_stored_bytes
         self._apart = Apart()
         self._storage = Storage(state, repair=repair)
@@ -63,9 +69,17 @@ class Core:
         real = resolved(roots)
         self._scheduler = Scheduler(self._storage, self._jobs, limits, real, observer, self._apart)
         self.servicer = Service(
-            self._storage, self._uploads, self._jobs, self._retention, self._scheduler, limits, real, observer,
-            client_of, self._apart,
-        )  # fmt: skip
+            self._storage,
+            self._uploads,
+            self._jobs,
+            self._retention,
+            self._scheduler,
+            limits,
+            real,
+            observer,
+            client_of,
+            self._apart,
+        )
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -65,7 +65,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
     "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
-}  # fmt: skip
+}
 
 
 @dataclass(eq=False)
@@ -184,8 +184,10 @@ def refusal_of(error: Exception, name: str) -> Refusal:
 
 def _input_reason(error: InputError) -> str:
     for kind, reason in (
-        (UnknownFormat, "UNKNOWN_FORMAT"), (MalformedTrace, "MALFORMED_TRACE"), (LimitExceeded, "LIMIT_EXCEEDED")
-    ):  # fmt: skip
+        (UnknownFormat, "UNKNOWN_FORMAT"),
+        (MalformedTrace, "MALFORMED_TRACE"),
+        (LimitExceeded, "LIMIT_EXCEEDED"),
+    ):
         if isinstance(error, kind):
             return reason
     return "UNREADABLE_INPUT"

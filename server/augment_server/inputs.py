@@ -121,8 +121,11 @@ class Inputs:
         Raises:
             Refusal: an input is not there, or not what such a job can be made of.
         """
-        inputs = [self._named(trace, spec) for origin, given in enumerate(inputs_of(spec))
-                 for trace in self._of_input(spec, origin, given)]  # fmt: skip
+        inputs = [
+            self._named(trace, spec)
+            for origin, given in enumerate(inputs_of(spec))
+            for trace in self._of_input(spec, origin, given)
+        ]
         kind = spec.WhichOneof("kind")
         if kind == "augment" and len(inputs) > 1:
             raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(inputs)} traces; use spec.job")

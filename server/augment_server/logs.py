@@ -18,8 +18,14 @@ from augment_server.relay import relay_stderr
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: that log what goes wrong in them
 _TOLD = (  # what changes something
-    "UploadTrace", "UploadBytes", "CreateJob", "CancelJob", "DeleteJob", "DeleteUpload", "Augment",
-)  # fmt: skip
+    "UploadTrace",
+    "UploadBytes",
+    "CreateJob",
+    "CancelJob",
+    "DeleteJob",
+    "DeleteUpload",
+    "Augment",
+)
 
 
 class Logs(Observer):
@@ -49,9 +55,15 @@ class Logs(Observer):
             if call.code != "OK" or name in _TOLD:
                 seconds = round(time.monotonic() - begin, 6)
                 self.log(
-                    logging.INFO, "call", method=name, code=call.code, client=call.client, seconds=seconds,
-                    received_bytes=call.received_bytes, sent_bytes=call.sent_bytes,
-                )  # fmt: skip
+                    logging.INFO,
+                    "call",
+                    method=name,
+                    code=call.code,
+                    client=call.client,
+                    seconds=seconds,
+                    received_bytes=call.received_bytes,
+                    sent_bytes=call.sent_bytes,
+                )
 
     def job_queued(self, job_id: str) -> None:
         """Accepted, or back again."""
@@ -80,8 +92,10 @@ class _Json(logging.Formatter):
         """RFC 3339 in UTC, the level, the message, then what belongs to it."""
         members = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(), "message": record.getMessage(), **getattr(record, "fields", {}),
-        }  # fmt: skip
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
         if record.exc_info:
             members["exception"] = self.formatException(record.exc_info)
         return json.dumps(members, default=str)

@@ -27,9 +27,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.command("serve", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--listen", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT",
+    "--listen",
+    default="127.0.0.1:50051",
+    show_default=True,
+    metavar="HOST:PORT",
     help="Address to listen on; port 0: any free port.",
-)  # fmt: skip
+)
 @click.option(
     "--state-dir",
     type=_FOLDER,
@@ -37,9 +40,13 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Folder for uploads and jobs.  [default: in the user's state directory]",
 )
 @click.option(
-    "--allow-root", "roots", type=_FOLDER, multiple=True, metavar="DIR",
+    "--allow-root",
+    "roots",
+    type=_FOLDER,
+    multiple=True,
+    metavar="DIR",
     help="Let jobs read traces below this folder of the server; repeatable.",
-)  # fmt: skip
+)
 @click.option(
     "--repair",
     is_flag=True,
@@ -61,13 +68,21 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Serve Prometheus metrics on this address, with TLS if the service has it.",
 )
 @click.option(
-    "--http", metavar="HOST:PORT",
+    "--http",
+    metavar="HOST:PORT",
     help="Also serve the calls over HTTP in JSON, with the same protection as --listen (extra [http]).",
-)  # fmt: skip
+)
 @click.option("--otlp-endpoint", metavar="URL", help="Send traces of calls and jobs to OpenTelemetry (extra [otel]).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--grace", "grace_s", default="25s", callback=grace, show_default=True, metavar="TIME",
-              help="How long running jobs may continue after SIGTERM.")  # fmt: skip
+@click.option(
+    "--grace",
+    "grace_s",
+    default="25s",
+    callback=grace,
+    show_default=True,
+    metavar="TIME",
+    help="How long running jobs may continue after SIGTERM.",
+)
 @limit_options
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(**values: Any) -> int:

@@ -117,9 +117,7 @@ class Orders:
 
 
 def _augment_order(spec: v1.AugmentSpec) -> Order:
-    return {
-        "request": _plain(request_of(spec)), "summaries": spec.summaries, "metrics_only": spec.metrics_only
-    }  # fmt: skip
+    return {"request": _plain(request_of(spec)), "summaries": spec.summaries, "metrics_only": spec.metrics_only}
 
 
 def _plain(what: Any) -> Any:

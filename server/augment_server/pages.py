@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -47,9 +47,13 @@ class Asked:
 
 
 def page(
-    storage: Storage, table: str, fields: Fields, where: Condition, asked: Asked,
+    storage: Storage,
+    table: str,
+    fields: Fields,
+    where: Condition,
+    asked: Asked,
     message: Callable[[sqlite3.Row], M],
-) -> tuple[list[M], str]:  # fmt: skip
+) -> tuple[list[M], str]:
     """Entries of a table, and the token of the next page.
 
     Args:
@@ -77,17 +81,23 @@ def page(
         f" ORDER BY {order.sql} LIMIT ?"
     )
     rows = storage.rows(query, *(value for _, values in conditions for value in values), size + 1)
-    entries: list[M] = []
-    left = PAGE_BYTES
-    for row in rows[:size]:
-        if left <= 0:
-            break
-        entries.append(message(row))
-        left -= entries[-1].ByteSize()
+    entries = _filled(map(message, rows[:size]))
     if len(rows) <= len(entries):
         return entries, ""
     last = rows[len(entries) - 1]
     return entries, tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
+
+
+def _filled(messages: Iterable[M]) -> list[M]:
+    """The first messages, until they have ``PAGE_BYTES``."""
+    entries: list[M] = []
+    left = PAGE_BYTES
+    for entry in messages:
+        entries.append(entry)
+        left -= entry.ByteSize()
+        if left <= 0:
+            break
+    return entries
 
 
 class _Tokens:

@@ -47,11 +47,20 @@ class Part:
 def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
     """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
     rows = [
-        (job, at, trace.origin, trace.file_name, trace.content, trace.uri, trace.source,
-         trace.made.text() if trace.source else "", SUCCEEDED if trace.source or not in_steps else QUEUED,
-         0 if in_steps else ROW_BYTES)
+        (
+            job,
+            at,
+            trace.origin,
+            trace.file_name,
+            trace.content,
+            trace.uri,
+            trace.source,
+            trace.made.text() if trace.source else "",
+            SUCCEEDED if trace.source or not in_steps else QUEUED,
+            0 if in_steps else ROW_BYTES,
+        )
         for at, trace in enumerate(traces)
-    ]  # fmt: skip
+    ]
     if in_steps:
         rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED, ROW_BYTES * len(traces)))
     columns = "job, position, origin, file_name, content, uri, source, made, state, bytes"

@@ -5,6 +5,8 @@ Jobs store their own ``request_id``; those of other changes are stored here for 
 
 from __future__ import annotations
 
+from typing import Any
+
 from augment_server.errors import Refusal
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
@@ -33,9 +35,19 @@ class Requests:
         if row is None:
             return None
         if row["text"] != text:
-            what = "request_id: another request had the same; choose a new one"
-            raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
+            raise _reused()
         return str(row["resource"])
+
+    def is_removed(self, caller: Caller, method: str, request: Any) -> bool:
+        """Whether the same request has removed its resource already.
+
+        Raises:
+            Refusal: another request has this id, or it is too long.
+        """
+        known = self.known(caller, method, request.request_id, b"")
+        if known not in (None, request.name):
+            raise _reused()
+        return known is not None
 
     def remember(self, caller: Caller, method: str, request_id: str, text: bytes, resource: str) -> None:
         """A request has been answered."""
@@ -43,6 +55,11 @@ class Requests:
             values = (caller.realm, method, request_id, text, resource, now_ns())
             with self._storage.writing() as db:
                 db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", values)
+
+
+def _reused() -> Refusal:
+    what = "request_id: another request had the same; choose a new one"
+    return Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
 
 
 def expect_id(request_id: str) -> None:

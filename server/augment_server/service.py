@@ -16,6 +16,7 @@ from google.api.httpbody_pb2 import HttpBody
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
+from augment.writers.files import METRICS_SUFFIX
 from augment_server import catalog
 from augment_server.creating import MOST_TOGETHER, Creating
 from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
@@ -33,7 +34,6 @@ from augment_server.threads import Apart
 from augment_server.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
-METRICS_SUFFIX = ".metrics.json"
 
 
 def answering(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,9 +72,18 @@ class Service(AugmentServiceServicer):
     """See ``proto/augment/v1/service.proto``."""
 
     def __init__(
-        self, storage: Storage, uploads: Uploads, jobs: Jobs, retention: Retention, scheduler: Scheduler,
-        limits: Limits, roots: Sequence[str], observer: Observer, client_of: Callable[[Any], str], apart: Apart,
-    ) -> None:  # fmt: skip
+        self,
+        storage: Storage,
+        uploads: Uploads,
+        jobs: Jobs,
+        retention: Retention,
+        scheduler: Scheduler,
+        limits: Limits,
+        roots: Sequence[str],
+        observer: Observer,
+        client_of: Callable[[Any], str],
+        apart: Apart,
+    ) -> None:
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
         self._scheduler, self._limits = scheduler, limits
         self.observer, self._client_of, self._apart = observer, client_of, apart
@@ -140,7 +149,7 @@ class Service(AugmentServiceServicer):
         caller, upload = self._caller(context), id_of(request.name, "uploads")
 
         def remove() -> None:
-            if self._is_done("DeleteUpload", caller, request):
+            if self._requests.is_removed(caller, "DeleteUpload", request):
                 return
             self._uploads.get(caller, upload)
             if not request.validate_only:
@@ -197,7 +206,7 @@ class Service(AugmentServiceServicer):
         caller = self._caller(context)
 
         def remove() -> None:
-            if self._is_done("DeleteJob", caller, request):
+            if self._requests.is_removed(caller, "DeleteJob", request):
                 return
             job = self._job(caller, request.name)
             if job.state not in FINAL:
@@ -294,14 +303,6 @@ class Service(AugmentServiceServicer):
         client = self._client_of(context)
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
-    def _is_done(self, method: str, caller: Caller, request: Any) -> bool:
-        """Whether a request of a removal has been answered already."""
-        known = self._requests.known(caller, method, request.request_id, b"")
-        if known not in (None, request.name):
-            what = "request_id: another request had the same; choose a new one"
-            raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
-        return known is not None
-
     def _job(self, caller: Caller, name: str) -> v1.Job:
         """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
         return self._jobs.get(caller, id_of(name, "jobs"))
@@ -367,9 +368,13 @@ def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
 def _of_augment(start: Any, spec: v1.AugmentSpec) -> calls.CreateJobRequest:
     """The request of a job for what a call of Augment begins with."""
     return calls.CreateJobRequest(
-        spec=v1.JobSpec(augment=spec), display_name=start.display_name, labels=start.labels, priority=start.priority,
-        deadline=start.deadline if start.HasField("deadline") else None, request_id=start.request_id,
-    )  # fmt: skip
+        spec=v1.JobSpec(augment=spec),
+        display_name=start.display_name,
+        labels=start.labels,
+        priority=start.priority,
+        deadline=start.deadline if start.HasField("deadline") else None,
+        request_id=start.request_id,
+    )
 
 
 def _unexpected(error: Exception) -> Refusal:

@@ -246,9 +246,14 @@ def _http_port(
         raise UsageError("--http needs aiohttp: pip install 'kineto-augment-server[http]'") from error
     proved = settings.tokens or (settings.tls and settings.tls.client_ca)
     return HttpPort(
-        where, [service_pb2.DESCRIPTOR.services_by_name["AugmentService"]], Chain(interceptors), settings.limits,
-        settings.tls.contexts() if settings.tls else None, observer, names_matter=where.loopback and not proved,
-    )  # fmt: skip
+        where,
+        [service_pb2.DESCRIPTOR.services_by_name["AugmentService"]],
+        Chain(interceptors),
+        settings.limits,
+        settings.tls.contexts() if settings.tls else None,
+        observer,
+        names_matter=where.loopback and not proved,
+    )
 
 
 def _add_services(server: Any, core: Core, probes: Any) -> None:

@@ -48,9 +48,16 @@ class Worker:
         environment["PYTHONSAFEPATH"] = "1"  # nothing is imported from where the server happens to be started
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "augment_server.worker", str(memory),
-            stdin=pipe, stdout=pipe, limit=_LINE_BYTES, env=environment, start_new_session=True,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "augment_server.worker",
+            str(memory),
+            stdin=pipe,
+            stdout=pipe,
+            limit=_LINE_BYTES,
+            env=environment,
+            start_new_session=True,
+        )
         return cls(process, memory)
 
     @property

@@ -200,6 +200,6 @@ def test_same_trace_same_bytes(tmp_path: Path) -> None:
 
 def test_a_source_that_is_no_chrome_json(tmp_path: Path) -> None:
     trace = with_source(chrome_trace(), insert_at=None, format="perfetto")
-    with pytest.raises(OutputError, match="is no Chrome JSON"):
+    with pytest.raises(OutputError, match="Chrome JSON only"):
         chrome.write(augmented(trace), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

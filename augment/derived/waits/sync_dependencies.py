@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import each
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
 from augment.derived.source.arg_columns import arg_columns
@@ -51,9 +51,30 @@ def _waiting_calls(trace: Trace) -> Waits:
         return joined_waits([])
     work, events = gpu_work(trace), trace.events
     begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
+    best = _last_awaited(trace, scopes, returned)
+    known = best >= 0
+    early = int((work.end[best[known]] > returned[known]).sum())
+    message = "calls return before the work that they waited for has ended, by the clocks"
+    calls, best, begun, returned = calls[known], best[known], begun[known], returned[known]
+    track = events.track[calls]
+    return Waits(
+        dependencies_of(Kind.SYNC, work.row[best], calls, from_work=best, to_at=(track, returned)),
+        track,
+        begun,
+        returned,
+        (Diagnostic("wait_before_end", early, message),) if early else (),
+    )
+
+
+def _last_awaited(trace: Trace, scopes: list[_Scope], returned: Int64s) -> Places:
+    """The place of the last work to end in each scope, for calls that ``returned`` then; ``NO_PLACE`` if there is none.
+
+    Of calls that are not known to have waited, only work counts that had ended when they returned.
+    """
+    work = gpu_work(trace)
     before = np.array([scope.before for scope in scopes], np.int64)
     certain = np.array([scope.certain for scope in scopes], np.bool_)
-    best = np.full(len(calls), NO_PLACE, np.intp)
+    best = np.full(len(scopes), NO_PLACE, np.intp)
     where = {key: code for code, key in enumerate({(scope.device, scope.stream): None for scope in scopes})}
     code = np.array([where[scope.device, scope.stream] for scope in scopes], np.intp)
     asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
@@ -70,23 +91,7 @@ def _waiting_calls(trace: Trace) -> Waits:
         asked, last = asked[fits], last[fits]
         better = (best[asked] < 0) | (work.end[last] > work.end[best[asked]])
         best[asked[better]] = last[better]
-    known = best >= 0
-    early = int((work.end[best[known]] > returned[known]).sum())
-    message = "calls return before the work that they waited for has ended, by the clocks"
-    calls, best = calls[known], best[known]
-    return Waits(
-        dependencies_of(
-            Kind.SYNC,
-            work.row[best],
-            calls,
-            from_work=best,
-            to_at=(events.track[calls], returned[known]),
-        ),
-        events.track[calls],
-        begun[known],
-        returned[known],
-        (Diagnostic("wait_before_end", early, message),) if early else (),
-    )
+    return best
 
 
 def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:

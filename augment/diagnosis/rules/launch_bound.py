@@ -53,6 +53,11 @@ _OF_GRAPHS = (
     "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, Python), "
     "prepare the next step while the device works, or put more into each graph"
 )
+_WITHOUT_GRAPHS = (
+    "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph); "
+    "fuse small kernels with torch.compile; use a larger batch"
+)
+_STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
 _OF_ASCEND = (
     "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False)), use graph mode "
     "(torchair), or a larger batch"
@@ -93,18 +98,21 @@ def check(trace: Trace) -> Answer:
         title=f"The GPU waits for the host to launch {number} {a_step(trace)} {launches}"
         f"(a kernel takes {time(kernel)}, a launch {time(call)}, in the median); if launching took no time, "
         + shorter(trace, saved),
-        advice=_OF_GRAPHS
-        if graphs
-        else _OF_ASCEND
-        if trace.names_of(calls[:1])[0].startswith("AscendCL@")
-        else "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
-        "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
-        + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
+        advice=_advice(trace.names_of(calls[:1])[0], graphs=graphs, stacks=stacks),
         spans=longest(_charged(trace, track, Intervals(start, end)), 64),
         confidence=confidence,
         cut=cut,
         evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
     )
+
+
+def _advice(launch: str, *, graphs: bool, stacks: bool) -> str:
+    """The advice for a host whose first ``launch`` is this call."""
+    if graphs:
+        return _OF_GRAPHS
+    if launch.startswith("AscendCL@"):
+        return _OF_ASCEND
+    return _WITHOUT_GRAPHS + (_STACKS if stacks else "")
 
 
 def _others(trace: Trace) -> Cut:

@@ -52,7 +52,7 @@ _PATTERNS = tuple(
         ("_sequence_|_sp_|_ulysses_", SP),
         ("_data_|_dp_", DP),
     )
-)  # fmt: skip
+)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 

@@ -44,9 +44,13 @@ class ArgScan:
             if why != layout.OTHER_STRINGS:  # Python may have added entries
                 targets = job.room_for(len(taken[0]) - place)
             why = self._scan(
-                address(block.data) + PADDING, block.base, len(taken[0]), *(address(each) for each in taken),
-                address(targets), address(state),
-            )  # fmt: skip
+                address(block.data) + PADDING,
+                block.base,
+                len(taken[0]),
+                *(address(each) for each in taken),
+                address(targets),
+                address(state),
+            )
             if why == layout.DONE:
                 return
             place = int(state[layout.ROW // 8])

@@ -96,9 +96,15 @@ class FastScanner(PacketScanner):
         tables = (rows.events, rows.ends, rows.sizes, rows.flows)
         columns = [address for table in tables for address in table.addresses]
         self._tables[:] = (
-            *columns, *(table.room for table in tables), *self._track_slots.where(), *self._place_slots.where(),
-            address(self._keys), len(self._keys), address(self._addresses), _MOST_SEQUENCES,
-        )  # fmt: skip
+            *columns,
+            *(table.room for table in tables),
+            *self._track_slots.where(),
+            *self._place_slots.where(),
+            address(self._keys),
+            len(self._keys),
+            address(self._addresses),
+            _MOST_SEQUENCES,
+        )
         state[at.EVENTS // 8 :][:4] = [table.count for table in tables]
         state[at.PACKETS // 8] = self.packets
 

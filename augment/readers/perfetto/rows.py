@@ -13,9 +13,17 @@ from augment.trace import NO_CORRELATION
 #: of events: ``kind`` is ``ord`` of B, X, i or C; ``dur`` that of X, or a negative one that B tells; ``track`` counts
 #: tracks in order of appearance, ``place`` counts (track, device, stream); ``correlation`` -1 is none
 EVENT_COLUMNS: dict[str, Any] = {
-    "ts": np.int64, "dur": np.int64, "kind": np.uint8, "category": np.int32, "name": np.int32, "track": np.int32,
-    "place": np.int32, "correlation": np.int64, "offset": np.int64, "length": np.int32,
-}  # fmt: skip
+    "ts": np.int64,
+    "dur": np.int64,
+    "kind": np.uint8,
+    "category": np.int32,
+    "name": np.int32,
+    "track": np.int32,
+    "place": np.int32,
+    "correlation": np.int64,
+    "offset": np.int64,
+    "length": np.int32,
+}
 #: of ends: ``before`` is how many events came before it in the file
 END_COLUMNS: dict[str, Any] = {"ts": np.int64, "track": np.int32, "before": np.int64}
 #: pairs of a row and the size of what it copied; and flows that a row is part of, ``last`` where they end there

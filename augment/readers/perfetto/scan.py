@@ -219,10 +219,17 @@ class _Packet:
         stream = identity(args["stream"]) if "stream" in args else _queue(number, now.stages)
         dur = number.get(wire.STAGE_DURATION)
         row = rows.events.append(
-            ts, min(dur or 0, _INT64 - 1), ord("i") if dur is None else ord("X"), rows.strings.number(category),
-            rows.strings.number(name), 0, rows.place(-1, device, stream),
-            NO_CORRELATION if correlation is None else correlation, self._offset, self._length,
-        )  # fmt: skip
+            ts,
+            min(dur or 0, _INT64 - 1),
+            ord("i") if dur is None else ord("X"),
+            rows.strings.number(category),
+            rows.strings.number(name),
+            0,
+            rows.place(-1, device, stream),
+            NO_CORRELATION if correlation is None else correlation,
+            self._offset,
+            self._length,
+        )
         size = integer(args.get("bytes"))
         if size is not None:
             rows.sizes.append(row, size)
@@ -293,9 +300,17 @@ class _Event:
             self._scanner.tally.add("unknown_event_type", offset)
             return
         row = rows.events.append(
-            ts, min(integer(self._args.get(DURATION_ARG)) or 0, 0), kind, self._category, self._name, track,
-            self._place(track), self._correlation(), offset, length,
-        )  # fmt: skip
+            ts,
+            min(integer(self._args.get(DURATION_ARG)) or 0, 0),
+            kind,
+            self._category,
+            self._name,
+            track,
+            self._place(track),
+            self._correlation(),
+            offset,
+            length,
+        )
         if self._deep_args and length:  # args of a compressed packet are not read at all
             self._scanner.tally.add("arg_nested_too_deeply", offset, self._deep_args)
         size = integer(self._args.get(SIZE_ARG))

@@ -163,9 +163,11 @@ def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEv
     first = ~again
     phase = np.concatenate([np.full(int(first.sum()), ord("s")), np.full(len(into), ord("f"))]).astype(np.uint8)
     return _FlowEvents(
-        np.concatenate([out[first], into]), phase, np.concatenate([name[first], name]),
+        np.concatenate([out[first], into]),
+        phase,
+        np.concatenate([name[first], name]),
         np.concatenate([flow_id[first], flow_id]),
-    )  # fmt: skip
+    )
 
 
 def _categories(rows: Rows, columns: dict[str, Any]) -> Any:

@@ -21,9 +21,15 @@ from augment.records import dataclass
 
 #: args that are columns, by the names that various writers use
 KEYS = {
-    "correlation": CORRELATION_ARG, "corr_id": CORRELATION_ARG, "device": DEVICE_ARG, "stream": STREAM_ARG,
-    "bytes": SIZE_ARG, "copy_bytes": SIZE_ARG, "dur_ns": DURATION_ARG, "src_agent": AGENT_ARG,
-}  # fmt: skip
+    "correlation": CORRELATION_ARG,
+    "corr_id": CORRELATION_ARG,
+    "device": DEVICE_ARG,
+    "stream": STREAM_ARG,
+    "bytes": SIZE_ARG,
+    "copy_bytes": SIZE_ARG,
+    "dur_ns": DURATION_ARG,
+    "src_agent": AGENT_ARG,
+}
 BOOT_TIME = 6  #: the clock of a trace, unless a snapshot names another
 _FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  #: clocks of one sequence
 _INT64_MAX = (1 << 63) - 1
@@ -136,8 +142,12 @@ class Sequence:
                 now.news.append((tag == wire.INTERNED_CATEGORY, iid, numbers[iid]))
             elif tag in (wire.INTERNED_KEY, wire.INTERNED_STRING, wire.INTERNED_LAUNCH_KEY, wire.INTERNED_KERNEL):
                 iid, entry_name, kind = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
-                kinds = {wire.INTERNED_KEY: now.keys, wire.INTERNED_STRING: now.values if kind else now.strings,
-                         wire.INTERNED_LAUNCH_KEY: now.launch_keys, wire.INTERNED_KERNEL: now.kernels}  # fmt: skip
+                kinds = {
+                    wire.INTERNED_KEY: now.keys,
+                    wire.INTERNED_STRING: now.values if kind else now.strings,
+                    wire.INTERNED_LAUNCH_KEY: now.launch_keys,
+                    wire.INTERNED_KERNEL: now.kernels,
+                }
                 kinds[tag][iid] = entry_name
                 if tag == wire.INTERNED_KEY:
                     now.news.append((2, iid, KEYS.get(entry_name, 0)))

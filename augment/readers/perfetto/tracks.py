@@ -117,9 +117,11 @@ class Tracks:
         if isinstance(device, FromAgent):
             device = int(device) if isinstance(of_track, Absent) else of_track
         return (
-            pid, tid, of_track if isinstance(device, Absent) else device,
+            pid,
+            tid,
+            of_track if isinstance(device, Absent) else device,
             its_stream if isinstance(stream, Absent) else stream,
-        )  # fmt: skip
+        )
 
     def is_stream(self, uuid: int) -> bool:
         """Whether a track is a queue of a device, judged by its name."""

@@ -48,8 +48,9 @@ VALUE_KEY_IID, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_POINTER, VALUE_STRING_II
     n << 3 | VARINT for n in (1, 2, 3, 4, 7, 17)
 )
 VALUE_DOUBLE, VALUE_STRING, VALUE_NESTED, VALUE_JSON, VALUE_KEY, VALUE_DICT, VALUE_ARRAY = (
-    5 << 3 | FIXED64, *(n << 3 | LENGTH for n in (6, 8, 9, 10, 11, 12)),
-)  # fmt: skip
+    5 << 3 | FIXED64,
+    *(n << 3 | LENGTH for n in (6, 8, 9, 10, 11, 12)),
+)
 # TrackDescriptor, ProcessDescriptor, ThreadDescriptor, CounterDescriptor
 TRACK_UUID, TRACK_PARENT = 1 << 3 | VARINT, 5 << 3 | VARINT
 TRACK_NAME, TRACK_PROCESS, TRACK_THREAD, TRACK_COUNTER, TRACK_STATIC_NAME, TRACK_ATRACE_NAME, TRACK_DESCRIPTION = (
@@ -73,8 +74,12 @@ METADATA_BOOL, METADATA_INT = 3 << 3 | VARINT, 4 << 3 | VARINT
     STAGE_NAME_IID,
 ) = (n << 3 | VARINT for n in (1, 2, 5, 11, 13, 14, 19, 20))
 STAGE_QUEUE, STAGE_KIND, STAGE_EXTRA, STAGE_NAME, STAGE_LAUNCH = (
-    3 << 3 | VARINT, 4 << 3 | VARINT, 6 << 3 | LENGTH, 17 << 3 | LENGTH, 21 << 3 | LENGTH,
-)  # fmt: skip
+    3 << 3 | VARINT,
+    4 << 3 | VARINT,
+    6 << 3 | LENGTH,
+    17 << 3 | LENGTH,
+    21 << 3 | LENGTH,
+)
 EXTRA_NAME, EXTRA_VALUE = 1 << 3 | LENGTH, 2 << 3 | LENGTH
 LAUNCH_GRID, LAUNCH_GROUP, LAUNCH_ARG = (n << 3 | LENGTH for n in (1, 2, 3))
 SIZE_X, SIZE_Y, SIZE_Z = (n << 3 | VARINT for n in (1, 2, 3))

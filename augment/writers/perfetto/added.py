@@ -99,9 +99,14 @@ class AddedTracks(ABC):
         return self._groups[home, name]
 
     def _add(
-        self, parent: int | None, name: str, rank: int | None = None, description: str = "",
-        counter: bytes | None = None, ordered: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        parent: int | None,
+        name: str,
+        rank: int | None = None,
+        description: str = "",
+        counter: bytes | None = None,
+        ordered: bool = False,
+    ) -> int:
         content = text(TRACK_NAME, name)
         if parent is not None:
             content += number(TRACK_PARENT, parent)

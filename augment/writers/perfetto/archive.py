@@ -52,9 +52,7 @@ class Archive:
         self._file.write(bytes(2 * tarfile.BLOCKSIZE))
 
     def _manifest(self) -> dict[str, Any]:
-        files: list[dict[str, Any]] = [
-            {"path": path, "machine": {"name": name}} for name, path in self._names.items()
-        ]  # fmt: skip
+        files: list[dict[str, Any]] = [{"path": path, "machine": {"name": name}} for name, path in self._names.items()]
         first = {"file": files[0]["path"], "clock": _CLOCK}
         for member in files[1:]:
             member["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}

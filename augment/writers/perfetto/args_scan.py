@@ -53,10 +53,20 @@ class ArgsScanner:
         while True:
             out = self._out
             why = native("encode_blobs.scan_args")(
-                address(block.data) + PADDING, block.base, count, address(offsets), address(lengths),
-                address(out), len(out), address(start), address(size), block.start, self._tables(),
-                address(state), self._of_packets,
-            )  # fmt: skip
+                address(block.data) + PADDING,
+                block.base,
+                count,
+                address(offsets),
+                address(lengths),
+                address(out),
+                len(out),
+                address(start),
+                address(size),
+                block.start,
+                self._tables(),
+                address(state),
+                self._of_packets,
+            )
             if why == kernel.DONE:
                 return Blobs(out, start, size)
             if why == kernel.FULL:
@@ -115,8 +125,10 @@ class ArgsScanner:
         args = args_of_event(decoded_event(text, offset, self._decode))
         self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
         for place, value in (
-            (kernel.READY_ROW, row), (kernel.READY, address(self._ready)), (kernel.READY_SIZE, len(self._ready) - 8)
-        ):  # fmt: skip
+            (kernel.READY_ROW, row),
+            (kernel.READY, address(self._ready)),
+            (kernel.READY_SIZE, len(self._ready) - 8),
+        ):
             self._state[place // 8] = value
 
 

@@ -59,8 +59,15 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
     lane = np.zeros(count, np.int32)
     next_slice = np.full(len(points.ts), NO_SLICE, np.int64)
     given = (
-        slices.rows, slices.place, slices.ts, slices.end, slices.mark, points.place, points.ts, points.mark,
-    )  # fmt: skip
+        slices.rows,
+        slices.place,
+        slices.ts,
+        slices.end,
+        slices.mark,
+        points.place,
+        points.ts,
+        points.mark,
+    )
     room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
     native("lanes.walk")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
     return lane, next_slice

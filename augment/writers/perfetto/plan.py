@@ -107,9 +107,12 @@ def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
 
 
 def _kinds(
-    trace: Trace, place: Int32s, texts: dict[int, dict[str, Any]], repairs: Counter[str],
+    trace: Trace,
+    place: Int32s,
+    texts: dict[int, dict[str, Any]],
+    repairs: Counter[str],
     groups: dict[int, tuple[int, str]],
-) -> tuple[Bytes, Int64s, dict[int, int]]:  # fmt: skip
+) -> tuple[Bytes, Int64s, dict[int, int]]:
     events = trace.events
     kind = np.zeros(len(events), np.uint8)
     kind[events.phase == COMPLETE] = BEGIN

@@ -69,9 +69,12 @@ class Context:
     """
 
     def __init__(
-        self, peer: str, metadata: tuple[tuple[str, str], ...], shown: Mapping[str, list[bytes]],
+        self,
+        peer: str,
+        metadata: tuple[tuple[str, str], ...],
+        shown: Mapping[str, list[bytes]],
         write: Callable[[Any], Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._peer, self._metadata, self._shown, self.write = peer, metadata, shown, write
         self._code: grpc.StatusCode | None = None
         self.status = status_of(grpc.StatusCode.UNKNOWN, "")  #: with which the call was aborted

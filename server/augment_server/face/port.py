@@ -50,9 +50,16 @@ class HttpPort:
     """
 
     def __init__(
-        self, where: Address, services: list[ServiceDescriptor], chain: Chain, limits: Limits,
-        contexts: Callable[[], ssl.SSLContext] | None, observer: Observer, *, names_matter: bool,
-    ) -> None:  # fmt: skip
+        self,
+        where: Address,
+        services: list[ServiceDescriptor],
+        chain: Chain,
+        limits: Limits,
+        contexts: Callable[[], ssl.SSLContext] | None,
+        observer: Observer,
+        *,
+        names_matter: bool,
+    ) -> None:
         self._where, self.chain, self._limits, self._contexts = where, chain, limits, contexts
         self._observer, self._names_matter = observer, names_matter
         self._routes = Routes(services)
@@ -68,9 +75,14 @@ class HttpPort:
         """
         logging.getLogger("aiohttp.server").addFilter(lambda record: not _is_no_request(record))
         self._server = web.Server(
-            self._answered, handler_cancellation=True, access_log=None, auto_decompress=False,
-            keepalive_timeout=self._limits.max_connection_idle_s, read_bufsize=_READ_BYTES, lingering_time=2.0,
-        )  # fmt: skip
+            self._answered,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=self._limits.max_connection_idle_s,
+            read_bufsize=_READ_BYTES,
+            lingering_time=2.0,
+        )
         try:
             self._sockets = await _listening(self._where)
         except OSError as error:
