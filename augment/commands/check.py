@@ -109,9 +109,8 @@ def command(
         _write(junit, gate_files.junit(lines, *names))
     for note in notes if not quiet else ():
         complain(note)
-    for line in lines:
-        if as_json or not quiet or line.status in ("fail", "uncertain"):
-            emit(_as_json(line) if as_json else f"{gate_files.WORDS[line.status]:7} {gate_files.text_of(line)}")
+    for text in map(_as_json, lines) if as_json else gate_files.texts_of(lines, brief=quiet):
+        emit(text)
     return _exit_code({line.status for line in lines}, uncertain)
 
 
@@ -128,6 +127,7 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
     """Compare the steps of two runs."""
     from augment.commands.runs import label_of, recording_of
     from augment.comparison import gate
+    from augment.comparison.devices import difference
     from augment.comparison.first_step import without_outlying_first_step
     from augment.comparison.regions import offer
 
@@ -148,6 +148,8 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
         host_alone = baseline if "busy_ns" in after else test
         notes.append(f"{host_alone} has no GPU work: its steps are those of the host, not of a device")
         lines = gate.cannot_tell(lines, "only one side has GPU work")
+    if devices := difference(control.device_names, changed.device_names):
+        notes.append(devices)
     for path, recording in ((baseline, control), (test, changed)):
         notes += [f"{path} is not whole: {source['partial']}" for source in recording.sources if source.get("partial")]
     return lines, (label_of(baseline), label_of(test)), notes

@@ -79,6 +79,11 @@ class Recording:
     sources: Sequence[Mapping[str, Any]]
     in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
 
+    @property
+    def device_names(self) -> list[str]:
+        """The names of the devices of all ranks, as the sidecars say them."""
+        return [device["name"] for source in self.sources for device in source["devices"]]
+
 
 def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     """The run at ``path``, from its metrics if there are any, else from its traces.

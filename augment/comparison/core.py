@@ -9,6 +9,7 @@ import numpy as np
 from augment import display
 from augment.comparison.alignment import Alignment, align_sides
 from augment.comparison.calls import Side, side_of
+from augment.comparison.devices import difference
 from augment.comparison.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
 from augment.comparison.first_step import outlying_first_step
 from augment.comparison.kinds import ByKind
@@ -77,8 +78,15 @@ class Diff:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether a step is faster or slower, and which parts that consists of."""
-        return verdict_on(self.outcomes, self.whole)
+        """Whether a step is faster or slower, which parts that consists of, and whether the types of devices differ."""
+        verdict = verdict_on(self.outcomes, self.whole)
+        note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
+        return Verdict([*verdict.text, note], verdict.rows) if verdict.text and note else verdict
+
+    @property
+    def _sides(self) -> tuple[list[Side], list[Side]]:
+        """The ranks of the control, and those of the test."""
+        return [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
 
     @property
     def summary(self) -> str:

@@ -122,8 +122,9 @@ def cannot_tell(lines: Sequence[Line], reason: str) -> list[Line]:
     ]
 
 
-def limit_of(text: str) -> Limit:
-    """``5%`` of the baseline, or an absolute bound: ``80ms``, ``40GB``, ``0.8``.
+def limit_of(text: str, where: str = "limit") -> Limit:
+    """``5%`` of the baseline, or an absolute bound: ``80ms``, ``40GB``, ``0.8``. ``where``, such as an option, is named
+    in errors.
 
     Raises:
         UsageError: the text is neither.
@@ -131,11 +132,13 @@ def limit_of(text: str) -> Limit:
     match = _LIMIT.fullmatch(text)
     if not match or (match[2] != "%" and match[2] not in _UNITS):
         units = ", ".join(filter(None, _UNITS))
-        raise UsageError(f"{text!r} is not a limit: write 5% of the baseline, or a bound such as 80ms (units: {units})")
+        raise UsageError(
+            f"{where}: {text!r} is not a limit: write 5% of the baseline, or a bound such as 80ms (units: {units})"
+        )
     try:
         number = float(match[1])
     except ValueError as error:
-        raise UsageError(f"{text!r} is not a limit: {error}") from error
+        raise UsageError(f"{where}: {text!r} is not a limit: {error}") from error
     return Limit(share=number / 100) if match[2] == "%" else Limit(bound=number * _UNITS[match[2]])
 
 
@@ -160,14 +163,16 @@ def limits_of(
     """
     for key in config:
         expect_known(key, ("max_regress", "alpha", "parts", "metrics"), "setting of the gate")
-    general = limit_of(str(max_regress or config.get("max_regress", "5%")))
+    where = "--max-regress" if max_regress else "max_regress"
+    text = str(max_regress or config.get("max_regress", "5%"))
+    general = limit_of(text, where)
     if general.share is None:
-        raise UsageError("max_regress must be a share of the baseline, such as 5%")
+        raise UsageError(f"{where}: {text!r} is no share of the baseline, such as 5%; --metric NAME=LIMIT sets a bound")
     names = [figure.name for figure in FIGURES]
     figures: dict[str, Limit | None] = {}
     for name, value in {**config.get("metrics", {}), **(metrics or {})}.items():
         expect_known(name, names, "figure")
-        figures[name] = _limit_from(value, general)
+        figures[name] = _limit_from(value, general, f"--metric {name}" if name in (metrics or {}) else name)
     alpha = config.get("alpha", ALPHA)
     if not isinstance(alpha, float) or not 0 < alpha < 1:
         raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")
@@ -177,10 +182,10 @@ def limits_of(
     return Limits(general, figures, alpha, parts or in_file)
 
 
-def _limit_from(value: Any, general: Limit) -> Limit | None:
+def _limit_from(value: Any, general: Limit, where: str) -> Limit | None:
     if isinstance(value, bool):
         return general if value else None
-    return limit_of(str(value)) if value != "" else general
+    return limit_of(str(value), where) if value != "" else general
 
 
 def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confidence: float) -> Line:
@@ -256,7 +261,7 @@ def _explanation(figure: Figure, control: Samples, test: Samples) -> Line | None
     step = float(test[WHOLE].mean() - control[WHOLE].mean())
     if figure.unit == "ns" and _is_part(figure):
         small = abs(after - before) < FLOOR * float(control[WHOLE].mean())
-        reason = f"within a step that is {signed_text(step, 'ns')}"
+        reason = f"a part of the step, which changed by {signed_text(step, 'ns')}"
     else:
         small = abs(after - before) < FLOOR * (1 if figure.unit == "ratio" else abs(before))
         reason = "not gated"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from augment.comparison.gate import Limit, Line, Status
@@ -59,6 +59,22 @@ def junit(lines: Sequence[Line], control: str, test: str) -> str:
     return "\n".join(
         ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuite name={name} {head}>", *cases, "</testsuite>", ""]
     )
+
+
+def texts_of(lines: Sequence[Line], *, brief: bool) -> Iterator[str]:
+    """The lines for a terminal: a line for each gated figure, then a table of those that explain; ``brief``: only
+    figures that fail or may fail."""
+    for line in lines:
+        if line.status != "info" and (not brief or line.status in ("fail", "uncertain")):
+            yield f"{WORDS[line.status]:7} {text_of(line)}"
+    told = [line for line in lines if line.status == "info"]
+    if not told or brief:
+        return
+    yield "INFO    what else changed, on average of the steps; not gated (--metric NAME gates it):"
+    rows = [(line.figure.name, *figures_of(line)[:3]) for line in told]
+    name, before, after, change = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for row in rows:
+        yield f"INFO      {row[0]:{name}}  {row[1]:>{before}} → {row[2]:>{after}}  {row[3]:>{change}}"
 
 
 def text_of(line: Line) -> str:

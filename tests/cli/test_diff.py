@@ -201,7 +201,23 @@ def test_check_gates_parts_on_request(jobs: Path) -> None:
     for more in (("--parts",), ("--metric", "compute_ns"), ("--metric", "compute_ns=3%")):
         assert "\nFAIL    compute_ns: " in ran(*gate, *more).stdout
     explained = ran(*gate)
-    assert re.search(r"\nINFO    compute_ns: .*; within a step that is \+[\d.]+ [mµ]s\n", explained.stdout)
+    assert (
+        "\nINFO    what else changed, on average of the steps; not gated (--metric NAME gates it):\n"
+        in explained.stdout
+    )
+    assert re.search(r"\nINFO      compute_ns +[\d.]+ ms → +[\d.]+ ms +\+[\d.]+ [mµ]s\n", explained.stdout)
+    told = [line for line in explained.stdout.splitlines() if line.startswith("INFO      ")]
+    assert len({line.index("→") for line in told}) == 1
+
+
+def test_different_devices_are_said(jobs: Path, tmp_path: Path) -> None:
+    """The same job on another type of device: its times differ for that reason alone."""
+    ((other, _),) = simulate(JobOptions(ranks=1, steps=2, layers=1, gpu="A100"), tmp_path / "other")
+    note = "The devices differ (NVIDIA H100 80GB HBM3 in the control, NVIDIA A100-SXM4-80GB in the test)"
+    assert note in ran("check", other, "--baseline", rank0(jobs / "control")).stderr
+    assert note not in ran("check", rank0(jobs / "test"), "--baseline", rank0(jobs / "control")).stderr
+    compared = ran("diff", rank0(jobs / "control"), other, "-o", tmp_path)
+    assert note in compared.stdout
 
 
 def test_regions_are_offered_and_taken_by_pattern(tmp_path: Path) -> None:
@@ -249,7 +265,12 @@ def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
     [
         (("--metric", "step_ns="), "must be NAME or NAME=LIMIT"),
         (("--metric", "step=3%"), "no figure is called 'step'"),
-        (("--max-regress", "x"), "is not a limit"),
+        (("--max-regress", "x"), "--max-regress: 'x' is not a limit"),
+        (
+            ("--max-regress", "80ms"),
+            "--max-regress: '80ms' is no share of the baseline, such as 5%; --metric NAME=LIMIT",
+        ),
+        (("--metric", "step_ns=x"), "--metric step_ns: 'x' is not a limit"),
         (("--config", "missing.toml"), "missing.toml: no such file"),
     ],
 )

@@ -107,7 +107,10 @@ def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
     worse = {"step_ns": STEADY["step_ns"] - 40, "host_wait_ns": STEADY["host_wait_ns"] * 10}
     lines = check(STEADY, worse)
     assert [line.status for line in lines] == ["pass", "skipped", "info"]
-    assert text_of(line("host_wait_ns", lines)) == "host_wait_ns: 10 ns → 100 ns, +90 ns; within a step that is -40 ns"
+    assert (
+        text_of(line("host_wait_ns", lines))
+        == "host_wait_ns: 10 ns → 100 ns, +90 ns; a part of the step, which changed by -40 ns"
+    )
     for asked in (Limits(parts=True), limits_of({}, metrics={"host_wait_ns": ""}), limits_of({"parts": True})):
         assert line("host_wait_ns", check(STEADY, worse, asked)).status == "fail"
 
