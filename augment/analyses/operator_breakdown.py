@@ -31,7 +31,8 @@ from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launched_work import launched_work
 from augment.derived.host.call_stacks import call_stacks, crossing_diagnostics
-from augment.derived.host.enclosing import directly_around, enclosing
+from augment.derived.host.enclosing import enclosing
+from augment.derived.host.operator_times import operator_times
 from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, column
 from augment.records import dataclass
@@ -62,18 +63,19 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings:
     """Add up the operators by name and shape."""
-    stacks, events = call_stacks(trace), trace.events
-    place = np.flatnonzero(events.category[stacks.row] == Category.CPU_OP)
-    row = stacks.row[place]
+    events, operators = trace.events, operator_times(trace)
+    place, row = operators.place, operators.row
     shape, shapes = _shapes(trace, row)
     keys, code = combinations(events.name[row], shape)
     count = len(keys[0])
     cpu, gpu = events.dur[row], _launched_within(trace, place)
-    outer = directly_around(trace, place)
-    inside = outer >= 0
-    self_cpu = sums(code, cpu, count) - sums(code[outer[inside]], cpu[inside], count)
     owner, gpu_ns = _launched_itself(trace, place)
-    columns = [np.bincount(code, minlength=count), sums(code, cpu, count), self_cpu, sums(code, gpu, count)]
+    columns = [
+        np.bincount(code, minlength=count),
+        sums(code, cpu, count),
+        sums(code, operators.self_ns, count),
+        sums(code, gpu, count),
+    ]
     columns += [sums(code[owner], gpu_ns, count), np.bincount(code[owner], minlength=count)]
     rows = list(_rows(trace, keys, shapes, columns))
     rows.sort(key=lambda row: (-(row.self_gpu_ns or 0), -row.self_cpu_ns, row.operator or "", row.input_shapes or ""))

@@ -29,6 +29,7 @@ MAIN = (
     "idle_time_breakdown",
     "user_annotation_breakdown",
     "memory_profile",
+    "operator_breakdown",
 )
 
 

@@ -83,5 +83,10 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
 
 def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
     events = [op("aten::add", 10 * place, 10 * place + 5) for place in range(4)]
-    augmented = augment.augment(made_of(*events), only=["diagnosis"])
-    assert augmented.verdict.text[0] == "There is no GPU work in this recording: only the host can be judged."
+    outer = op("aten::mm", 100, 140)
+    augmented = augment.augment(made_of(*events, outer, op("aten::empty", 110, 120)), only=["diagnosis"])
+    (sentence,) = augmented.verdict.text
+    assert sentence.startswith(
+        "There is no GPU work in this recording: only the host can be judged; of 60 ns in operators"
+    )
+    assert sentence.endswith("it spends 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty.")

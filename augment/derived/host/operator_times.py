@@ -1,0 +1,34 @@
+"""The time that each operator takes itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.derived.host.call_stacks import call_stacks
+from augment.derived.host.enclosing import directly_around
+from augment.records import dataclass
+from augment.trace import Category, Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Equal-length columns, a row for each operator call: ``place`` in the call stacks, ascending; ``row`` in the event
+    table, int64; and ``self_ns`` int64, its duration without the operators directly within it."""
+
+    place: Places
+    row: Int64s
+    self_ns: Int64s
+
+
+@derived
+def operator_times(trace: Trace) -> OperatorTimes:
+    """Every call of an operator on the call stacks."""
+    stacks, events = call_stacks(trace), trace.events
+    place = np.flatnonzero(events.category[stacks.row] == Category.CPU_OP)
+    row = stacks.row[place]
+    self_ns = events.dur[row].astype(np.int64)
+    outer = directly_around(trace, place)
+    inside = outer >= 0
+    np.subtract.at(self_ns, outer[inside], events.dur[row[inside]])
+    return OperatorTimes(place, row, self_ns)
