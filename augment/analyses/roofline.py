@@ -6,6 +6,10 @@ bytes, each operand read once and each result written once. A multiply-add is tw
 operator with a formula counts, and an operator without one has no row: it is unknown, not zero. Formulas for operators
 of your own, and peaks of devices, are given in [tables](tables.md).
 
+``cat`` and optimizers over lists of tensors (``_foreach_…``, ``_fused_adamw_``): PyTorch records the shapes of at most
+30 tensors and no types, which the kernels' names tell. Where shapes or type are missing, the bytes are unknown
+(diagnostic ``lists_without_bytes``, if it is 1 % of the computing kernels' time).
+
 Kernels of a CUDA graph have no operators. Those of the graph's capture count, if the capture is in the trace or given
 beside it (``--graph-capture FILE``): the n-th captured launch is the n-th kernel of the graph. Where names of kernels
 were captured (ROCm), all must be equal; else number, stream and kinds of work must fit. What does not fit is not
@@ -55,7 +59,9 @@ from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each, numbered
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
+from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.graph_capture import graph_work
+from augment.derived.operators.list_kernels import list_kernels
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks, why_unknown
 from augment.derived.operators.roofs import Bound, Floats, roofs
@@ -67,6 +73,7 @@ NAME = "roofline"
 NEEDS = (GPU_WORK, (Category.CPU_OP,))
 ABOVE = 1.02  #: of the dense peak: more is told
 _BOUNDS = [f"{bound.name.lower()}-bound" if bound else "bound unknown" for bound in Bound]  #: names, and so colours
+LEAST_UNKNOWN = 0.01  #: of the computing kernels' time: operators over lists of less are not told
 LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
@@ -114,10 +121,10 @@ def _order(row: Row) -> tuple[object, ...]:
 
 def _rows(trace: Trace) -> Iterator[Row]:
     operators, on_roof = operator_work(trace), roofs(trace)
-    codes: dict[tuple[str, str, tuple[str, ...]], int] = {}
-    calls = [(call.operator, str(call.dims), tuple(call.types)) for call in operators.calls]
+    codes: dict[tuple[str, str, tuple[str, ...], int], int] = {}
+    calls = [(call.operator, str(call.dims), tuple(call.types), call.element_bytes) for call in operators.calls]
     alike = np.array([codes.setdefault(call, len(codes)) for call in calls], np.int64)
-    texts = [(operator, shapes) for operator, shapes, _ in codes]
+    texts = [(operator, shapes) for operator, shapes, *_ in codes]
     devices = gpu_work(trace).devices
     width = len(on_roof.numbers) + 1
     code = (alike[operators.kind] * width + on_roof.number + 1) * len(devices) + on_roof.device
@@ -177,6 +184,7 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     if reasons := graph_work(trace).reasons:
         why = "; ".join(dict.fromkeys(reasons))
         yield Diagnostic("graph_not_joined", len(reasons), f"launches of graphs whose operators are not known: {why}")
+    yield from _lists_without_bytes(trace)
     if on_roof.beyond.any():
         why = "a formula counts more bytes than the kernels move; they have no roof"
         yield Diagnostic("bytes_not_moved", int(on_roof.beyond.sum()), f"operators beyond the rate of memory: {why}")
@@ -184,6 +192,16 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     if above:
         why = "the clock is above the boost clock, the device is another, or a formula is wrong"
         yield Diagnostic("above_peak", above, f"operators are faster than their device's dense peak: {why}")
+
+
+def _lists_without_bytes(trace: Trace) -> Iterator[Diagnostic]:
+    work, lists = gpu_work(trace), list_kernels(trace)
+    unknown = ~np.isin(lists.row, operator_work(trace).row)
+    ns = int(lists.ns[unknown].sum())
+    if ns and ns >= LEAST_UNKNOWN * (work.end - work.ts)[work.type == KernelType.COMPUTATION].sum():
+        why = "no shapes are recorded of more than 30 tensors, and types only in names of PyTorch's kernels"
+        message = f"operators over lists of tensors, {ns / 1e6:,.2f} ms of kernels, whose bytes are not known: {why}"
+        yield Diagnostic("lists_without_bytes", int(unknown.sum()), message)
 
 
 def _annotations(trace: Trace) -> Iterator[Annotation]:

@@ -216,7 +216,7 @@ def test_an_expanded_dimension_is_read_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", ["aten::cat", "aten::_foreach_add_", "triton_poi_fused_slice_2", "my::op", "aten::nonzero"]
+    "operator", ["aten::stack", "aten::_fused_adagrad_", "triton_poi_fused_slice_2", "my::op", "aten::nonzero"]
 )
 def test_what_cannot_be_told_has_no_formula(operator: str) -> None:
     assert memory_formula(operator) is None

@@ -22,6 +22,7 @@ from augment.derived.operators.formulas_custom import CustomFormula, formulas_of
 from augment.derived.operators.formulas_installed import installed_formulas
 from augment.derived.operators.formulas_matmul import MATMUL
 from augment.derived.operators.formulas_memory import memory_formula
+from augment.derived.operators.list_kernels import list_kernels
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
@@ -79,14 +80,15 @@ def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Wor
     known[list(formulas)] = True
     index = np.flatnonzero(known[named.name])
     place, name = named.place[index], named.name[index]
-    columns = [_codes(trace, arg, stacks.row[place]) for arg in _ARGS]
-    keys, code = combinations(name, *(column.codes for column in columns))
+    rows = stacks.row[place]
+    columns = [_codes(trace, arg, rows) for arg in _ARGS]
+    keys, code = combinations(name, *(column.codes for column in columns), _element_bytes(trace, rows))
     calls: list[Call] = []
     works: list[Work] = []
     kind = np.full(len(keys[0]), -1, np.int32)
-    for number, (operator, *texts) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
+    for number, (operator, *texts, size) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
         text = [column.values[at] if at >= 0 else "" for column, at in zip(columns, texts, strict=True)]
-        call = Call.parsed(trace.strings[operator], *text)
+        call = Call.parsed(trace.strings[operator], text, size)
         work = None if call is None else _asked(formulas[operator], call)
         if call is not None and work is not None:
             kind[number] = len(calls)
@@ -111,6 +113,15 @@ def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
         at = np.minimum(np.searchsorted(text_rows, rows), len(text_rows) - 1)
         codes = np.where(text_rows[at] == rows, texts.codes[at], np.int32(-1))
     return Texts(codes, texts.values)
+
+
+def _element_bytes(trace: Trace, rows: Int64s) -> Int64s:
+    """What the kernels of each operator over lists of tensors move for an element; 0 of all others."""
+    lists, size = list_kernels(trace), np.zeros(len(rows), np.int64)
+    if len(lists.row):
+        at = np.minimum(np.searchsorted(lists.row, rows), len(lists.row) - 1)
+        size = np.where(lists.row[at] == rows, lists.element_bytes[at], 0)
+    return size
 
 
 def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:

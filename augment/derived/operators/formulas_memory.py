@@ -1,7 +1,8 @@
 """Bytes of operators that are not matrix products: each operand is read once, each result written once.
 
 This is the least that an operator can move: caches may serve part of it, and a kernel may read twice. A trace gives no
-types for lists of tensors, so fused optimizers and ``cat`` are unknown.
+types for lists of tensors. What ``cat`` and optimizers over lists move is known where it has the lists' shapes, and the
+kernels' names have the types (``list_kernels.py``).
 """
 
 from __future__ import annotations
@@ -51,14 +52,22 @@ _PARTLY = re.compile(
 )
 
 
+#: optimizers over lists, and the place of the argument that scales gradients, so that these are written, too
+_SCALED = {"_fused_adam": 13, "_fused_adamw": 13, "_fused_sgd": 10}
+
+
 def memory_formula(operator: str) -> Formula | None:
     """The formula of an operator of that name."""
     name = operator.removeprefix("aten::")
     if name == operator:
         compiled = _TRITON.match(operator) and not _PARTLY.search(operator)
         return _all_operands if compiled else None
+    if name.startswith("_foreach_") or name in ("cat", "_cat"):
+        return _lists
     in_place = name.endswith("_") and not name.endswith("__")
     name = name[:-1] if in_place else name
+    if name in _SCALED:
+        return _step(_SCALED[name])
     if name == "copy":
         return _copy
     if name in ("fill", "zero"):
@@ -108,6 +117,22 @@ def _all_operands(call: Call) -> Work:
     if not call.tensors or any(call.has(place) and place not in call.tensors for place in range(len(call.dims))):
         raise Unrecorded
     return Work(bytes=sum(map(call.bytes_of, call.tensors)))
+
+
+def _lists(call: Call) -> Work:
+    """All lists have the elements of the first one: an elementwise operator, or its parts of the result."""
+    if not call.element_bytes:
+        raise Unrecorded
+    return Work(bytes=call.element_bytes * call.elements(0))
+
+
+def _step(scaled: int) -> Formula:
+    def formula(call: Call) -> Work:
+        if scaled < len(call.types) and call.types[scaled]:
+            raise Unrecorded(scaled)
+        return _lists(call)
+
+    return formula
 
 
 def _passes(count: int) -> Formula:

@@ -50,7 +50,8 @@ class Call:
     """The arguments of one call, by their place in the operator's schema.
 
     ``dims`` is () for an argument that is not a tensor, and a list of shapes for a list of tensors. ``values`` are
-    texts, empty for tensors.
+    texts, empty for tensors. ``element_bytes`` is what its kernels move for each element of a list of tensors, 0 where
+    that is not known.
     """
 
     operator: str
@@ -58,12 +59,15 @@ class Call:
     types: Sequence[str]
     values: Sequence[str] = ()
     strides: Sequence[Any] = ()
+    element_bytes: int = 0
 
     @classmethod
-    def parsed(cls, operator: str, dims: str, types: str, values: str, strides: str) -> Call | None:
-        """The call with these JSON texts of args, empty where absent; None if they are damaged."""
-        decoded = [_listed(text) for text in (dims, types, values, strides)]
-        return None if decoded[0] is None else cls(operator, *(values or () for values in decoded))
+    def parsed(cls, operator: str, texts: Sequence[str], element_bytes: int = 0) -> Call | None:
+        """The call with the JSON texts of its dims, types, values and strides, empty where absent; None if they are
+        damaged.
+        """
+        dims, types, values, strides = map(_listed, texts)
+        return None if dims is None else cls(operator, dims, types or (), values or (), strides or (), element_bytes)
 
     def shape(self, place: int, rank: int | None = None) -> Shape:
         """The shape of the tensor at ``place``, which must have ``rank`` dimensions."""
@@ -73,6 +77,15 @@ class Call:
         if rank is not None and len(dims) != rank:
             raise Unrecorded(place)
         return tuple(dims)
+
+    def elements(self, place: int) -> int:
+        """The elements of the list of tensors at ``place``, which no trace has of more than 30 tensors."""
+        shapes = self.dims[place] if place < len(self.dims) else ()
+        if not shapes or not all(isinstance(shape, list) for shape in shapes):
+            raise Unrecorded(place)
+        if not all(isinstance(dim, int) and dim >= 0 for shape in shapes for dim in shape):
+            raise Unrecorded(place)
+        return sum(map(prod, shapes))
 
     def has(self, place: int) -> bool:
         """Whether there is a tensor with a shape at ``place``."""
