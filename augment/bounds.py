@@ -6,22 +6,23 @@ Only the drawing is reduced. The metric rows, which hold the figures, are made f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.annotations import row_count as rows_of
-from augment.arrays.joining import Joined, joined, longest, peaks
+from augment.arrays.joining import Joined, joined, longest, means, peaks
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bools, Int64s, Places
-from augment.findings import Findings
+from augment.findings import REDUCED, Findings
 from augment.records import dataclass
 from augment.trace import Diagnostic
 
-SHARE = 3  #: an analysis adds at most one row for this many events of the source
-LEAST_ROWS = 3000  #: but this many rows are always allowed
+SHARE = 20  #: an analysis adds at most one row for this many events of a large source
+SMALL_SHARE, SMALL_ROWS = 3, 10_000  #: of a smaller source one for so few events, while these are at most so many rows
+LEAST_ROWS = 3000  #: this many rows are always allowed
 _MOST_KINDS = 16  #: the greatest number of names on a track whose times are reported where slices are joined
 
 _MESSAGE = (
@@ -30,52 +31,66 @@ _MESSAGE = (
 
 
 def bounded(findings: Findings, event_count: int) -> Findings:
-    """The findings with at most a third of ``event_count`` as rows of annotations. A diagnostic counts the others.
+    """The findings with at most :func:`most_rows` rows of annotations. A diagnostic counts the others.
 
-    Short adjacent slices are joined; otherwise the shortest are left out. A counter keeps its peaks.
+    Short adjacent slices are joined; otherwise the shortest are left out. A counter keeps its peaks, one of a rate its
+    means. Tracks with few rows keep them.
     """
-    most = max(event_count // SHARE, LEAST_ROWS)
+    most = most_rows(event_count)
     count = sum(map(rows_of, findings.annotations))
     if count <= most:
         return findings
-    inner = sum(len(track.inner_rows()) for track in findings.annotations if isinstance(track, SliceTrack))
-    outer = count - inner
-    kept = min(inner, most - outer if outer <= most else most // 4)
-    fewer = _Fewer(min((most - kept) / outer, 1.0), kept / max(inner, 1))
-    annotations = [track for each in findings.annotations for track in fewer.of(each)]
+    outer = [len(each) if isinstance(each, Flows) else len(each.ts) for each in findings.annotations]
+    inner = [len(each.inner_rows()) if isinstance(each, SliceTrack) else 0 for each in findings.annotations]
+    kept = min(sum(inner), most - sum(outer) if sum(outer) <= most else most // 4)
+    fewer = _Fewer()
+    quotas = zip(findings.annotations, shares(outer, most - kept), shares(inner, kept), strict=True)
+    annotations = [track for quota in quotas for track in fewer.of(*quota)]
     gone = count - sum(map(rows_of, annotations))
-    remark = Diagnostic("annotations_reduced", gone, _MESSAGE)
+    remark = Diagnostic(REDUCED, gone, _MESSAGE)
     return replace(findings, annotations=annotations, diagnostics=[*findings.diagnostics, remark])
+
+
+def most_rows(event_count: int) -> int:
+    """How many rows an analysis may add to a source of so many events.
+
+    All analyses together add at most a third of the events to a large source: some six of them draw rows by the event.
+    """
+    return max(event_count // SHARE, min(event_count // SMALL_SHARE, SMALL_ROWS), LEAST_ROWS)
+
+
+def shares(wanted: Sequence[int], most: int) -> list[int]:
+    """``most`` divided among those who want so many: who wants few gets all of it, the others get equally many."""
+    given = [0] * len(wanted)
+    for rank, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[place] = min(wanted[place], most // (len(wanted) - rank))
+        most -= given[place]
+    return given
 
 
 @dataclass
 class _Fewer:
-    """Reduces annotations to shares of their rows; arrows follow the slices that they lead to.
+    """Reduces annotations one after the other; arrows follow the slices that they lead to."""
 
-    Args:
-        share: of the slices, points and arrows.
-        inner_share: of the second slices within slices.
-    """
-
-    share: float
-    inner_share: float
     _moved: dict[int, tuple[SliceTrack, Int64s]] = field(default_factory=dict)  #: by ``id``: the new track and rows
 
-    def of(self, annotation: Annotation) -> Iterator[Annotation]:
-        """The annotation with fewer rows; none if no arrow is left."""
+    def of(self, annotation: Annotation, most: int, most_inner: int) -> Iterator[Annotation]:
+        """The annotation with at most so many rows, and of second slices within slices; none if no arrow is left."""
         match annotation:
             case SliceTrack():
-                most = int(len(annotation.ts) * self.share), int(len(annotation.inner_rows()) * self.inner_share)
-                track, row = _slices(annotation, *most)
+                track, row = _slices(annotation, most, most_inner)
                 self._moved[id(annotation)] = track, row
                 yield track
+            case CounterTrack() if annotation.unit.endswith("/s"):
+                ts, values = means(annotation.ts, annotation.values, most)
+                yield replace(annotation, ts=ts, values=values)
             case CounterTrack():
-                kept = peaks(annotation.ts, annotation.values, int(len(annotation.ts) * self.share))
+                kept = peaks(annotation.ts, annotation.values, most)
                 yield replace(annotation, ts=annotation.ts[kept], values=annotation.values[kept])
             case InstantTrack():
                 yield annotation
             case Flows():
-                yield from self._flows(annotation, int(len(annotation) * self.share))
+                yield from self._flows(annotation, most)
 
     def _flows(self, flows: Flows, most: int) -> Iterator[Flows]:
         """The arrows between slices that are left; of these, those at the longest added slices."""
@@ -158,4 +173,4 @@ def _columns(args: Mapping[str, ArgColumn], rows: Places) -> dict[str, ArgColumn
     return {name: values.take(rows) if isinstance(values, Texts) else values[rows] for name, values in args.items()}
 
 
-__all__ = ["LEAST_ROWS", "SHARE", "bounded"]
+__all__ = ["LEAST_ROWS", "bounded", "most_rows"]

@@ -20,6 +20,7 @@ from augment.trace import Diagnostic, Trace
 
 #: all units of columns; the suffix of a column's name agrees with its unit
 UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s", "TFLOP/s", "FLOP", "FLOP/B")
+REDUCED = "annotations_reduced"  #: the code of diagnostics whose counts are added up, one of each analysis
 
 
 def column(doc: str, unit: str = "") -> Any:
@@ -148,7 +149,9 @@ class AugmentedTrace:
     def diagnostics(self) -> list[Diagnostic]:
         """What was repaired, dropped or doubtful: the reader's diagnostics, then the analyses', without duplicates."""
         results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
-        added = (diagnostic for findings in results for diagnostic in findings.diagnostics)
+        added = [diagnostic for findings in results for diagnostic in findings.diagnostics]
+        reduced = sum(diagnostic.count for diagnostic in added if diagnostic.code == REDUCED)  # others may repeat
+        added = [dataclasses.replace(each, count=reduced) if each.code == REDUCED else each for each in added]
         return list(dict.fromkeys([*self.trace.diagnostics, *added]))
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from augment import bounds
 from augment.analyses import ANALYSES
 from augment.annotations import CounterTrack, Ends, Flows, SliceTrack, Texts, row_count
-from augment.bounds import LEAST_ROWS, SHARE, bounded
-from augment.findings import Findings
+from augment.bounds import LEAST_ROWS, bounded, most_rows, shares
+from augment.findings import AugmentedTrace, Findings
 from augment.pipeline import augment
 from tables import call, kernel, op, slices_of, trace_of
 
@@ -33,7 +33,7 @@ def test_few_rows_stay_as_they_are() -> None:
 
 def test_pieces_that_touch_are_joined_and_their_time_is_told() -> None:
     track = pieces(LEAST_ROWS * 2)
-    result = bounded(Findings([], [track]), SHARE)
+    result = bounded(Findings([], [track]), 0)
     (fewer,) = result.annotations
     assert isinstance(fewer, SliceTrack)
     assert row_count(fewer) <= LEAST_ROWS
@@ -53,7 +53,7 @@ def test_pieces_apart_are_never_joined_and_the_longest_stay_with_their_arrows() 
     track = pieces(count, gap=50)
     flows = Flows("x", "to", Ends(np.zeros(count, np.int64)), Ends(np.arange(count), track))
     counter = CounterTrack("x", "C", 0, np.arange(count), np.arange(count) % 7, "ms")
-    result = bounded(Findings([], [track, flows, counter]), SHARE)
+    result = bounded(Findings([], [track, flows, counter]), 0)
     assert total(list(result.annotations)) <= LEAST_ROWS
     fewer, arrows, points = result.annotations
     assert isinstance(fewer, SliceTrack)
@@ -68,6 +68,39 @@ def test_pieces_apart_are_never_joined_and_the_longest_stay_with_their_arrows() 
     assert points.values.max() == 6
 
 
+def test_rows_follow_the_size_of_the_source() -> None:
+    """A small source allows a row for three events, a large one a row for twenty."""
+    sizes = [0, 20_000, 100_000, 10**6, 10**7]
+    assert [most_rows(size) for size in sizes] == [3000, 6666, 10_000, 50_000, 500_000]
+
+
+def test_who_wants_few_rows_gets_them() -> None:
+    assert shares([1000, 5, 70, 0], 100) == [48, 5, 47, 0]
+    assert shares([3, 4], 100) == [3, 4]
+    assert shares([], 100) == []
+
+
+def test_a_track_of_few_rows_keeps_them_and_a_rate_its_mean() -> None:
+    busy, quiet = pieces(LEAST_ROWS * 3, gap=50), pieces(20)
+    ts = np.arange(LEAST_ROWS * 3, dtype=np.int64) * 10
+    rate = CounterTrack("x", "C", 0, ts, np.where(ts % 20, 8, 0), "GB/s")
+    result = bounded(Findings([], [busy, quiet, rate]), 0)
+    fewer, same, mean = result.annotations
+    assert isinstance(same, SliceTrack)
+    assert isinstance(mean, CounterTrack)
+    assert len(same.ts) == len(quiet.ts)
+    assert total([fewer, mean]) <= LEAST_ROWS
+    held = np.diff(mean.ts)
+    assert np.isclose((mean.values[:-1] * held).sum() / held.sum(), 4, atol=0.01)
+
+
+def test_diagnostics_of_rows_left_out_are_one() -> None:
+    trace = trace_of(kernel("gemm", 0, 10))
+    once = bounded(Findings([], [pieces(LEAST_ROWS * 2)]), 0)
+    both = AugmentedTrace(trace, {"a": once, "b": once}).diagnostics
+    assert [each.count for each in both if each.code == "annotations_reduced"] == [2 * once.diagnostics[0].count]
+
+
 def test_no_analysis_draws_more_than_its_share() -> None:
     """Of a trace of kernels alone with launches: every gap, queue and piece of the path would be drawn."""
     events = []
@@ -79,9 +112,9 @@ def test_no_analysis_draws_more_than_its_share() -> None:
             kernel("gemm", at + 3000, at + 9000, correlation=number + 1),
         ]
     trace = trace_of(*events)
-    assert len(trace.events) // SHARE > bounds.LEAST_ROWS
+    assert most_rows(len(trace.events)) > bounds.LEAST_ROWS
     augmented = augment(trace)
     assert len(augmented.outcomes) == len(ANALYSES)
     for outcome in augmented.outcomes.values():
         if isinstance(outcome, Findings):
-            assert total(list(outcome.annotations)) <= len(trace.events) // SHARE
+            assert total(list(outcome.annotations)) <= most_rows(len(trace.events))

@@ -1,4 +1,4 @@
-"""Fewer pieces where there are more than may be drawn: short ones are joined, or left out, and peaks are kept."""
+"""Fewer pieces where more than may be drawn: short ones are joined or left out, counters keep peaks or means."""
 
 from __future__ import annotations
 
@@ -101,6 +101,34 @@ def peaks(ts: Int64s, values: npt.NDArray[Any], most: int) -> Places:
         if len(starts) <= most:  # else too many are left, as the last point of each cell stays
             kept = _peaks_and_ends(values.astype(np.float64), starts)
     return kept
+
+
+def means(
+    ts: Int64s, values: npt.NDArray[Any], most: int
+) -> tuple[Int64s, npt.NDArray[np.int64] | npt.NDArray[np.float64]]:
+    """Points of a counter that leave its integral as it is, so that there are at most ``most``, if that is possible.
+
+    Of each cell of time there are two: from its first point on the mean up to its last, and the last. Cells are the
+    shortest that suffice. Arguments are those of :func:`peaks`; values of a reduced counter are float64.
+    """
+    most = max(most, 4)
+    if len(ts) <= most:
+        return ts, values
+    for limit in _limits():
+        starts = run_starts(ts // limit)
+        count = np.diff(starts, append=len(ts))
+        if 2 * len(starts) - int(np.count_nonzero(count == 1)) <= most:
+            break
+    last = starts + count - 1
+    held = np.diff(ts, append=ts[-1])
+    held[last] = 0
+    mean = np.add.reduceat(values * held, starts) / np.maximum(ts[last] - ts[starts], 1)
+    mean = np.where(count == 1, values[starts], mean)
+    kept = np.zeros(len(ts), np.bool_)
+    kept[starts] = kept[last] = True
+    reduced = values.astype(np.float64)
+    reduced[starts] = mean
+    return ts[kept], reduced[kept]
 
 
 def _peaks_and_ends(values: npt.NDArray[np.float64], starts: Places) -> Places:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.joining import joined, longest, peaks
+from augment.arrays.joining import joined, longest, means, peaks
 from oracles import plain_kernels
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 10**5), st.integers(0, 3)), min_size=1, max_size=60)
@@ -65,6 +65,19 @@ def test_of_each_cell_of_a_counter_the_first_of_the_greatest_and_the_last_stay(
         wanted |= {max(cell, key=lambda k: (-1 if np.isnan(number[k]) else number[k], -k)) for cell in cells.values()}
         limit *= 2
     assert peaks(ts, number, most).tolist() == sorted(wanted)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 9)), min_size=1, max_size=200), st.integers(4, 50))
+def test_means_of_a_counter_keep_its_integral_at_each_of_their_ends(points: list[tuple[int, int]], most: int) -> None:
+    delay, values = (np.array(column, np.int64) for column in zip(*points, strict=True))
+    ts = np.cumsum(delay)
+    few, mean = means(ts, values, most)
+    assert len(few) <= max(most, 4)
+    assert np.isin(few, ts).all()
+    assert (few[0], few[-1], mean[-1]) == (ts[0], ts[-1], values[-1])
+    assert len(few) == len(ts) or np.abs(mean).max() <= values.max()
+    before = np.concatenate(([0], np.cumsum(values[:-1] * np.diff(ts))))[np.isin(ts, few)]
+    assert np.allclose(np.concatenate(([0], np.cumsum(mean[:-1] * np.diff(few)))), before)
 
 
 def test_the_longest_come_first_of_equal_ones_the_first() -> None:
