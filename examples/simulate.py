@@ -13,8 +13,10 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 from simulator import GPUS, JobOptions, simulate
+from simulator.options import Schedule
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -81,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     parallel.add_argument("--pp", type=int, default=1, metavar="N", help="pipeline stages, with sends between them")
     parallel.add_argument("--ep", type=int, default=1, metavar="N", help="data-parallel ranks that share experts")
     parallel.add_argument("--microbatches", type=int, default=1, metavar="N", help="of a step")
-    parallel.add_argument("--schedule", choices=("gpipe", "1f1b"), default="gpipe", help="of microbatches on stages")
+    parallel.add_argument("--schedule", choices=get_args(Schedule), default="gpipe", help="of microbatches")
     parallel.add_argument(
         "--stage-labels", choices=("none", "torch", "megatron"), default="none", help="ranges around each microbatch"
     )

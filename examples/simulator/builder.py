@@ -220,6 +220,7 @@ class StepBuilder:
         seq: Slot | None = None,
         members: tuple[int, ...] = (),
         meeting: tuple[object, ...] = (),
+        buffered: bool = False,
         cost: float = 4600,
     ) -> int:
         """Queue an operation on ``stream``; its index."""
@@ -230,7 +231,7 @@ class StepBuilder:
             call = DRIVER_CALL if name.startswith("nvjet") else LAUNCH_CALLS[category]
             start, end = self._call(call, cost, correlation)
             self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
-        met = collective is not None, members, meeting
+        met = collective is not None, members, meeting, buffered
         self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), *met))
         self._show(len(self.ops) - 1, correlation, collective or "", seq)
         self.spend(0 if self._graph else 500)

@@ -11,6 +11,7 @@ from math import prod
 from simulator import kernels
 from simulator.builder import StepBuilder, dims_text
 from simulator.options import GPUS, JobOptions
+from simulator.orders import Action, sends_of
 from simulator.parallel import Group, Place
 
 COMPUTE, COLLECTIVE, TENSOR, SEND, RECV, EXPERT = 7, 23, 24, 25, 26, 27  #: streams
@@ -29,6 +30,7 @@ class Communication:
     collectives: int = 0
     met: Counter[object] = field(default_factory=Counter)  #: collectives of each group, messages of each pair
     waiting: list[int] = field(default_factory=list)  #: what the next compute kernel waits for
+    received: dict[object, int] = field(default_factory=dict)  #: the operation that receives each named message
     bucket_elements: int = 0  #: gradients that the open bucket has
 
     def collective(self, kind: str, *, after_compute: bool) -> int | None:
@@ -58,9 +60,20 @@ class Communication:
         return self.meet("allreduce", self.place.data, whole, after_compute=True) if whole else None
 
     def meet(
-        self, kind: str, group: Group, whole: int, *, after_compute: bool, stream: int = COLLECTIVE, peer: int = -1
+        self,
+        kind: str,
+        group: Group,
+        whole: int,
+        *,
+        after_compute: bool,
+        stream: int = COLLECTIVE,
+        peer: int = -1,
+        message: object = None,
     ) -> int:
-        """A collective of ``whole`` elements, or a message with ``peer``; after the newest compute if so asked."""
+        """A collective of ``whole`` elements, or a message with ``peer``; after the newest compute if so asked.
+
+        A ``message`` with a name is buffered: it is sent whether or not the other rank receives yet.
+        """
         b, what, ranks = self.b, kernels.COLLECTIVES[kind], len(group.ranks)
         shard = whole if peer >= 0 else whole // ranks
         sent, received = (shard, whole) if kind == "allgather" else (whole, shard) if what.shards else (whole, whole)
@@ -89,7 +102,8 @@ class Communication:
                 collective=args.replace("%", "%%") + (', "Seq": %d' if with_seq else ""),
                 seq=seq if with_seq else None,
                 members=link or group.ranks,
-                meeting=(link or group.name, self.met[link or group.name]),
+                meeting=(link or group.name, message or self.met[link or group.name]),
+                buffered=message is not None,
                 cost=7500,
             )
         b.note_on_gpu(what.annotation, stream, index, index, external)
@@ -141,6 +155,27 @@ class Communication:
         index = self.meet(kind, group, TOKENS * HIDDEN, after_compute=kind == "send", stream=stream, peer=peer)
         if kind == "recv":
             self.await_op(index)
+
+    def send_for(self, stage: int, action: Action) -> None:
+        """Send another stage what it needs for an action."""
+        group = self.place.pipeline
+        assert group is not None
+        peer = group.ranks[stage]
+        self.meet("send", group, TOKENS * HIDDEN, after_compute=True, stream=SEND, peer=peer, message=action)
+
+    def receive_for(self, stage: int, action: Action) -> None:
+        """Receive from another stage what an action needs, after everything that it sends before."""
+        group = self.place.pipeline
+        assert group is not None
+        options, peer = self.options, group.ranks[stage]
+        for to, sent in sends_of(options.schedule, stage, self.place.stages, options.microbatches):
+            if to == self.place.stage and sent not in self.received:
+                whole = TOKENS * HIDDEN
+                index = self.meet("recv", group, whole, after_compute=False, stream=RECV, peer=peer, message=sent)
+                self.received[sent] = index
+            if to == self.place.stage and sent == action:
+                break
+        self.await_op(self.received[action])
 
     def await_op(self, index: int | None) -> None:
         """Let the next compute kernel wait for an operation."""

@@ -44,16 +44,6 @@ class _Model(Schedules):
     sequences: dict[tuple[int, str], tuple[Slot, Slot]] = field(default_factory=dict)
     activations: list[tuple[int, Slot]] = field(default_factory=list)
 
-    @property
-    def layers(self) -> int:
-        """Of this stage."""
-        return self.options.layers // self.place.stages
-
-    @property
-    def last(self) -> bool:
-        """Whether this is the stage that has the loss."""
-        return self.place.stage == self.place.stages - 1
-
     # --- operators ---
 
     def kernel(self, name: str, us: float) -> int:
@@ -123,19 +113,23 @@ class _Model(Schedules):
             self.keep(2 * TOKENS * HIDDEN)
             self.kernel(name, us)
 
-    def backward_node(self, key: str, node: str, launched: list[tuple[str, str, float]]) -> None:
-        """What the autograd engine runs for one node."""
+    def backward_node(
+        self, key: str, node: str, launched: list[tuple[str, str, float]], *, again: bool = False
+    ) -> None:
+        """What the autograd engine runs for one node; ``again`` for its weights."""
         sequence, flow = self.sequences[self.batch, key]
         with (
             self.b.op(f"autograd::engine::evaluate_function: {node}", sequence=sequence, forward_thread=1),
             self.b.op(node, sequence=sequence, forward_thread=1) as start,
         ):
-            self.b.flow("f", flow, start)
+            if not again:
+                self.b.flow("f", flow, start)
             for operator, name, us in launched:
                 dims = ATTENTION_BACKWARD if SDPA in operator else dims_text((TOKENS, HIDDEN), (HIDDEN, HIDDEN))
                 with self.b.op(operator, dims=dims):
                     self.kernel(name, us)
-            self.release()
+            if not again:
+                self.release()
 
     # --- phases ---
 
@@ -224,13 +218,15 @@ class _Model(Schedules):
             if layer % 2:
                 self.waiting.append(index)
 
-    def backward_layer(self, layer: int) -> None:
-        """The same, from the end."""
+    def backward_layer(self, layer: int, half: str) -> None:
+        """The same, from the end: all of it, or the half for inputs or weights."""
         grad = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
         weight = "nvjet_tst_256x128_64x4_2x1_v_bz_coopB_TNT"
 
         def gemm(us: float) -> list[tuple[str, str, float]]:
-            return [("aten::mm", grad, us), ("aten::mm", weight, us * 1.05), ("aten::sum", kernels.REDUCE, 8)]
+            of_inputs = [("aten::mm", grad, us)] if half != "W" else []
+            of_weights = [("aten::mm", weight, us * 1.05), ("aten::sum", kernels.REDUCE, 8.0)] if half != "I" else []
+            return of_inputs + of_weights
 
         norm: list[tuple[str, str, float]] = [
             ("aten::native_layer_norm_backward", kernels.NORM_BACKWARD, 22),
@@ -250,11 +246,15 @@ class _Model(Schedules):
             ("qkv", "AddmmBackward0", gemm(185)),
             ("norm1", "NativeLayerNormBackward0", norm),
         ):
-            if key == "down":
+            if half == "W" and node != "AddmmBackward0":
+                continue
+            if key == "down" and half != "W":
                 self.route("dispatch")
-            self.backward_node(f"{layer}.{key}", node, launched)
+            self.backward_node(f"{layer}.{key}", node, launched, again=half == "W")
             if self.options.bucket_mib and key in PARAMETERS and self.batch == self.final:
                 self.accumulate(PARAMETERS[key])
+            if half == "W":
+                continue
             if key == "up":
                 self.route("combine")
             if key in ("up", "qkv"):
@@ -262,16 +262,16 @@ class _Model(Schedules):
 
     def gather(self, layer: int) -> int | None:
         """FSDP's all-gather of a layer's parameters; nothing for the others or past the last layer."""
-        inside = self.options.collectives == "fsdp" and 0 <= layer < self.layers
+        inside = self.options.collectives == "fsdp" and layer in self.layers
         return self.collective("allgather", after_compute=False) if inside else None
 
     def forward(self, batch: int, *, receives: bool = True) -> None:
         """All layers of the stage, and the loss in the last; the activations may have been received before."""
         self.batch = batch
-        if receives:
+        if receives and self.part < 0:
             self.message("recv", -1)
-        pending = self.gather(0)
-        for layer in range(self.layers):
+        pending = self.gather(self.layers[0])
+        for layer in self.layers:
             following = self.gather(layer + 1)
             self.await_op(pending)
             pending = following
@@ -279,9 +279,10 @@ class _Model(Schedules):
                 self.forward_layer(layer)
         if self.last:
             self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
-        self.message("send", 1)
+        if self.part < 0:
+            self.message("send", 1)
 
-    def backward(self, batch: int, *, sends: bool = True) -> None:
+    def backward(self, batch: int, *, sends: bool = True, half: str = "B") -> None:
         """All layers from the last, on the autograd thread, with gradients on their way as soon as they are there.
 
         What the stage before needs may be sent later.
@@ -289,26 +290,27 @@ class _Model(Schedules):
         self.batch = batch
         self.b.thread = AUTOGRAD
         self.b.spend(25_000)
-        self.message("recv", 1)
-        if self.last:
+        if self.part < 0:
+            self.message("recv", 1)
+        if self.last and half != "W":
             last = ("aten::_log_softmax_backward_data", kernels.SOFTMAX, 70.0)
             self.backward_node("loss", "LogSoftmaxBackward0", [last])
         sent: list[int | None] = []
-        pending = self.gather(self.layers - 1)
-        for layer in reversed(range(self.layers)):
+        pending = self.gather(self.layers[-1])
+        for layer in reversed(self.layers):
             following = self.gather(layer - 1)
             self.await_op(pending)
             pending = following
             with self.b.graph(self.options.graphs):
-                self.backward_layer(layer)
+                self.backward_layer(layer, half)
             for _ in range(8 if "small_messages" in self.options.faults else 0):
                 group = self.place.data
                 self.await_op(self.meet("allreduce", group, 4096, after_compute=True))
-            if batch == self.final:
+            if batch == self.final and half != "I":
                 sent.append(self.average())
-        if self.options.bucket_mib and batch == self.final:
+        if self.options.bucket_mib and batch == self.final and half != "I":
             sent.append(self.reduce_bucket())
-        if sends:
+        if sends and self.part < 0:
             self.message("send", -1)
         self.await_op(next((index for index in reversed(sent) if index is not None), None))
         self.b.thread = MAIN
@@ -336,10 +338,10 @@ class _Model(Schedules):
         """A fused AdamW step, one kernel a layer, and the gradients' release."""
         b = self.b
         with b.frame("torch/optim/optimizer.py(493): wrapper"), b.annotation("Optimizer.step#AdamW.step"):
-            for _ in range(self.layers if "unfused_optimizer" not in self.options.faults else 0):
+            for _ in range(len(self.layers) if "unfused_optimizer" not in self.options.faults else 0):
                 with b.op("aten::_fused_adamw_", dims=dims_text((HIDDEN, HIDDEN), kind="float")):
                     self.kernel(kernels.ADAM, 120)
-            for operator in _SINGLE * (12 * self.layers if "unfused_optimizer" in self.options.faults else 0):
+            for operator in _SINGLE * (12 * len(self.layers) if "unfused_optimizer" in self.options.faults else 0):
                 with b.op(operator, dims=dims_text((HIDDEN, HIDDEN), kind="float")):
                     self.kernel(kernels.ADD, 30 / len(_SINGLE))
         with b.annotation("Optimizer.zero_grad#AdamW.zero_grad"):
@@ -363,6 +365,7 @@ class _Model(Schedules):
                     b.spend(6_000_000)
                 first = len(b.ops) - 1
                 self.run_schedule()
+                self.part = -1
                 self.optimize()
                 if self.waits and self.last:
                     self.read_loss()

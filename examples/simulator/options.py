@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Literal, get_args
+
+from simulator.orders import chunks_of
 
 Collectives = Literal["ddp", "fsdp", "none"]
 CollectiveArgs = Literal["full", "no_seq", "no_group", "none"]
 Layout = Literal["classic", "lines"]
-Schedule = Literal["gpipe", "1f1b"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb1p", "zbv"]
 Unawaited = Literal["", "allreduce", "allgather", "reducescatter"]
 StageLabels = Literal["none", "torch", "megatron"]
 
@@ -106,7 +108,8 @@ class JobOptions:
     pp: int = 1  #: pipeline stages, each with its part of the layers
     ep: int = 1  #: data-parallel ranks that share experts: a DeepEP dispatch and combine a layer
     microbatches: int = 1  #: of a step: all forward, then all backward
-    schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward
+    schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward;
+    #: "interleaved": 1F1B with two parts of the model a stage; "zb1p", "zbv": backward in halves
     bucket_mib: float = 0.0  #: DDP's cap of buckets; 0: a bucket for each layer
     stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
     unawaited: Unawaited = ""  #: collectives of this kind that no kernel waits for
@@ -148,10 +151,23 @@ class JobOptions:
             raise ValueError("ranks / (tp * pp) must be a multiple of ep, layers one of pp")
         if self.bucket_mib < 0 or (self.bucket_mib and self.collectives != "ddp"):
             raise ValueError("bucket_mib must be at least 0, and goes with collectives ddp")
-        if self.schedule not in ("gpipe", "1f1b") or self.stage_labels not in ("none", "torch", "megatron"):
-            raise ValueError("schedule must be gpipe or 1f1b, stage_labels none, torch or megatron")
+        if self.schedule not in get_args(Schedule) or self.stage_labels not in get_args(StageLabels):
+            raise ValueError(f"schedule must be one of {get_args(Schedule)}, stage_labels of {get_args(StageLabels)}")
+        self._refuse_impossible_orders()
         if self.pp > 1 and self.collectives == "none":
             raise ValueError("stages need sends: collectives must not be none")
+
+    def _refuse_impossible_orders(self) -> None:
+        if self.schedule in ("gpipe", "1f1b"):
+            return
+        if self.pp < 2 or self.layers % (self.pp * chunks_of(self.schedule)):
+            raise ValueError(f"{self.schedule} needs at least 2 stages, and equally many layers in each part of them")
+        if self.schedule == "interleaved" and self.microbatches % self.pp:
+            raise ValueError("interleaved needs a multiple of pp microbatches")
+        if self.schedule == "zbv" and self.microbatches < 2 * self.pp - 1:
+            raise ValueError("zbv needs at least 2 pp - 1 microbatches")
+        if self.stage_labels == "megatron" and self.schedule != "interleaved":
+            raise ValueError("Megatron has no halves of the backward to label")
 
     @property
     def dp(self) -> int:

@@ -47,6 +47,7 @@ class GpuOp:
     collective: bool = False
     members: tuple[int, ...] = ()  #: the ranks of a collective; none: all
     meeting: tuple[object, ...] = ()  #: what a collective is known by on all of them
+    buffered: bool = False  #: a message that is sent whether or not the other rank receives yet
 
 
 @dataclass(frozen=True, slots=True)

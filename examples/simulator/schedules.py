@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from simulator.communication import Communication
+from simulator.orders import Action, chunks_of, order_of, parts_of, stage_of
 
 
 @dataclass(kw_only=True)
@@ -13,13 +14,31 @@ class Schedules(Communication):
     """A rank's step as passes of microbatches."""
 
     final: int = 0  #: the last microbatch of the backward
+    part: int = -1  #: the part of the model that is at work, if the schedule has actions
+
+    @property
+    def layers(self) -> range:
+        """Of this stage, or of its part of the model that is at work."""
+        chunks = chunks_of(self.options.schedule)
+        count = self.options.layers // (self.place.stages * chunks)
+        if self.part < 0:
+            return range(chunks * count)
+        first = count * parts_of(self.options.schedule, self.place.stage, self.place.stages).index(self.part)
+        return range(first, first + count)
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage that has the loss, or the part of it."""
+        last = self.place.stages * chunks_of(self.options.schedule) - 1
+        parts = parts_of(self.options.schedule, self.place.stage, self.place.stages)
+        return last in parts if self.part < 0 else self.part == last
 
     def forward(self, batch: int, *, receives: bool = True) -> None:
         """The forward pass of a microbatch."""
         raise NotImplementedError
 
-    def backward(self, batch: int, *, sends: bool = True) -> None:
-        """Its backward pass."""
+    def backward(self, batch: int, *, sends: bool = True, half: str = "B") -> None:
+        """Its backward pass, whole or the ``half`` for inputs (``I``) or weights (``W``)."""
         raise NotImplementedError
 
     def label(self, what: str, batch: int) -> AbstractContextManager[object]:
@@ -39,6 +58,10 @@ class Schedules(Communication):
         call: else two neighbours would wait for each other.
         """
         many = self.options.microbatches
+        if self.options.schedule not in ("gpipe", "1f1b"):
+            self.final = many - 1
+            self.run_actions()
+            return
         ahead = many if self.options.schedule == "gpipe" else min(self.place.stages - 1 - self.place.stage, many)
         self.final = 0 if self.options.schedule == "gpipe" else many - 1
         for batch in range(ahead):
@@ -63,3 +86,30 @@ class Schedules(Communication):
             self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"),
         ):
             self.backward(batch, sends=sends)
+
+    def run_actions(self) -> None:
+        """The actions of a schedule in their order. Messages are received when they are needed, and never waited for by
+        their sender."""
+        schedule, stage, stages = self.options.schedule, self.place.stage, self.place.stages
+        total = stages * chunks_of(schedule)
+        for action in order_of(schedule, stage, stages, self.options.microbatches):
+            self.part = action.part
+            ahead = 1 if action.kind == "F" else -1
+            before, after = action.part - ahead, action.part + ahead
+            what = "F" if action.kind == "F" else "B"
+            with self.action_label(action):
+                if action.kind != "W" and 0 <= before < total and stage_of(schedule, before, stages) != stage:
+                    self.receive_for(stage_of(schedule, before, stages), Action(what, action.part, action.batch))
+                if action.kind == "F":
+                    self.forward(action.batch)
+                else:
+                    with self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
+                        self.backward(action.batch, half=action.kind)
+                if action.kind != "W" and 0 <= after < total and stage_of(schedule, after, stages) != stage:
+                    self.send_for(stage_of(schedule, after, stages), Action(what, after, action.batch))
+
+    def action_label(self, action: Action) -> AbstractContextManager[object]:
+        """The range of a program around an action."""
+        if self.options.stage_labels == "torch":
+            return self.b.annotation(f"PP:{action.part}{action.kind}{action.batch}")
+        return self.label("forward" if action.kind == "F" else "backward", action.batch)

@@ -56,6 +56,7 @@ class _Meeting(NamedTuple):
     start: int
     length: int
     op: int
+    buffered: bool = False
 
 
 _Answer = tuple[int, int, int]
@@ -82,6 +83,7 @@ class Clock:
     def __init__(self, options: JobOptions, programs: Sequence[tuple[Program, Program]], start_ns: int) -> None:
         """``programs`` are each rank's step: the host waits at its end for the device, or does not."""
         self.options, self.programs, self.program = options, programs, programs[0][0]
+        self.sent: dict[tuple[object, ...], tuple[int, int, int]] = {}  #: start, rank and operation of buffered sends
         self.ranks = [
             _Rank(start_ns + 5000 * rank, np.random.default_rng([options.seed, rank])) for rank in range(options.ranks)
         ]
@@ -89,6 +91,7 @@ class Clock:
     def step(self, number: int) -> list[StepTimes]:
         """Play one step on every rank."""
         which = 0 if self.options.waits_in(number) else 1
+        self.sent.clear()
         plays = {rank: self._play(rank, number, self.programs[rank][which]) for rank in range(len(self.ranks))}
         at = {rank: self._go_on(play, None) for rank, play in plays.items()}
         while met := {rank: moment for rank, moment in at.items() if isinstance(moment, _Meeting)}:
@@ -103,14 +106,26 @@ class Clock:
         """The ends of those collectives at which all their ranks are."""
         out: dict[int, _Answer] = {}
         for rank, meeting in met.items():
+            if meeting.buffered:
+                if meeting.key in self.sent:
+                    out[rank] = self._received(rank, meeting)
+                continue
             there = {other: met[other] for other in meeting.members if other in met and met[other].key == meeting.key}
             if len(there) == len(meeting.members):
                 last = max(there, key=lambda other: there[other].start)
-                length = there[min(there)].length
-                if self.options.slow_link in meeting.members:
-                    length = round(length * self.options.slow_link_factor)
+                length = self._length(there[min(there)].length, meeting.members)
                 out[rank] = there[last].start + length, last, there[last].op
         return out
+
+    def _received(self, rank: int, meeting: _Meeting) -> _Answer:
+        """The end of a message that was sent already, and who came last."""
+        start, sender, op = self.sent[meeting.key]
+        length = self._length(meeting.length, meeting.members)
+        last = (sender, op) if start >= meeting.start else (rank, meeting.op)
+        return max(start, meeting.start) + length, *last
+
+    def _length(self, length: int, members: tuple[int, ...]) -> int:
+        return round(length * self.options.slow_link_factor) if self.options.slow_link in members else length
 
     @staticmethod
     def _go_on(play: _Played, answer: _Answer | None) -> _Meeting | StepTimes:
@@ -222,9 +237,13 @@ class Clock:
                 if int(out.end[other]) + WAIT_NS >= ready:
                     ready, why, by = int(out.end[other]) + WAIT_NS, EVENT, out.first_op + other
             end = ready + int(durs[index])
-            if op.collective:
+            if op.buffered and self.ranks[op.members[0]] is rank:  # it sends
+                end = ready + self._length(int(durs[index]), op.members)
+                self.sent[op.meeting] = ready, op.members[0], out.first_op + index
+                out.last_rank[index], out.last_op[index] = op.members[0], out.first_op + index
+            elif op.collective:
                 key, members = op.meeting or (index,), op.members or tuple(range(len(self.ranks)))
-                meeting = _Meeting(key, members, ready, int(durs[index]), out.first_op + index)
+                meeting = _Meeting(key, members, ready, int(durs[index]), out.first_op + index, op.buffered)
                 end, out.last_rank[index], out.last_op[index] = yield meeting
                 if self.options.end_spread_ns:
                     end += round(rank.random.normal(0.0, self.options.end_spread_ns))

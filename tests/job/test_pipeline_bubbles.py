@@ -14,15 +14,18 @@ from augment.job.alignment import align
 from augment.job.answer import Answer
 from augment.job.matching import match
 from augment.job.parallel.ideal import played
-from augment.job.parallel.schedules import Passes, bubble, recognised
+from augment.job.parallel.schedules import Passes, bubble, parted, recognised
 from augment.job.pipeline_actions import Kind
 from augment.job.summary import RankSummary, summary_of
 from augment.job.waits import waits
 from augment.readers import read
 from simulator import JobOptions, simulate
+from simulator.orders import chunks_of, ideal_bubble, order_of
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "pipeline"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
+#: of the backward of a simulated layer: its products for weights
+WEIGHT_SHARE = 0.396
 PARTS = ("theory_ns", "imbalance_ns", "late_send_ns", "host_ns", "rest_ns")
 
 
@@ -136,7 +139,7 @@ def rows(summaries: list[RankSummary]) -> Any:
     outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
     assert isinstance(outcome, Findings)
     for row in outcome.rows:
-        assert sum(getattr(row, name) for name in PARTS) == row.bubble_ns == row.window_ns - row.work_ns
+        assert sum(getattr(row, name) or 0 for name in PARTS) == row.bubble_ns == row.window_ns - row.work_ns
     return sorted(outcome.rows, key=lambda row: (row.pipeline, row.stage))
 
 
@@ -152,6 +155,72 @@ def test_bubbles_of_equal_stages_are_those_of_theory(tmp_path: Path, schedule: s
         assert row.theory_ratio == pytest.approx(3 / 11)
         assert abs(row.rest_ns) < 0.03 * row.window_ns  # messages take their time
     assert result[-1].bubble_ratio == pytest.approx(3 / 11, abs=0.02)  # the last has the loss, too: it is the slowest
+
+
+ORDERS = {"interleaved": "interleaved 1F1B", "zb1p": "ZB1P", "zbv": "ZBV"}
+KINDS = {"F": Kind.FORWARD, "B": Kind.BACKWARD, "I": Kind.INPUT, "W": Kind.WEIGHT}
+
+
+@pytest.mark.parametrize(("stages", "many"), [(2, 4), (4, 8), (8, 16)])
+@pytest.mark.parametrize("schedule", ORDERS)
+def test_simulated_orders_play_as_in_theory(schedule: str, stages: int, many: int) -> None:
+    """The orders that the simulator follows are complete, recognised, and have the bubbles of the papers."""
+    made = []
+    for stage in range(stages):
+        actions = order_of(schedule, stage, stages, many)
+        kinds = 2 if schedule == "interleaved" else 3
+        assert len(set(actions)) == len(actions) == kinds * many * chunks_of(schedule)
+        made.append(Passes(*np.array([(KINDS[kind], part, batch) for kind, part, batch in actions], np.int64).T))
+    assert recognised([made]) == ORDERS[schedule]
+    chunks = chunks_of(schedule)
+    times = {Kind.FORWARD: 1 / chunks, Kind.INPUT: 1 / chunks, Kind.WEIGHT: 1 / chunks, Kind.BACKWARD: 2 / chunks}
+    length = played(made, [times] * stages)
+    assert length is not None
+    assert length - 3 * many == pytest.approx(ideal_bubble(schedule, stages, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "labels"),
+    [
+        ("interleaved", "torch"),
+        ("interleaved", "megatron"),
+        ("interleaved", "none"),
+        ("zb1p", "torch"),
+        ("zbv", "torch"),
+    ],
+)
+def test_bubbles_of_schedules_with_several_parts_or_halves(tmp_path: Path, schedule: str, labels: str) -> None:
+    stacks = labels == "megatron"
+    options = {"schedule": schedule, "stage_labels": labels, "layers": 8, "steps": 1, "stacks": stacks, "jitter": 0.01}
+    result = rows(job(tmp_path, **options))
+    assert [row.stage for row in result] == [row.rank for row in result] == [0, 1, 2, 3]
+    (slowest,) = [row for row in result if row.work_ns == max(row.work_ns for row in result)]
+    for row in result:
+        assert (row.schedule, row.known_by) == (ORDERS[schedule], "phases" if labels == "none" else "labels")
+        assert (row.stage_count, row.microbatch_count, row.chunk_count) == (4, 8, chunks_of(schedule))
+        assert abs(row.rest_ns) < 0.03 * row.window_ns
+    weights = WEIGHT_SHARE * slowest.backward_ns
+    theory = ideal_bubble(schedule, 4, slowest.forward_ns, slowest.backward_ns - weights, weights)
+    # by ZBV, forwards and both halves of the backward must take equally long, else the order has a bubble
+    limit = 0.03 * slowest.window_ns if schedule == "zbv" else 0.01 * slowest.window_ns
+    assert slowest.theory_ns == pytest.approx(theory, abs=limit)
+    assert slowest.bubble_ns == pytest.approx(theory, abs=0.03 * slowest.window_ns)
+
+
+@pytest.mark.parametrize("schedule", ["zb1p", "zbv"])
+def test_halves_of_the_backward_without_labels_are_no_other_schedule(tmp_path: Path, schedule: str) -> None:
+    """Without labels nobody can tell the halves: 1F1B would have a larger bubble than was recorded."""
+    for row in rows(job(tmp_path, schedule=schedule, layers=8, steps=1, jitter=0.01)):
+        assert (row.schedule, row.theory_ns) == ("unknown", None)
+        assert row.bubble_ns == row.imbalance_ns + row.late_send_ns + row.host_ns + row.rest_ns
+
+
+def test_parts_are_not_read_into_other_orders() -> None:
+    for made in (one_f_one_b(4, 8), gpipe(4, 8), zb1p(4, 8)):
+        assert all((stage.chunk == -1).all() for stage in parted(made))
+    unlabelled = [Passes(stage.kind, np.full(len(stage.kind), -1), stage.microbatch) for stage in interleaved(4, 2, 8)]
+    for stage, known in zip(parted(unlabelled), interleaved(4, 2, 8), strict=True):
+        assert stage.chunk.tolist() == known.chunk.tolist()
 
 
 def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:

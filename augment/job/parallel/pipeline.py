@@ -36,6 +36,7 @@ from augment.job.summary import RankSummary
 from augment.job.waits import common_times
 from augment.records import dataclass
 
+MOST_MISSED = 0.03  #: by which the played passes may take longer than the window
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count
 _COLUMNS = ("kind", "chunk", "microbatch", "step", "start", "end")
 _SOURCES = {Source.LABELS: "labels", Source.PHASES: "phases", Source.TIMELINE: "timeline"}
@@ -190,7 +191,7 @@ def _rows(
     late: Mapping[int, Int64s],
 ) -> Iterator[Row]:
     """The rows of one pipeline."""
-    passes = [[stage.passes(step) for stage in stages] for step in steps]
+    passes = [schedules.parted([stage.passes(step) for stage in stages]) for step in steps]
     if not steps:
         return
     name = schedules.recognised(passes)
@@ -202,7 +203,9 @@ def _rows(
     many, chunks = passes[0][slowest].microbatches, passes[0][slowest].chunks
     rounds = max(many * len(steps), 1)
     times = [_times(stage, [of[at] for of in places], rounds) for at, stage in enumerate(stages)]
-    each, sooner = _ideal(name, passes[0], times, slowest, chunks)
+    each, sooner, shortest = _ideal(name, passes[0], times, slowest, chunks)
+    if shortest * len(steps) > (1 + MOST_MISSED) * window:  # the passes must be others than they seem
+        name, each, sooner = schedules.UNKNOWN, None, 0.0
     theory = None if each is None else round(each * len(steps))
     for at, stage in enumerate(stages):
         ops = [of[at] for of in places]
@@ -238,15 +241,17 @@ def _rows(
 
 def _ideal(
     name: str, stages: Sequence[Passes], times: Sequence[dict[Kind, float]], slowest: int, chunks: int
-) -> tuple[float | None, float]:
-    """The bubble of a step if all stages were as slow as the slowest (None: unknown), and the change of its length
-    (negative) as they are faster."""
+) -> tuple[float | None, float, float]:
+    """The bubble of a step if all stages were as slow as the slowest (None: unknown), the change of its length
+    (negative) as they are faster, and the shortest that the step can be (0: unknown; infinite: the order of passes
+    cannot be)."""
     slow = {kind: time / chunks for kind, time in times[slowest].items()}
     equal = played(stages, [slow] * len(stages))
     uneven = played(stages, [{kind: time / chunks for kind, time in of.items()} for of in times])
     if equal is None or uneven is None:
-        return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0
-    return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal
+        possible = name == schedules.DUALPIPE  # which is not played
+        return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0, 0.0 if possible else np.inf
+    return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal, uneven
 
 
 def _ratio(bubble: float | None, ideal: float) -> float | None:

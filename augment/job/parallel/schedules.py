@@ -24,6 +24,7 @@ GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
 ZB1P, ZB2P, ZBV, INTERLEAVED_ZB, DUALPIPE = "ZB1P", "ZB2P", "ZBV", "interleaved zero bubble", "DualPipeV"
 UNKNOWN = "unknown"
+_UNKNOWN_PART = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,31 @@ class Passes:
     def microbatches(self) -> int:
         """Forwards of each part."""
         return int(np.count_nonzero(np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED)))) // self.chunks
+
+
+def parted(stages: Sequence[Passes]) -> Sequence[Passes]:
+    """The same passes with parts of the model where those are not recorded but the order shows them: by interleaved
+    1F1B, stage s of p goes forward ``2(p-1-s) + (v-1)p + 1`` times before it goes backward, and all microbatches go in
+    rounds of p through each of its v parts (arXiv 2104.04473, Megatron's ``schedules.py``)."""
+    count, many = len(stages), stages[0].microbatches
+    if any((stage.chunk != _UNKNOWN_PART).any() or stage.microbatches != many for stage in stages):
+        return stages
+    chunks, rest = divmod(stages[-1].warm_up - 1, count)
+    chunks += 1
+    if rest or chunks < 2 or many % (chunks * count):
+        return stages
+    ahead = [min(2 * (count - 1 - place) + (chunks - 1) * count + 1, many) for place in range(count)]
+    whole = [np.count_nonzero(stage.kind == Kind.BACKWARD) == many == len(stage.kind) // 2 for stage in stages]
+    if not all(whole) or [stage.warm_up for stage in stages] != ahead or ahead[-1] == many:
+        return stages
+    chunk = np.arange(many) % (chunks * count) // count
+    out = []
+    for stage in stages:
+        is_forward = stage.kind == Kind.FORWARD
+        of_pass = np.empty(len(stage.kind), np.int64)
+        of_pass[is_forward], of_pass[~is_forward] = chunk, chunks - 1 - chunk
+        out.append(Passes(stage.kind, of_pass, stage.microbatch))
+    return out
 
 
 def recognised(steps: Sequence[Sequence[Passes]]) -> str:
