@@ -12,8 +12,10 @@ of your own, and peaks of devices, are given in [tables](tables.md).
 
 Kernels of a CUDA graph have no operators. Those of the graph's capture count, if the capture is in the trace or given
 beside it (``--graph-capture FILE``): the n-th captured launch is the n-th kernel of the graph. Where names of kernels
-were captured (ROCm), all must be equal; else number, stream and kinds of work must fit. What does not fit is not
-covered (diagnostic ``graph_not_joined``).
+were captured (ROCm), all must be equal; else number and kinds of work must fit. Kernels on several streams do not run
+in the order of the capture. They are joined by ``graph node id`` (Kineto from 2026 on, CUDA) or, if names were
+captured, where all operators behind a name are alike. What does not fit is not covered (diagnostic
+``graph_not_joined``).
 
 Operations equal those of TraceLens (``benchmarks/tracelens.py``) on the recorded runs that were compared, except where
 its models differ: it adds one operation for each element of the result where ``addmm`` or ``baddbmm`` adds an operand,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +98,84 @@ def test_captures_that_agree_are_one() -> None:
     assert joined(replace(trace_of(*replayed(NODES)), graph_capture=trace_of(*capture))) == EXPECTED
 
 
+# --- graphs of several streams ---
+
+SHAPES = (8, 16, 24, 32)
+
+
+def several_streams(rng: random.Random, *, ids: int, hip: bool, alike: bool = False) -> tuple[Trace, list[str | None]]:
+    """A graph of three captured streams, as its executor runs them: any order that the streams allow, on others of its
+    own. The trace, and of each kernel in the order of ``gpu_work`` its operator.
+
+    Products launch two kernels, other operators one. The first ``ids`` kernels have the id of their node.
+    """
+    capture: list[Event] = []
+    operators: list[list[tuple[int, str, str]]] = [[], [], []]
+    vendor = "hip" if hip else "cuda"
+    for place in range(24):
+        branch, product = rng.randrange(3), rng.random() < 0.5
+        name, size = ("aten::mm" if product else "aten::add"), SHAPES[0 if alike else rng.randrange(4)]
+        start = 10 + 20 * place
+        capture.append(op(name, start, start + 15, args=shaped([size, size], [size, size])))
+        kernels = [GEMM, "splitKreduce_kernel"] if product else [ADD]
+        for number, kernel_name in enumerate(kernels):
+            launch = call(
+                f"{vendor}LaunchKernel",
+                start + 2 + 4 * number,
+                start + 4 + 4 * number,
+                correlation=1000 + 10 * place + number,
+            )
+            capture.append(replace(launch, args={"kernel": kernel_name}) if hip else launch)
+            operators[branch].append((len(capture), kernel_name, f"{name} {size}"))
+    ran: list[Event] = []
+    truth: dict[tuple[int, int], str] = {}
+    moment = 20_000
+    while any(operators):
+        branch = rng.choice([which for which in range(3) if operators[which]])
+        identity, kernel_name, text = operators[branch].pop(0)
+        moment += rng.randrange(5, 40)
+        lane = 20 + rng.randrange(2) * 3 + branch  # an executor's streams are not those of the capture
+        args = {"graph node id": identity, "graph id": 7} if len(ran) < ids else {}
+        work_on = kernel(kernel_name, moment, moment + rng.randrange(1, 60), correlation=5, stream=lane)
+        ran.append(replace(work_on, args=args))
+        truth[lane, moment] = text
+    trace = trace_of(call(f"{vendor}GraphLaunch", 19_000, 19_020, correlation=5), *ran)
+    trace = replace(trace, graph_capture=trace_of(*capture), facts={})
+    work = gpu_work(trace)
+    lanes = [int(str(trace.tracks[track].stream)) for track in trace.events.track[work.row].tolist()]
+    return trace, [truth[lane, ts] for lane, ts in zip(lanes, work.ts.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("hip", [False, True])
+def test_node_ids_order_the_kernels_of_several_streams(seed: int, hip: bool) -> None:
+    trace, truth = several_streams(random.Random(seed), ids=99, hip=hip)
+    assert joined(trace) == truth
+    assert not graph_work(trace).reasons
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_names_join_kernels_whose_operators_are_alike(seed: int) -> None:
+    trace, truth = several_streams(random.Random(seed), ids=0, hip=True, alike=True)
+    assert joined(trace) == truth
+    mixed, truth = several_streams(random.Random(seed), ids=0, hip=True)
+    result = joined(mixed)
+    assert all(each in (None, expected) for each, expected in zip(result, truth, strict=True))
+    assert len(graph_work(mixed).reasons) == 1
+
+
+def test_without_names_and_ids_several_streams_are_not_joined() -> None:
+    trace, truth = several_streams(random.Random(1), ids=0, hip=False)
+    assert joined(trace) == [None] * len(truth)
+    (reason,) = graph_work(trace).reasons
+    assert "several streams" in reason
+
+
+def test_one_kernel_without_its_id_leaves_the_order_open() -> None:
+    trace, truth = several_streams(random.Random(2), ids=5, hip=False)
+    assert joined(trace) == [None] * len(truth)
+
+
 SGLANG = "sglang_mi300_tracelens"
 
 
@@ -114,6 +193,36 @@ def test_a_recorded_graph_and_its_capture(shared_traces: Path) -> None:
     assert sum(row.flops or 0 for row in findings.rows if row.operator == "aten::mm") == expected > 0
     assert sum(row.count for row in findings.rows if row.operator == "aten::mm") == len(shapes)
     assert not any(diagnostic.code in ("graph_not_joined", "above_peak") for diagnostic in findings.diagnostics)
+
+
+def test_recorded_kernels_on_several_streams_have_the_same_operators_or_none(shared_traces: Path) -> None:
+    """The recorded graph ran on one stream. If the trace said that a third of its kernels ran on another, their order
+    would not be known: each must still have an operator of the same shapes as before, or none.
+    """
+    folder = shared_traces / SGLANG
+    trace = augment.with_graph_capture(
+        augment.read(folder / "qwen3_8b_decode.json.gz"), folder / "capture_bs32_rank0.json.gz"
+    )
+    expected = dict(zip(gpu_work(trace).row.tolist(), calls_of(trace), strict=True))
+    ((_, places),) = graph_launches(trace)
+    rows = gpu_work(trace).row[places]
+    track = trace.events.track.copy()
+    track[rows[np.array([random.Random(row).random() < 0.3 for row in rows.tolist()])]] = len(trace.tracks)
+    tracks = (*trace.tracks, replace(trace.tracks[trace.events.track[rows[0]]], stream=99))
+    moved = replace(trace, events=replace(trace.events, track=track), tracks=tracks, facts={})
+    result = dict(zip(gpu_work(moved).row.tolist(), calls_of(moved), strict=True))
+    assert all(result[row] in (None, expected[row]) for row in expected)
+    counts = [sum(call is not None for call in calls.values()) for calls in (result, expected)]
+    assert counts[0] > 0.5 * counts[1]
+    (reason,) = graph_work(moved).reasons
+    assert "of 544 kernels are not joined" in reason
+
+
+def calls_of(trace: Trace) -> list[tuple[str, str] | None]:
+    """Of each kernel its operator with its shapes."""
+    result = operator_work(trace)
+    texts = [(call.operator, str(call.dims)) for call in result.calls]
+    return [texts[result.kind[owner]] if owner >= 0 else None for owner in result.owner.tolist()]
 
 
 def test_another_runs_capture_is_refused(shared_traces: Path) -> None:

@@ -5,19 +5,27 @@ kernels, but has no operators around them. The two are joined by the order of no
 kernel corresponds to the n-th kernel of a graph launch. The capture is in the trace itself, or in a trace given beside
 it (``Trace.graph_capture``).
 
+Kernels of one stream run in the order of the capture. Those of several streams do not, and a capture does not say
+which stream a launch was for. Then their order is that of ``graph node id``, which the driver counts up while it
+captures and keeps when the graph is instantiated (on CUDA, by Kineto from 2026 on; see PyTorch's
+``torch/cuda/_graph_annotations.py``). Without it, captured names can do: the kernels of one name are interchangeable if
+all operators that launched them are alike. Operators of which a kernel is not, are left out.
+
 Strict conditions prevent accidental matches. ROCm records the names of captured kernels: all must be equal. CUDA does
-not record them. Then the number of kernels must be equal, all must run on one stream, each operator of a matrix product
-must have a kernel whose name does not indicate other work, and all captures that fit must agree in their operators.
-Otherwise the reason is reported.
+not record them. Then the number of kernels must be equal, each operator of a matrix product must have a kernel whose
+name does not indicate other work, and all captures that fit must agree in their operators. Otherwise the reason is
+reported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from augment.args import Arg
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
@@ -29,6 +37,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
+from augment.derived.source.arg_columns_scan import args_of_rows
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
@@ -43,7 +52,7 @@ class GraphWork:
 
     Equal-length columns: ``row`` int64, the launch of the graph; ``kind`` int32, an index into ``calls`` and ``works``.
     ``owner`` int32 gives for each place of ``gpu_work`` the place in these columns, -1 where there is none. ``reasons``
-    says for each graph launch without joined kernels why they were not joined.
+    says for each graph launch whose kernels were not all joined why they were not.
     """
 
     row: Int64s
@@ -58,6 +67,7 @@ class GraphWork:
 class _Section:
     """One capture. For each captured kernel, ``operator`` is the place of its operator among those that count (-1:
     none). ``names`` are the kernels' names, empty if not recorded. ``kind`` has an entry for each operator that counts.
+    ``lack`` says why some of its operators are left out.
     """
 
     operator: Int64s
@@ -65,13 +75,20 @@ class _Section:
     kind: Int32s
     calls: tuple[Call, ...]
     works: tuple[Work, ...]
+    lack: str = ""
 
     def content(self) -> tuple[object, ...]:
         """The part of the capture that is joined. Captures with equal content are interchangeable."""
         _, which = np.unique(self.operator, return_inverse=True)
-        calls = [self.calls[self.kind[at]] if at >= 0 else None for at in self.operator.tolist()]
-        calls_ = [call and (call.operator, str(call.dims), tuple(call.types)) for call in calls]
-        return which.tolist(), calls_
+        return which.tolist(), [self.call(at) for at in self.operator.tolist()]
+
+    def call(self, operator: int) -> tuple[object, ...] | None:
+        """What is known of an operator. Operators of which it is equal are alike."""
+        if operator < 0:
+            return None
+        kind = self.kind[operator]
+        call = self.calls[kind]
+        return call.operator, str(call.dims), tuple(call.types), self.works[kind]
 
 
 @derived
@@ -87,14 +104,15 @@ def graph_work(trace: Trace) -> GraphWork:
     first_kind: dict[int, int] = {}
     known: dict[bytes, _Section | str] = {}
     sections = list(_sections(trace)) if _has_graphs(trace) else []
-    for launch, places in graph_launches(trace) if sections else ():
-        key = trace.events.name[work.row[places]].tobytes()
+    for launch, places, in_order in _launches_by_node(trace) if sections else ():
+        key = trace.events.name[work.row[places]].tobytes() + bytes([in_order])
         if key not in known:
-            known[key] = _fitting(trace, places, sections)
+            known[key] = _fitting(trace, places, in_order, sections)
         section = known[key]
         if isinstance(section, str):
             reasons.append(section)
             continue
+        reasons += [section.lack] * bool(section.lack)
         if id(section) not in first_kind:
             first_kind[id(section)] = len(calls)
             calls += section.calls
@@ -125,6 +143,33 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
     starts = np.flatnonzero(np.diff(launch, prepend=-1))
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(places)], strict=True):
         yield int(launch[start]), places[start:stop]
+
+
+def _node_ids(trace: Trace) -> Int64s:
+    """The id of the graph's node of each place of ``gpu_work``; -1 where the trace has none."""
+    work = gpu_work(trace)
+    node = np.full(len(work), -1, np.int64)
+    launches = [places for _, places in graph_launches(trace)]
+    if launches:
+        places = np.sort(np.concatenate(launches))
+        rows = work.row[places]
+        arg = Arg("graph node id", (Category.KERNEL,))
+        node[places] = args_of_rows(trace, rows, [arg])[arg.name].column.at(rows, -1)
+    return node
+
+
+def _launches_by_node(trace: Trace) -> Iterator[tuple[int, Places, bool]]:
+    """Each launch of a graph, the places of its kernels, and whether they are in the order of the graph's nodes: by
+    their ids, or because one stream ran them.
+    """
+    work, node = gpu_work(trace), _node_ids(trace)
+    starts = [stream.start for stream in work.streams]
+    for launch, places in graph_launches(trace):
+        ids = node[places]
+        if (ids >= 0).all() and len(distinct(ids)) == len(ids):
+            yield launch, places[np.argsort(ids)], True
+        else:
+            yield launch, places, len(distinct(np.searchsorted(starts, places, side="right"))) == 1
 
 
 def _sections(trace: Trace) -> Iterator[_Section]:
@@ -184,24 +229,49 @@ def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
     return texts if len(texts) == len(names) else ()
 
 
-def _fitting(trace: Trace, places: Places, sections: Sequence[_Section]) -> _Section | str:
-    """The capture that fits these kernels of a graph, or the reason why none does."""
-    work = gpu_work(trace)
-    names = tuple(trace.names_of(work.row[places]))
+def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_Section]) -> _Section | str:
+    """The capture that fits these kernels of a graph, or the reason why none does. ``in_order``: their order is that of
+    the nodes.
+    """
+    names = tuple(trace.names_of(gpu_work(trace).row[places]))
     same = [section for section in sections if len(section.operator) == len(places)]
     if not same:
         return f"no capture has {len(places)} kernels"
     equal = [section for section in same if section.names == names]
-    if equal:
+    if equal and in_order:
         return _agreed(equal)
+    equal = [section for section in same if section.names and sorted(section.names) == sorted(names)]
+    if equal:
+        return _agreed([_by_name(section, names) for section in equal])
     same = [section for section in same if not section.names]
     if not same:
         return "the kernels of the capture have other names"
-    stream = np.searchsorted([stream.start for stream in work.streams], places, side="right")
-    if (stream != stream[0]).any():
-        return "the kernels run on several streams, and the capture has no names of kernels: their order is not known"
+    if not in_order:
+        return "the kernels run on several streams, without names in the capture and without node ids"
     likely = [section for section in same if _is_likely(trace, places, section)]
     return _agreed(likely) if likely else "the capture's operators are of other work than the kernels' names say"
+
+
+def _by_name(section: _Section, names: Sequence[str]) -> _Section:
+    """The section in the order of kernels of these names, whose order is not that of the nodes. Operators are left out
+    where others that are not alike launched kernels of the same name.
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(section.names))}
+    captured, ran = (np.array([numbers[name] for name in texts], np.int64) for texts in (section.names, names))
+    alike: dict[tuple[object, ...] | None, int] = {}
+    like = np.array([alike.setdefault(section.call(at), len(alike)) for at in section.operator.tolist()], np.int64)
+    by_name = np.argsort(captured, kind="stable")
+    first = np.flatnonzero(np.diff(captured[by_name], prepend=-1))
+    same = np.minimum.reduceat(like[by_name], first) == np.maximum.reduceat(like[by_name], first)
+    unclear = section.operator[~same[captured]]
+    left_out = np.isin(section.operator, unclear[unclear >= 0])
+    operator = np.empty(len(names), np.int64)
+    operator[np.argsort(ran, kind="stable")] = np.where(left_out, -1, section.operator)[by_name]
+    if not left_out.any():
+        return replace(section, operator=operator, names=tuple(names))
+    why = "the order of several streams is not known, and operators that differ launched kernels of one name"
+    lack = f"{left_out.sum()} of {len(names)} kernels are not joined: {why}"
+    return replace(section, operator=operator, names=tuple(names), lack=lack)
 
 
 def _agreed(sections: Sequence[_Section]) -> _Section | str:
