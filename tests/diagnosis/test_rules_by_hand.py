@@ -296,6 +296,20 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert "record_shapes=True" in problem_of(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
 
 
+def test_a_step_is_no_name_for_what_the_host_does() -> None:
+    """Early profilers record steps as operators."""
+    steps = [op(f"ProfilerStep#{place}", place * 40_000_000, (place + 1) * 40_000_000) for place in range(3)]
+    work = [
+        event
+        for place in range(3)
+        for start in (1_000_000, 30_000_000)
+        for event in launched("a", place * 40_000_000 + start, place * 40_000_000 + start + 2_000_000, place + start)
+    ]
+    answer = problem_of(host_gaps.check(trace_of(*steps, *work)))
+    assert "in no recorded operator" in answer.title
+    assert answer.confidence == "medium"
+
+
 @pytest.mark.parametrize("launched_at", [25_000_000, 12_000_000])
 def test_the_host_is_blamed_for_no_more_than_the_device_waited_for_it(launched_at: int) -> None:
     """Work that starts long after its launch returned: the cause of that delay is not recorded."""

@@ -105,10 +105,9 @@ def _other_work(trace: Trace, row: Int64s) -> Bools:
 
 
 def _names(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
-    """What the stretches are in, the longest first. The annotation of the step says nothing."""
+    """What the stretches are in, longest first. A step is no name; some profilers record it as an operator."""
     spent: Counter[str] = Counter()
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else UNNAMED
-        plain = trace.events.category[row] == Category.USER_ANNOTATION and name.startswith("ProfilerStep")
-        spent[UNNAMED if row < 0 or plain else short(name)] += part
+        spent[UNNAMED if name.startswith("ProfilerStep#") else short(name)] += part
     return [name for name, _ in spent.most_common()]
