@@ -34,14 +34,15 @@ class Evidence:
         """The same files with absolute paths."""
         return Evidence(**{kind: os.path.abspath(path) for kind, path in self.paths.items()})
 
-    def check(self, trace_count: int, server: str | None = None) -> None:
-        """Refuse files that cannot belong to ``trace_count`` traces.
+    def check(self, trace_count: int, server: str | None = None, side: str = "") -> None:
+        """Refuse files that cannot belong to ``trace_count`` traces. ``side`` begins the names of the options of one
+        side of a comparison.
 
         Raises:
             UsageError: one file for several traces, a file that does not exist, or files for a server.
         """
         for kind, path in self.paths.items():
-            option = f"--{kind.replace('_', '-')}"
+            option = f"--{side}{kind.replace('_', '-')}"
             if server:
                 raise UsageError(f"{option}: not supported with a server; leave --server out")
             if RANK in path:

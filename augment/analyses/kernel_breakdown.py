@@ -29,9 +29,9 @@ from augment.arrays.ordering import combinations, group_bounds, grouped, sums
 from augment.arrays.statistics import grouped_statistics
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
+from augment.derived.operators.work_families import work_families
 from augment.findings import Findings, column
 from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
@@ -91,7 +91,7 @@ _UNITS = {
 
 def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:
     """For each code of work: the family with the most time, and whether its matrix units were used."""
-    work, families = gpu_work(trace), kernel_families(trace)
+    work, families = gpu_work(trace), work_families(trace)
     keys, part = combinations(code, families.family, matrix_use(trace))
     ns = sums(part, work.end - work.ts, len(keys[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count

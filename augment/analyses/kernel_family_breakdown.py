@@ -28,8 +28,9 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
+from augment.derived.operators.work_families import work_families
 from augment.findings import Findings, column
 from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
@@ -59,7 +60,7 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings:
     """Add up the work of each device by family."""
-    families = kernel_families(trace)
+    families = work_families(trace)
     shares = gpu_time_by(trace, families.family.astype(np.int64))
     total = gpu_time_of(shares)
     busy, used, not_used, eligible = _by_key(trace)
@@ -98,7 +99,7 @@ _SORTS = (
 def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
     """For each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
     could have used them."""
-    work, families, device = gpu_work(trace), kernel_families(trace), device_of_work(trace)
+    work, families, device = gpu_work(trace), work_families(trace), device_of_work(trace)
     code = device * len(families.names) + families.family
     busy: _Sums = {}
     sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,12 @@ ROWS = 10  #: rows of a table by default
     metavar="N",
     help="Number of arrows in the overlay, between the calls that differ most.",
 )
+@click.option(
+    "--control-graph-capture",
+    metavar="FILE",
+    help="A trace of the capture of the control's CUDA graphs, with shapes; {rank} stands for the rank.",
+)
+@click.option("--test-graph-capture", metavar="FILE", help="Likewise of the test.")
 @user_tables
 @server_options
 @row_limit(ROWS)
@@ -85,6 +91,8 @@ def command(
     min_delta_us: int | None,
     everything: bool,
     arrows: int,
+    control_graph_capture: str | None,
+    test_graph_capture: str | None,
     tables: tuple[str, ...],
     peaks: tuple[str, ...],
     limit: int,
@@ -106,16 +114,17 @@ def command(
     for name in formats:
         writer_named(name)
     options = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
+    captures = {"control-graph-capture": control_graph_capture, "test-graph-capture": test_graph_capture}
     ranks = {"control_rank": control_rank, "test_rank": test_rank}
     least_us = 1 if everything and min_delta_us is None else min_delta_us
     drawing = Drawing(formats, label, None if least_us is None else 1000 * least_us, overlay, arrows)
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            _expect_supported({"tables": tables, "peak": peaks})
+            _expect_supported({"tables": tables, "peak": peaks, **captures})
             paths = _there(client, control, test, options | ranks, drawing, folder, shown)
         else:
-            sides = _sides((control, test), tables, peaks, shown)
+            sides = _sides((control, test), captures.values(), tables, peaks, shown)
             paths = _here(sides, label_of(test), options | ranks, drawing, folder, shown)
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
@@ -129,13 +138,22 @@ def command(
             say(f"written: {path}")
 
 
-def _sides(paths: Sequence[str], tables: Sequence[str], peaks: Sequence[str], shown: Bar) -> list[list[Trace]]:
-    """The traces of both sides, with the user's tables."""
-    from augment.commands.runs import traces_of
+def _sides(
+    paths: Sequence[str], captures: Iterable[str | None], tables: Sequence[str], peaks: Sequence[str], shown: Bar
+) -> list[list[Trace]]:
+    """The traces of both sides, with the captures of their graphs and the user's tables."""
+    from augment.commands.runs import files_of, traces_of
+    from augment.evidence import Evidence
     from augment.tables import read_tables, with_tables
 
     read_tables(tables, peaks)  # refuses them before a large trace is read
-    return [[with_tables(trace, *tables, peaks=peaks) for trace in traces_of(path, shown)] for path in paths]
+    evidence = [Evidence(graph_capture=capture) for capture in captures]
+    for path, of_side, side in zip(paths, evidence, ("control-", "test-"), strict=True):
+        of_side.check(len(files_of(path)), side=side)
+    return [
+        [with_tables(of_side.added_to(trace), *tables, peaks=peaks) for trace in traces_of(path, shown)]
+        for path, of_side in zip(paths, evidence, strict=True)
+    ]
 
 
 def _here(

@@ -10,7 +10,7 @@ from augment.comparison.calls import NONE, Calls, Side, levels
 from augment.comparison.sequences import ALONE, align
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import kernel_families
+from augment.derived.operators.work_families import work_families
 from augment.derived.steps.steps import steps
 from augment.records import dataclass
 from augment.trace import Category
@@ -221,7 +221,7 @@ def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) 
 def _families(control: Side, test: Side, places: Int64s, twins: Int64s) -> tuple[Int64s, Int64s]:
     """The family of the work of both sides, -1 of unknown ones."""
     families = [
-        np.where(kernel_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
+        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
         for side, places in ((control, places), (test, twins))
     ]
     return families[0], families[1]

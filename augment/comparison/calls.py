@@ -8,10 +8,11 @@ import numpy.typing as npt
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.comparison.names import NO_PATH, Names, Paths
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import CallStacks, call_stacks
 from augment.derived.host.enclosing import directly_around, enclosing
+from augment.derived.operators.graph_capture import graph_work
+from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.steps.steps import steps
 from augment.records import dataclass
@@ -54,12 +55,15 @@ class Work:
     """The GPU work in the order of ``gpu_work``: equal-length columns.
 
     ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the index among
-    the chosen steps of the step in which it was launched, or :data:`NONE`. ``name`` int32, ``family`` int32: the number
-    of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
+    the chosen steps of the step in which it was launched, or :data:`NONE`. ``path`` int32: that of the call; for a
+    kernel of a CUDA graph with its capture (``in_capture``), the captured operator within that call. ``name`` int32,
+    ``family`` int32: the number of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
     """
 
     row: Int64s
     call: Int32s
+    path: Int32s
+    in_capture: Bools
     step: Int32s
     name: Int32s
     family: Int32s
@@ -98,9 +102,10 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
     places = np.flatnonzero(kept)
     parent = directly_around(trace, places)
     row = stacks.row[places]
-    work = _work(trace, places, chosen, names)
     depth = _depths(parent)
     name = names.of(trace.events.name[row], trace.strings)
+    path = _paths(parent, depth, name, paths)
+    work = _work(trace, places, chosen, paths, path)
     dur = np.maximum(trace.events.dur[row], 0)
     gpu_self, launched = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     np.add.at(gpu_self, work.call[work.call >= 0], work.ns[work.call >= 0])
@@ -114,7 +119,7 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
         thread=trace.events.track[row],
         step=chosen.of_host(trace.events.ts[row]).astype(np.int32),
         name=name,
-        path=_paths(parent, depth, name, paths),
+        path=path,
         cpu_ns=dur,
         cpu_self_ns=dur - inside,
         gpu_ns=_with_descendants(parent, depth, gpu_self),
@@ -139,15 +144,22 @@ def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
     return kept
 
 
-def _work(trace: Trace, places: Places, chosen: StepWindows, names: Names) -> Work:
-    work = gpu_work(trace)
+def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> Work:
+    work, names, graphs = gpu_work(trace), paths.names, graph_work(trace)
     launched = work.launch != NO_ROW
     call = np.full(len(work), NONE, np.int32)
-    families = kernel_families(trace)
+    families = work_families(trace)
     call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[work.launch[launched]]]
+    path = np.append(path_of_call, np.int32(NO_PATH))[call]  # NONE reads the last entry
+    captured = graphs.owner >= 0
+    if captured.any():
+        operator = np.array([names.number(called.operator) for called in graphs.calls], np.int32)
+        path[captured] = paths.of(path[captured], operator[graphs.kind[graphs.owner[captured]]])
     return Work(
         row=work.row,
         call=call,
+        path=path,
+        in_capture=captured,
         step=step_of_work(trace, chosen).astype(np.int32),
         name=names.of(trace.events.name[work.row], trace.strings),
         family=names.of(families.family, families.names),

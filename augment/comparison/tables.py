@@ -104,6 +104,7 @@ class ByPath:
             self._ledger.add(which, path, np.full(len(path), place), column[inside])
         is_operator = side.trace.events.category[calls.row[inside]] == Category.CPU_OP
         self.operators[which].update(np.unique(path[is_operator]).tolist())
+        self.operators[which].update(np.unique(side.work.path[side.work.in_capture]).tolist())
         work = np.flatnonzero((side.work.step >= 0) & (side.work.call >= 0))
         key = calls.path[side.work.call[work]].astype(np.int64) << 28 | side.work.name[work]
         self._launched.add(which, key, np.zeros(len(work), np.intp), side.work.ns[work])

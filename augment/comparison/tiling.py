@@ -100,11 +100,9 @@ def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
         places = places[real]
         which, step, part = clip(Intervals(start[real], end[real]), windows)
         lost = coverage.time_within(part.start, part.end, any_of=_HIDDEN_BY[kind])
-        call = side.work.call[places[which]]
-        path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # index NONE selects the last element
         ns = part.end - part.start - lost
         owner = places[which]
-        yield np.full(len(ns), kind, np.uint8), path, name[owner], side.work.family[owner], step, ns
+        yield np.full(len(ns), kind, np.uint8), side.work.path[owner], name[owner], side.work.family[owner], step, ns
 
 
 def _idle(side: Side, names: Names, device: int) -> _Piece:

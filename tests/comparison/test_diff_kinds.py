@@ -10,9 +10,10 @@ import pytest
 import augment
 from augment.comparison import diff
 from augment.findings import Findings, Skipped
+from augment.trace import Trace
 from diffs import adds_up, partners_are_partners, rows
 from simulator import JobOptions, simulate
-from tables import annotation, call, kernel, op, trace_of
+from tables import annotation, call, kernel, op, shaped, trace_of
 
 OTHER = {"sgemm_1": "Cijk_Ailk_1", "layer_norm_1": "rmsnorm_2", "elementwise_kernel_1": "elementwise_kernel_2"}
 
@@ -75,6 +76,47 @@ def test_an_unknown_family_matches_only_within_an_operator() -> None:
         adds_up(result)
         (unknown,) = [row for row in rows(result, "diff_kinds") if row.kind_of_work == "unknown"]
         assert unknown.delta_ns == 10
+
+
+def captured() -> Trace:
+    """The capture of a graph of a product and a sum: launches without kernels."""
+    events = []
+    for place, name in enumerate(("aten::mm", "aten::add")):
+        at = 100 * place
+        events += [op(name, at, at + 50, args=shaped([64, 64], [64, 64])),
+                   call("cudaLaunchKernel", at + 10, at + 20, correlation=90 + place)]  # fmt: skip
+    return trace_of(*events)
+
+
+def test_kernels_of_graphs_have_the_operators_of_their_captures() -> None:
+    sides = [trace_of(*recording([("sgemm_1", 100), ("zzz_1", 20 * factor)])) for factor in (1, 2)]
+    with_captures = [replace(side, graph_capture=captured(), facts={}) for side in sides]
+    result = diff(*with_captures)
+    adds_up(result)
+    partners_are_partners(result)
+    parts = {row.path: row for row in rows(result, "diff_waterfall") if row.kind == "computation"}
+    assert {path: (row.operator, row.delta_ns) for path, row in parts.items()} == {
+        "aten::layer > aten::mm": ("aten::mm", 0),
+        "aten::layer > aten::add": ("aten::add", 20),
+    }
+    kinds = {row.kind_of_work: row.delta_ns for row in rows(result, "diff_kinds")}
+    assert kinds["elementwise"] == 20
+    assert "unknown" not in kinds  # as it is without captures
+    assert "unknown" in {row.kind_of_work for row in rows(diff(*sides), "diff_kinds")}
+
+
+def test_a_graph_against_eager_execution_by_operator() -> None:
+    """Operators of the capture meet those that launched the same kernels one by one."""
+    eager = [annotation("ProfilerStep#1", 0, 2000)]
+    for place, (name, work) in enumerate((("aten::mm", "sgemm_1"), ("aten::add", "zzz_1"))):
+        at = 100 * place
+        eager += [op(name, at + 10, at + 60), call("cudaLaunchKernel", at + 15, at + 25, correlation=place + 1),
+                  kernel(work, at + 40, at + 90, correlation=place + 1)]  # fmt: skip
+    graph = replace(trace_of(*recording([("sgemm_1", 70), ("zzz_1", 20)])), graph_capture=captured(), facts={})
+    result = diff(trace_of(*eager), graph)
+    adds_up(result)
+    parts = [row for row in rows(result, "diff_waterfall") if row.kind == "computation"]
+    assert {row.operator: row.delta_ns for row in parts} == {"aten::mm": 20, "aten::add": -30}
 
 
 def test_other_names_change_no_kind_of_work() -> None:

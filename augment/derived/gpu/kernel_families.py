@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.ordering import combinations
-from augment.arrays.types import Bools, Bytes, Int32s
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
@@ -120,8 +120,16 @@ def shipped_rules() -> Rules:
 @derived
 def kernel_families(trace: Trace) -> KernelFamilies:
     """The family of each piece of GPU work. Each pair of operator and kernel is matched once."""
-    work, rows = gpu_work(trace), work_operators(trace)
+    rows = work_operators(trace)
     operator = np.where(rows >= 0, trace.events.name[np.maximum(rows, 0)], -1)
+    return families_of(trace, operator, trace.strings)
+
+
+def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> KernelFamilies:
+    """The families where these operators launched the work: ``operator`` is an index into ``operators`` for each piece
+    of ``gpu_work``, -1 where unknown.
+    """
+    work = gpu_work(trace)
     keys, code = combinations(operator, trace.events.name[work.row], work.type)
     user, shipped = rules_of(trace.tables), shipped_rules()
     rules = Rules(
@@ -132,7 +140,7 @@ def kernel_families(trace: Trace) -> KernelFamilies:
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]
-        operator_text = None if operator_name < 0 else trace.strings[operator_name]
+        operator_text = None if operator_name < 0 else operators[operator_name]
         families.append(_family(rules, operator_text, kernel, kernel_type, stated_kind(trace, kernel)))
         matrix.append(rules.matrix(families[-1], kernel))
     names = tuple(sorted(set(families)))

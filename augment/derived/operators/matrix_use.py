@@ -13,9 +13,10 @@ import numpy as np
 
 from augment.arrays.types import Bytes
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.gpu.kernel_families import MatrixUnits
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import Peak, capability_of, device_peaks
+from augment.derived.operators.work_families import work_families
 from augment.trace import Trace, derived
 
 _WITH_VECTORS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot")
@@ -40,7 +41,7 @@ class MatrixUse(IntEnum):
 @derived
 def matrix_use(trace: Trace) -> Bytes:
     """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
-    work, units = gpu_work(trace), kernel_families(trace).matrix_units
+    work, units = gpu_work(trace), work_families(trace).matrix_units
     use: Bytes = units.copy()
     asked = np.flatnonzero(units == MatrixUnits.NOT_USED)
     if not len(asked):

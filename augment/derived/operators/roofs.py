@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from augment.arrays.types import Bools, Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.gpu.kernel_families import MatrixUnits
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import Peak, device_peaks
+from augment.derived.operators.work_families import work_families
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
@@ -129,7 +130,7 @@ def _numbers(
     names: dict[str, int] = {}
     plain = sorted({work.number for work in operators.works})
     number_of_work = np.array([plain.index(work.number) for work in operators.works], np.int64)
-    units = kernel_families(trace).matrix_units[kernel]
+    units = work_families(trace).matrix_units[kernel]
     kind = number_of_work[operators.kind]
     key = (kind * len(MatrixUnits) + units) * max(len(peaks), 1) + device
     cases, code = np.unique(key, return_inverse=True)

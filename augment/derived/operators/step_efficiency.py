@@ -12,11 +12,12 @@ from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
+from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_figures import StepFigures, step_figures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.records import dataclass
@@ -94,7 +95,7 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     """For each device, the share of the time of matrix products, convolutions and attention whose operations are
     counted against a peak, in the windows of the steps. None for a device without such work, as far as names show.
     """
-    work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
+    work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), work_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
     windows = step_windows(trace)
