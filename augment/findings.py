@@ -66,6 +66,7 @@ class Skipped:
     """The outcome of an analysis whose input data the trace lacks."""
 
     reason: str
+    verdict: Verdict | None = None  #: what can be said of the run all the same
 
     @property
     def summary(self) -> str:
@@ -142,8 +143,7 @@ class AugmentedTrace:
     @property
     def verdict(self) -> Verdict:
         """The verdict of the analysis that has one; empty if none ran."""
-        results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
-        return next((findings.verdict for findings in results if findings.verdict is not None), Verdict())
+        return next((each.verdict for each in self.outcomes.values() if each.verdict is not None), Verdict())
 
     @property
     def diagnostics(self) -> list[Diagnostic]:

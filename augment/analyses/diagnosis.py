@@ -28,18 +28,20 @@ from typing import Literal
 
 import numpy as np
 
+from augment.diagnosis.devices import fitting, has_work
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import drawn
+from augment.diagnosis.host_alone import unjudged
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import short, track_of
 from augment.findings import Findings, Skipped, Verdict, column
 from augment.records import dataclass
-from augment.trace import LAUNCHES, Category, Trace
+from augment.trace import Category, Trace
 
 NAME = "diagnosis"
-NEEDS = ((*LAUNCHES, Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION),)
+NEEDS: tuple[tuple[Category, ...], ...] = ()
 DOCS = "diagnosis.md"
 
 Status = Literal["found", "fine", "not_applicable", "no_data"]
@@ -73,6 +75,8 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Ask every rule."""
+    if not has_work(trace):
+        return Skipped("no event of PyTorch's profiler", Verdict((unjudged(trace),)))
     if not measure(trace).length_ns:
         return Skipped("the recording has no time that could be judged")
     diagnosis = diagnose(trace)
@@ -117,7 +121,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         rule=rule,
         status=status,
         severity=None,
-        title=answer.title,
+        title=fitting(trace, answer.title),
         saved_ns=None,
         saved_ratio=None,
         confidence=None,

@@ -95,7 +95,8 @@ def _with_verdict_of_job(sidecar: dict[str, Any], sentences: Sequence[str]) -> d
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
-    if it has none of these, like that of a job. The diagnosis is reduced to its findings."""
+    if it has none of these, like that of a job; without any if no analysis has rows. The diagnosis is reduced to its
+    findings."""
     analyses = dict(sidecar["analyses"])
     if "diagnosis" in analyses:
         columns = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
@@ -104,7 +105,8 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
     chosen = [name for name in MAIN if analyses.get(name, {}).get("rows")][:TABLES]
     if not chosen:
-        return sidecar
+        nothing = "verdict" in sidecar and not any(analysis["rows"] for analysis in sidecar["analyses"].values())
+        return {**sidecar, "analyses": {}, "lacking": True} if nothing else sidecar
     shown = {name: analyses[name] for name in chosen}
     others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len(chosen)
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}

@@ -134,6 +134,8 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
     """One line: what the profiler did not record, and the options that record it. It leaves out files that can be
     given in addition to a trace, and kinds of work that the run does not contain."""
     analyses = sidecar["analyses"]
+    if analyses.get("diagnosis", {}).get("status") == "skipped":
+        return  # not of PyTorch's profiler: its options are no advice
     reasons = [analysis["reason"] for analysis in analyses.values() if analysis["status"] == "skipped"]
     rows = analyses.get("diagnosis", {}).get("rows", [])
     reasons += [row["advice"] or "" for row in rows if row["status"] == "no_data"]

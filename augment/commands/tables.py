@@ -52,6 +52,8 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
     if sidecar["diagnostics"]:
         print_rows("Diagnostics", sidecar["diagnostics"])
+    if sidecar.get("lacking"):
+        emit("  no table has rows: --all says what each analysis lacks")
     if sidecar.get("others"):
         emit("")
         emit(f"{counted(sidecar['others'], 'more table')}: --all shows them")

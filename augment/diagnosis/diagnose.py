@@ -6,10 +6,12 @@ from dataclasses import replace
 from itertools import combinations
 
 from augment.derived.critical.savings import Cut, joined
-from augment.derived.source.cut_mark import is_period, lacks_causes
+from augment.derived.source.cut_mark import is_period
+from augment.diagnosis.devices import fitting
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES
+from augment.diagnosis.whole import is_doubtful
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
@@ -38,13 +40,18 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
-    doubtful = trace.partial is not None or lacks_causes(trace.source.metadata)
-    if doubtful and not problem.first and problem.confidence != "low":
+    if is_doubtful(trace) and not problem.first and problem.confidence != "low":
         problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
     if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
         problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
     ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
     severity = problem.severity or severity_of(ratio)
+    problem = replace(
+        problem,
+        title=fitting(trace, problem.title),
+        advice=fitting(trace, problem.advice),
+        evidence=[fitting(trace, each) for each in problem.evidence],
+    )
     return Finding(rule, severity, problem, ratio)
 
 

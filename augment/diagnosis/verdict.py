@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.derived.host.operator_times import operator_times
 from augment.derived.waits.gap_causes import GapCategory
+from augment.diagnosis.devices import fitting
 from augment.diagnosis.diagnose import Diagnosis, diagnose
+from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import Finding
-from augment.diagnosis.wording import listed, percent, short, shorter, time
+from augment.diagnosis.wording import percent, shorter, time, within
 from augment.trace import Trace, derived
 from augment.units import counted
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
-NAMED_RATIO = 0.05  #: operators that take less of the host's time are not named
 TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
 
 
@@ -30,7 +28,8 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     first = [each for each in result.findings if each.found.first]
     grave = [each for each in result.findings if each.is_grave and not each.found.first]
     sentences = [f"{each.found.title}." for each in first[:1]]
-    sentences.append(busy(trace))
+    alone = not type_coverage(trace) or not len(measure(trace).windows)
+    sentences.append(host_sentence(trace) if alone else fitting(trace, busy(trace)))
     named = grave[: MOST_FINDINGS - len(first[:1])]
     sentences += [f"{each.found.title}." for each in named]
     if not grave:
@@ -51,10 +50,14 @@ def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
 
 
 def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
+    """What to say if nothing is grave: the first of the small things, and what is merely possible."""
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
+    possible = [each for each in result.findings if each.severity != "info" and not each.found.first]
     if sure:
-        small = sure[0].found.title
-        return [f"Nothing grave was found; the first of the small things: {small[:1].lower()}{small[1:]}."]
+        sentences = [f"Nothing grave was found; the first of the small things: {within(sure[0].found.title)}."]
+        return sentences + [f"Possible: {within(each.found.title)}." for each in possible[:1]]
+    if possible:
+        return [f"No cause is certain; possible: {within(possible[0].found.title)}."]
     if not type_coverage(trace):
         return []  # nearly all rules are about the device
     whole = "a step" if measure(trace).unit == "step" else "the recording"
@@ -62,10 +65,8 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
 
 
 def busy(trace: Trace) -> str:
-    """What the devices did in the steps, as shares: ``GPU 93 % busy: …; idle …``."""
+    """What the devices did in the steps, as shares: ``GPU 93 % busy: …; idle …``. There is GPU work."""
     windows, devices = measure(trace).windows, type_coverage(trace)
-    if not devices or not len(windows):
-        return f"There is no GPU work in this recording: only the host can be judged{_operators(trace)}."
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE), 0)
     for device, idle in zip(devices, idle_in_steps(trace), strict=True):
@@ -87,19 +88,6 @@ def busy(trace: Trace) -> str:
         + (f"; idle {waits}" if waits else "")
         + "."
     )
-
-
-def _operators(trace: Trace) -> str:
-    """The operators that take most of the host's time: ``; of 412 ms in operators, it spends 78 % in aten::mm``."""
-    operators = operator_times(trace)
-    ns = np.bincount(trace.events.name[operators.row], operators.self_ns, len(trace.strings))
-    total = float(ns.sum())
-    shares = [
-        f"{percent(float(ns[name]) / total)} in {short(trace.strings[name])}"
-        for name in np.argsort(-ns, kind="stable")[:MOST_FINDINGS].tolist()
-        if ns[name] > NAMED_RATIO * total
-    ]
-    return f"; of {time(total)} in operators, it spends {listed(shares)}" if shares else ""
 
 
 def _length(trace: Trace) -> str:

@@ -64,6 +64,11 @@ def track_of(trace: Trace, row: int) -> str:
     return track.thread_name or f"thread {track.tid}"
 
 
+def within(sentence: str) -> str:
+    """A sentence as part of another: with a small first letter, unless it begins with an abbreviation or a number."""
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
 def listed(names: Sequence[str], most: int = 3) -> str:
     """``a, b and c``; of more than ``most``, the first and how many more."""
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]

@@ -117,9 +117,9 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     if brief:
         verdict = " ".join(report["verdict"])
         shown = [row for row in shown if is_grave(row, "warning") and row["title"] not in verdict]
-    if shown:
-        yield ""
     status = "found"
+    if shown and shown[0].get("status", "found") == status:
+        yield ""
     for row in shown:
         if row.get("status", "found") != status:
             status = row["status"]

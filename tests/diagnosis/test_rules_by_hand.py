@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,
@@ -68,8 +69,38 @@ def test_the_profilers_own_work_comes_first() -> None:
     assert isinstance(profiler_overhead.check(trace_of(*rest)), NotApplicable)
 
 
+def enough(start: int = 300_000, lost: int = 0) -> list[Event]:
+    """As many kernels with launches as a run that can be judged; the first ``lost`` kernels are missing."""
+    events = [launched("gemm", start + 2_000 * at, start + 2_000 * at + 1_900, 100 + at) for at in range(40)]
+    return [each for at, pair in enumerate(events) for each in pair if at >= lost or each.category != Category.KERNEL]
+
+
+def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
+    """A device whose kernels were not recorded seems to wait: no cause is more than possible then."""
+    gap = op("work", 400_000, 900_000)
+    assert isinstance(partial_recording.check(trace_of(STEP, *enough(lost=2), gap)), Fine)
+    lost = trace_of(STEP, *enough(lost=20), gap)
+    answer = problem_of(partial_recording.check(lost))
+    assert (answer.first, answer.severity) == (True, "warning")
+    assert answer.title.startswith("50 % of the kernels that were launched are not in the recording")
+    few = trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))
+    answer = problem_of(partial_recording.check(few))
+    assert answer.title == "Only 1 piece of GPU work: too few to tell what usually happens"
+    for trace in (lost, few):
+        assert {each.found.confidence for each in diagnose(trace).findings if not each.found.first} <= {"low"}
+    captured = [call("cudaStreamBeginCapture", 1_000, 2_000), call("cudaStreamEndCapture", 290_000, 291_000)]
+    written = [call("cudaLaunchKernel", 3_000 * at, 3_000 * at + 1_000, correlation=500 + at) for at in range(1, 90)]
+    assert isinstance(partial_recording.check(trace_of(STEP, *captured, *written, *enough())), Fine)
+
+
+def test_work_without_launches_is_told() -> None:
+    kernels = [each for each in enough() if each.category == Category.KERNEL]
+    answer = problem_of(partial_recording.check(trace_of(STEP, *kernels)))
+    assert answer.title.startswith("100 % of the GPU's work has no launch in the recording")
+
+
 def test_a_broken_file_is_told() -> None:
-    trace = trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))
+    trace = trace_of(STEP, *enough())
     assert isinstance(partial_recording.check(trace), Fine)
     answer = problem_of(partial_recording.check(replace(trace, partial="the text ends at byte 7", facts={})))
     assert answer.first
@@ -87,9 +118,9 @@ def test_work_that_the_file_lacks_is_told() -> None:
         assert "while the file shows an idle GPU" in verdict(trace)[0]
         assert "before the first work of a stream" in verdict(trace)[1]
     soon = launched("gemm", 600_000, 1_000_000, 1)
-    assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere)), Fine)
+    assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere, *enough(1_100_000))), Fine)
     later = [*launched("gemm", 40_000, 60_000, 1), *launched("gemm", 600_000, 1_000_000, 3, at=30_000)]
-    assert isinstance(partial_recording.check(trace_of(host, *later)), Fine)
+    assert isinstance(partial_recording.check(trace_of(host, *later, *enough(1_100_000))), Fine)
 
 
 def test_compilation_in_steady_steps_is_found() -> None:
@@ -262,7 +293,7 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         end = begin + max(host, 1_000_000)
         events += [annotation(f"ProfilerStep#{number}", begin, begin + host)]
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
-    text = verdict(trace_of(*events))[0]
+    text = verdict(trace_of(*events))[1]
     assert text.startswith("In a step of 999 µs (the mean of 3 steps, without the slow first; on the host 600 µs) the ")
 
 

@@ -10,6 +10,7 @@ they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_work
 
 from __future__ import annotations
 
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -28,8 +29,9 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, events.track[rows], spans.start, spans.end)
-    saved = saved_by_host(trace, cut)
+    alone = not len(gpu_work(trace))
     fetch = int((spans.end - spans.start).sum()) // measure(trace).count
+    saved = fetch if alone else saved_by_host(trace, cut)
     workers = any("MultiProcessing" in name for name in trace.names_of(rows))
     return judged(
         trace,
@@ -37,11 +39,12 @@ def check(trace: Trace) -> Answer:
         fine=Fine(
             f"fetching batches takes the host {time(fetch)} {a_step(trace)} and would save {of_a_step(trace, saved)}"
         ),
-        title=f"The host fetches batches for {time(fetch)} {a_step(trace)} while the GPU waits; without that, "
+        title=f"The host fetches batches for {time(fetch)} {a_step(trace)}"
+        f"{', and computes nothing meanwhile' if alone else ' while the GPU waits'}; without that, "
         + shorter(trace, saved),
         advice=_MORE if workers else _WORKERS,
         spans=spans,
-        confidence="high",
+        confidence="medium" if alone else "high",
         cut=cut,
     )
 

@@ -35,6 +35,8 @@ LOW, GOOD = 0.40, 0.70
 def check(trace: Trace) -> Answer:
     """Predict steps whose slow shapes are as fast as good kernels."""
     work, gpu = operator_work(trace), gpu_work(trace)
+    if not len(gpu_work(trace)):
+        return NotApplicable("no GPU work was recorded")
     if not work.recorded:
         return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     if not any(device_peaks(trace).values()):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.operators.peaks import capacity_bytes
-from augment.diagnosis.rule import Answer, Fine, Found, NoData, Spans
+from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import percent, size
 from augment.trace import Trace
 
@@ -26,8 +27,10 @@ FULL, USED, UNUSED = 0.92, 0.70, 0.25
 def check(trace: Trace) -> Answer:
     """Compare what is held with what there is."""
     devices = [events for events in memory_events(trace) if events.on_stream and events.reserved is not None]
+    if not devices and not len(gpu_work(trace)):
+        return NotApplicable("no GPU work was recorded")
     if not devices:
-        return NoData("no memory of a GPU was recorded", "record with profile_memory=True")
+        return NoData("no memory of the device was recorded", "record with profile_memory=True")
     known = [(memory, capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: _peak(pair[0]) / pair[1] if pair[1] else 0.0)
     if not capacity:

@@ -3,7 +3,10 @@
 A file may end in the middle, as when a job was killed while it wrote. ``augment cut`` makes files that are parts of a
 recording; where it left out events that causes rest on, such as launches, nothing is certain. And a recording that
 begins while the device still works on earlier steps shows work of which the cause is missing, or lacks this work
-although its time passes: then the first work in the file begins long after its launch had returned.
+although its time passes: then the first work in the file begins long after its launch had returned. Recordings also
+lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait.
+Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than low
+confidence.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
@@ -18,7 +21,8 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
 from augment.diagnosis.measure import late_beginnings, measure
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
-from augment.diagnosis.wording import percent, time
+from augment.diagnosis.whole import MOST_LOST, MOST_UNLAUNCHED, is_excerpt, lost_ratio, unlaunched_ratio
+from augment.diagnosis.wording import count, percent, time
 from augment.trace import COMPLETE, Trace
 
 NAME = "partial_recording"
@@ -34,7 +38,7 @@ def check(trace: Trace) -> Answer:
         return Found(title, advice, _whole(trace), "high", severity="warning", first=True)
     if part := cut_text(trace.source.metadata):
         return _cut(trace, part)
-    if answer := _late(trace):
+    if answer := _lost(trace) or _late(trace) or _excerpt(trace):
         return answer
     work = gpu_work(trace)
     early = before_recording(trace)
@@ -47,6 +51,32 @@ def check(trace: Trace) -> Answer:
         "high",
         severity="info",
     )
+
+
+def _lost(trace: Trace) -> Found | None:
+    """What is to be said if kernels that were launched are missing."""
+    if (ratio := lost_ratio(trace)) <= MOST_LOST:
+        return None
+    return Found(
+        f"{percent(ratio)} of the kernels that were launched are not in the recording: the GPU only seems to wait",
+        "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are full",
+        _whole(trace),
+        "high",
+        severity="warning",
+        first=True,
+    )
+
+
+def _excerpt(trace: Trace) -> Found | None:
+    """What is to be said if there is too little, or launches are missing."""
+    if is_excerpt(trace):
+        title = f"Only {count(len(gpu_work(trace)), 'piece')} of GPU work: too few to tell what usually happens"
+        return Found(title, "Record several whole steps", _whole(trace), "high", severity="info", first=True)
+    if (ratio := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
+        title = f"{percent(ratio)} of the GPU's work has no launch in the recording: what it waited for is unknown"
+        advice = "Record with ProfilerActivity.CPU, too; of some devices no launches are recorded"
+        return Found(title, advice, _whole(trace), "high", severity="info", first=True)
+    return None
 
 
 def _late(trace: Trace) -> Found | None:

@@ -29,6 +29,8 @@ LEAST_RATIO = 0.05  #: of a step's time, in such products
 def check(trace: Trace) -> Answer:
     """Look at the sizes of products."""
     work = operator_work(trace)
+    if not len(gpu_work(trace)):
+        return NotApplicable("no GPU work was recorded")
     if not work.recorded:
         return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)

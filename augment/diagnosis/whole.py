@@ -1,0 +1,64 @@
+"""Whether a recording holds what causes rest on: what is missing looks like waiting."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.arrays.intervals import union
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.source.cut_mark import lacks_causes
+from augment.diagnosis.rules.graph_capture import captures
+from augment.trace import Trace, derived
+
+LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
+MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
+MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
+_KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
+
+
+def is_doubtful(trace: Trace) -> bool:
+    """Whether so much is missing that no cause is more than possible."""
+    lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace)
+    return lost or trace.partial is not None or lacks_causes(trace.source.metadata)
+
+
+@derived
+def lost_ratio(trace: Trace) -> float:
+    """The share of the kernels launched outside of captures that are not in the recording; 0 without GPU work."""
+    calls = kernel_launches(trace)
+    if not len(gpu_work(trace)) or not len(calls):
+        return 0.0
+    return float(np.mean(~np.isin(calls, gpu_work(trace).launch)))
+
+
+def is_excerpt(trace: Trace) -> bool:
+    """Whether there is GPU work, but less than of any run that can be judged."""
+    return 0 < len(gpu_work(trace)) < LEAST_PIECES and len(launches(trace).row) < LEAST_PIECES
+
+
+def unlaunched_ratio(trace: Trace) -> float:
+    """The share of the GPU's work without a launch, apart from what was launched before the recording."""
+    work = gpu_work(trace)
+    unknown = (work.launch == NO_ROW) & ~before_recording(trace)
+    dur = (work.end - work.ts).clip(0)
+    return float(dur[unknown].sum() / max(int(dur.sum()), 1))
+
+
+@derived
+def kernel_launches(trace: Trace) -> Int64s:
+    """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
+    rows = np.sort(launches(trace).row)
+    named: Bools = np.array([_KERNEL.match(name) is not None for name in trace.strings], np.bool_)
+    rows = rows[named[trace.events.name[rows]]]
+    spans = captures(trace)
+    whole = union(spans.start, spans.end)
+    moments = np.stack((whole.start, whole.end), axis=1).ravel()
+    ts = trace.events.ts[rows]
+    inside = np.searchsorted(moments, ts, side="right") % 2 == 1
+    outside: Int64s = rows[~inside]
+    return outside

@@ -1,0 +1,92 @@
+"""Recordings of other devices than NVIDIA's, of the host alone, and of other programs: words and advice fit them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from augment import augment
+from augment.diagnosis.devices import vendor
+from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.verdict import verdict
+from augment.trace import Category, Trace
+from tables import Event, annotation, call, kernel, op, trace_of
+
+STEPS = [annotation(f"ProfilerStep#{number}", 1_000_000 * number, 1_000_000 * (number + 1)) for number in range(3)]
+
+
+def launching(launch: str, device: str = "") -> Trace:
+    """A host that is too slow for its device: short kernels, 50 µs apart."""
+    events = []
+    for at in range(50):
+        start = 50_000 * at + 20_000
+        events += [
+            op(
+                "aten::add",
+                start - 20_000,
+                start,
+            ),
+            call(launch, start - 8_000, start - 4_000, correlation=at),
+        ]
+        events.append(kernel("add", start, start + 3_000, correlation=at))
+    trace = trace_of(*STEPS, *events)
+    return replace(trace, source=replace(trace.source, devices=((0, device),) if device else ()))
+
+
+@pytest.mark.parametrize(
+    ("launch", "device", "name", "noun", "advice"),
+    [
+        ("cudaLaunchKernel", "", "nvidia", "GPU", "CUDA graphs"),
+        ("cudaLaunchKernel", "NVIDIA H100", "nvidia", "GPU", "CUDA graphs"),
+        ("hipLaunchKernel", "", "amd", "GPU", "HIP graphs"),
+        ("hipLaunchKernel", "AMD Instinct MI300X", "amd", "GPU", "HIP graphs"),
+        ("AscendCL@aclopCompileAndExecute", "", "ascend", "NPU", "graph mode (torchair)"),
+    ],
+)  # fmt: skip
+def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, noun: str, advice: str) -> None:
+    trace = launching(launch, device)
+    assert vendor(trace) == name
+    (finding,) = (each for each in diagnose(trace).findings if each.rule == "launch_bound")
+    assert finding.found.title.startswith(f"The {noun} waits for the host")
+    assert advice in finding.found.advice
+    text = " ".join(verdict(trace))
+    assert f"the {noun} is" in text
+    others = {"GPU", "NPU"} - {noun}
+    assert not any(other in text for other in others)
+
+
+def test_the_host_alone_has_its_operators_and_its_loader() -> None:
+    fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10_000, 400_000)
+    fetches = [replace(fetch, ts=fetch.ts + ts, end=fetch.end + ts) for ts in range(0, 3_000_000, 1_000_000)]
+    work = [op("aten::mm", ts + 500_000, ts + 900_000) for ts in range(0, 3_000_000, 1_000_000)]
+    inner = [op("aten::copy_", ts + 500_000, ts + 600_000) for ts in range(0, 3_000_000, 1_000_000)]
+    trace = trace_of(*STEPS, *fetches, *work, *inner)
+    text = verdict(trace)
+    assert text[0] == (
+        "There is no GPU work in this recording: only the host can be judged; of 1.2 ms in operators, it spends 75 % "
+        "in aten::mm and 25 % in aten::copy_."
+    )
+    assert text[1].startswith("The host fetches batches for 390 µs per step, and computes nothing meanwhile; without")
+    (finding,) = diagnose(trace).findings
+    assert (finding.severity, finding.found.confidence, finding.found.saved_ns) == ("high", "medium", 390_000)
+
+
+def test_launches_without_kernels_are_said() -> None:
+    calls = [call("cudaLaunchKernel", 1_000 * at, 1_000 * at + 500, correlation=at) for at in range(20)]
+    text = verdict(trace_of(*STEPS, op("aten::mm", 0, 30_000), *calls))
+    assert text[0].startswith("20 kernels were launched, but none was recorded (record with ProfilerActivity.CUDA")
+
+
+def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
+    empty = augment(trace_of(), only=["diagnosis"])
+    assert "The file has no events: let the profiler's schedule reach" in empty.verdict.text[0]
+    other = Event(Category.OTHER, "x", 0, 10, op("x", 0, 1).track)
+    tpu = replace(other, track=replace(other.track, process_name="/device:TPU:0"))
+    for event, said in (
+        (other, "These are no events of PyTorch's profiler"),
+        (tpu, "recording of JAX or XLA (its proc"),
+    ):
+        augmented = augment(trace_of(event), only=["diagnosis"])
+        assert said in augmented.verdict.text[0]
+        assert "augment query" in augmented.verdict.text[0]
