@@ -67,8 +67,10 @@ def section(figure: Figure, series: Sequence[Series], order: Sequence[str]) -> S
     drawn = [each for each in series if any(entry.figures[figure.name] for entry in each.with_figure(figure.name))]
     if max((len(each.with_figure(figure.name)) for each in drawn), default=0) < 2:
         return None
-    told = [each for each in drawn if len(each.with_figure(figure.name)) > 1]
-    lead = _lead(figure, told[0]) if len(series) == 1 else f"{'; '.join(_brief(figure, each) for each in told)}."
+    compared = [each for each in drawn if len(each.with_figure(figure.name)) > 1]
+    lead = (
+        _lead(figure, compared[0]) if len(series) == 1 else f"{'; '.join(_brief(figure, each) for each in compared)}."
+    )
     scale, word = _SCALES[figure.unit]
     curves = charts.Curves(
         points=[_point(figure, each, entry, scale) for each in drawn for entry in each.with_figure(figure.name)],

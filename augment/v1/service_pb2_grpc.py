@@ -29,8 +29,8 @@ if _version_not_supported:
 class AugmentServiceStub(object):
     """PyTorch profiler traces in, augmented Perfetto traces and exact metrics out.
 
-    Every error carries google.rpc.ErrorInfo: a reason for programs, the domain "kineto-augment", particulars; and a
-    message for people. RESOURCE_EXHAUSTED of what passes by itself carries google.rpc.RetryInfo, too.
+    Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
+    metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
     """
 
     def __init__(self, channel):
@@ -144,89 +144,89 @@ class AugmentServiceStub(object):
 class AugmentServiceServicer(object):
     """PyTorch profiler traces in, augmented Perfetto traces and exact metrics out.
 
-    Every error carries google.rpc.ErrorInfo: a reason for programs, the domain "kineto-augment", particulars; and a
-    message for people. RESOURCE_EXHAUSTED of what passes by itself carries google.rpc.RetryInfo, too.
+    Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
+    metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
     """
 
     def StartUpload(self, request, context):
-        """Announce an upload, or find one that was begun: the answer says from which byte on to send.
+        """Announce an upload, or find an unfinished one. The response says from which byte to continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUpload(self, request, context):
-        """Ask how much of an upload has arrived.
+        """Get an upload, with the number of received bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadTrace(self, request_iterator, context):
-        """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there.
+        """Send a trace, or its missing part, in chunks. To continue after an interruption, call GetUpload first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadBytes(self, request_iterator, context):
-        """Send a trace, or what is missing of it, as plain bytes: over HTTP, the body of the request is the file.
+        """Send a trace, or its missing part, as plain bytes. Over HTTP, the body of the request is the file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUploads(self, request, context):
-        """The caller's uploads in pages, the newest first unless asked otherwise.
+        """List the caller's uploads in pages, by default the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteUpload(self, request, context):
-        """Remove an upload. Jobs that were made of it go on; with the last of them its bytes go.
+        """Remove an upload. Its jobs continue; its bytes are removed after the last of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateJob(self, request, context):
-        """Ask for work. It is accepted once this returns: nothing but a cancellation or its removal loses it.
+        """Create a job. When this returns, the job is stored: only CancelJob and DeleteJob can end it early.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchCreateJobs(self, request, context):
-        """Ask for several jobs at once: all are accepted, or none is.
+        """Create several jobs at once: all are accepted, or none is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """Where a job stands.
+        """Get a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """The jobs of the caller in pages, the newest first unless asked otherwise.
+        """List the caller's jobs in pages, by default the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Follow a job: its state now and after each change, up to and with the final one.
+        """Watch a job: its state now and after each change, including the final one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """End a job. One that is final already stays as it is.
+        """Cancel a job. A final job does not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,21 +240,21 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListArtifacts(self, request, context):
-        """What a job has made.
+        """List the artifacts of a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadArtifact(self, request, context):
-        """An artifact's bytes in chunks, from any offset on.
+        """Read an artifact's bytes in chunks, from any offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadArtifact(self, request, context):
-        """An artifact's bytes and nothing else: over HTTP, the body of the answer is the file.
+        """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file.
 
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
@@ -263,29 +263,29 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """A job's metrics, analysis by analysis.
+        """Get a job's metrics, one analysis after the other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAnalyses(self, request, context):
-        """The analyses that this server knows.
+        """List the analyses of this server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """What this server is, takes and keeps.
+        """Get the version, formats, limits and retention of this server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Augment(self, request_iterator, context):
-        """All in one call, for scripts: send a trace, receive progress, then the files. If the caller goes away, the job is
-        cancelled.
+        """Upload, convert and download in one call, for scripts: send a trace, receive progress, then the files. If the caller
+        disconnects, the job is cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -405,8 +405,8 @@ def add_AugmentServiceServicer_to_server(servicer, server):
 class AugmentService(object):
     """PyTorch profiler traces in, augmented Perfetto traces and exact metrics out.
 
-    Every error carries google.rpc.ErrorInfo: a reason for programs, the domain "kineto-augment", particulars; and a
-    message for people. RESOURCE_EXHAUSTED of what passes by itself carries google.rpc.RetryInfo, too.
+    Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
+    metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
     """
 
     @staticmethod

@@ -2,11 +2,11 @@
 
 ::
 
-    service      what a call says and answers, and nothing else
-    core         the parts put together
-    scheduler    which job runs when, and what its end means
-    worker       the process that does the work; workers: the ones that wait for some
-    uploads, jobs, artifacts     what is kept, in a folder and a database (storage)
+    service      the calls: decodes requests, makes responses
+    core         assembles the parts
+    scheduler    decides which job runs when, and records its outcome
+    worker       the process that does the work; workers: the pool of such processes
+    uploads, jobs, artifacts     the stored data, in a folder and a database (storage)
 
 ``import augment`` never imports this package.
 """

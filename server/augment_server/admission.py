@@ -25,7 +25,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._lasting: Counter[str] = Counter()
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
-        """The method's handler, bounded."""
+        """The method's handler, with the limits."""
         handler = await continuation(details)
         if handler is None or details.method == HEALTH_CHECK:
             return handler
@@ -42,16 +42,16 @@ class Admission(grpc.aio.ServerInterceptor):
 
     @contextlib.asynccontextmanager
     async def _place(self, context: Any, *, lasting: bool) -> AsyncIterator[None]:
-        """One of the calls that may be under way.
+        """A place among the concurrent calls.
 
-        Short ones are not counted by client: what many wait for keeps nobody from asking.
+        Only streaming calls count per client, so that a client that watches many jobs can still make short calls.
         """
         client, limits = self._client_of(context), self._limits
         if self.under_way >= limits.max_calls:
-            await refuse(context, Refusal("TOO_MANY_CALLS", "too many calls are under way; try again", retry_s=1))
+            await refuse(context, Refusal("TOO_MANY_CALLS", "too many concurrent calls; try again", retry_s=1))
         if lasting and self._lasting[client] >= limits.max_client_calls:
             most = limits.max_client_calls
-            what = f"{most} of your streaming calls are under way; end one first, or try again"
+            what = f"{most} of your streaming calls are running; end one first, or try again"
             await refuse(context, Refusal("TOO_MANY_CALLS", what, retry_s=1, subject=client))
         self.under_way += 1
         self._lasting[client] += lasting

@@ -31,17 +31,17 @@ class Card:
     deadline_ms: int | None = None
 
     def values(self, created_ns: int) -> tuple[Any, ...]:
-        """For :data:`COLUMNS`."""
+        """The values of :data:`COLUMNS`."""
         labels = msgspec.json.encode(dict(sorted(self.labels.items()))).decode()
         return self.display_name, labels, self.priority, self.deadline_ms, created_ns - self.priority * PRIORITY_NS
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Card:
-        """The fields in a row of the table of jobs."""
+        """The fields from a row of the table of jobs."""
         return cls(row["display_name"], msgspec.json.decode(row["labels"]), row["priority"], row["deadline_ms"])
 
     def tell(self, job: v1.Job) -> None:
-        """Write it on a message."""
+        """Copy the fields into a message."""
         job.display_name, job.priority = self.display_name, self.priority
         job.labels.update(self.labels)
         if self.deadline_ms is not None:
@@ -49,7 +49,7 @@ class Card:
 
 
 def card_of(request: Any, limits: Limits) -> Card:
-    """The fields in a request.
+    """The fields from a request.
 
     Raises:
         Refusal: a field is too large or invalid.

@@ -1,4 +1,4 @@
-"""The library's registries and the sidecar, as messages. Imports what it needs when it is asked."""
+"""The library's registries and sidecars as messages. Imports the library's modules only when they are needed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from augment_server.limits import Limits
 from augment_server.names import safe_file_name, safe_path
 from augment_server.pages import MOST_PAGE
 
-ROWS_BYTES = 1 << 20  #: of rows in one message
+ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
 
 
 class Metrics(msgspec.Struct):
-    """An analysis in the sidecar; its rows are not looked into, so that nothing of them can change."""
+    """An analysis in the sidecar. Its rows are not decoded, so that they stay exactly as they are."""
 
     status: str
     rows: list[msgspec.Raw]
@@ -43,10 +43,10 @@ class _Sidecar(msgspec.Struct):
 
 
 def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
-    """The text of each analysis in a sidecar, where it lies: it takes no memory but the system's cache; the verdict.
+    """The text of each analysis in a sidecar, as a view of the mapped file, which needs no memory; and the verdict.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
     """
     with open(sidecar, "rb") as file:
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -55,12 +55,12 @@ def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
 
 
 def metrics_of(text: msgspec.Raw) -> Metrics:
-    """The analysis that a text of :func:`texts_of` tells of; its rows are still texts."""
+    """The analysis from a text of :func:`texts_of`; its rows stay texts."""
     return msgspec.json.decode(text, type=Metrics)
 
 
 def messages(name: str, metrics: Metrics) -> Iterator[v1.AnalysisMetrics]:
-    """One analysis, in as many messages as it takes; one at least."""
+    """The messages for one analysis, at least one."""
     status = v1.AnalysisMetrics.Status.Value(f"STATUS_{metrics.status.upper()}")
     rows = iter(metrics.rows)
     while True:
@@ -127,10 +127,10 @@ def server_info(limits: Limits) -> v1.ServerInfo:
 
 
 def check_spec(spec: v1.JobSpec) -> None:
-    """Refuse work that could only fail later.
+    """Refuse a job that would fail later.
 
     Raises:
-        Refusal: as of the functions below.
+        Refusal: see the functions below.
     """
     kind = spec.WhichOneof("kind")
     if kind == "augment":
@@ -144,10 +144,10 @@ def check_spec(spec: v1.JobSpec) -> None:
 
 
 def check_job(spec: v1.WholeJobSpec) -> None:
-    """Refuse what could only fail later.
+    """Refuse a spec that would fail later.
 
     Raises:
-        Refusal: as of :func:`check`; the name or the sizes of dimensions cannot be.
+        Refusal: as :func:`check`; or the name or the sizes of dimensions are invalid.
     """
     from augment.job.parallel.names import as_text, stated
 
@@ -164,11 +164,11 @@ def check_job(spec: v1.WholeJobSpec) -> None:
 
 def _check_name(name: str) -> None:
     if name and safe_file_name(name) != name:
-        raise Refusal("INVALID_REQUEST", "name: that of a folder, without those that it lies in")
+        raise Refusal("INVALID_REQUEST", "name: must be the name of a folder, without a path")
 
 
 def check(spec: v1.AugmentSpec) -> None:
-    """Refuse what could only fail later.
+    """Refuse a spec that would fail later.
 
     Raises:
         Refusal: an analysis, an option or a format that does not exist, or no analysis is left.
@@ -180,7 +180,7 @@ def check(spec: v1.AugmentSpec) -> None:
 
 
 def check_diff(spec: v1.DiffSpec) -> None:
-    """The same of a comparison.
+    """Refuse a comparison that would fail later.
 
     Raises:
         Refusal: a format that does not exist, or a number or text that is too large.

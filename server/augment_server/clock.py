@@ -1,4 +1,4 @@
-"""The clock that ages are measured with: a jump of the system's clock does not expire everything at once."""
+"""The clock for the age of stored data. A jump of the system's clock does not expire everything at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-MOST_PAUSE_NS = 24 * 3600 * 10**9  #: of the time between two servers, at most so much counts
-_CATCH_UP = 10  #: while it is behind the time of day, it gains a tenth
+MOST_PAUSE_NS = 24 * 3600 * 10**9  #: at most this much of the time without a running server counts
+_CATCH_UP = 10  #: while it is behind the time of day, it runs a tenth faster
 
 
 class Clock:

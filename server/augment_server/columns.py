@@ -30,7 +30,7 @@ INSERT OR IGNORE INTO secrets VALUES ('pages', randomblob(32));
 
 
 def complete(database: sqlite3.Connection) -> None:
-    """Add what is missing."""
+    """Add the missing columns and tables."""
     for table, columns in _ADDED.items():
         there = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
         for name, kind in columns.items():

@@ -28,13 +28,13 @@ _SWEEPS_S = 60.0
 class Figures:
     """Figures of a server."""
 
-    jobs: Mapping[str, int]  #: that are kept, by state
-    stored_bytes: Mapping[str, int]  #: of uploads and artifacts, by client
-    free_bytes: int  #: that may be stored still, as limit and disk allow
+    jobs: Mapping[str, int]  #: kept jobs, by state
+    stored_bytes: Mapping[str, int]  #: bytes of uploads and artifacts, by client
+    free_bytes: int  #: bytes that may still be stored, by limit and disk
     open_uploads: int
-    removed: Mapping[tuple[str, str], int]  #: since the start, by kind (job, upload) and why
+    removed: Mapping[tuple[str, str], int]  #: removed since the start, by kind (job, upload) and reason
     worker_deaths: int  #: since the start
-    worker_bytes: int  #: of memory
+    worker_bytes: int  #: memory of the workers
 
 
 class Core:
@@ -44,7 +44,7 @@ class Core:
         state: the state directory.
         roots: folders whose files clients may name.
         repair: move an unusable database aside, with all its files.
-        client_of: the caller, from a call's context; ``name:…``, ``token:…`` and ``certificate:…`` see only theirs.
+        client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
         AugmentError: another server works in the directory, or it cannot be written to.
@@ -83,7 +83,7 @@ class Core:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Resume the work that an earlier server left, and start."""
+        """Resume the unfinished work of an earlier server, and start."""
         for job in await self._apart(self._retention.recover):
             self._scheduler.queued(job)
         await self._scheduler.start()
@@ -94,7 +94,7 @@ class Core:
             try:
                 await self._apart(self._retention.sweep, self._uploads.busy())
             except Exception as error:
-                self._observer.log(logging.ERROR, f"removing what is old failed: {error!r}")
+                self._observer.log(logging.ERROR, f"the removal of old data failed: {error!r}")
             await asyncio.sleep(_SWEEPS_S)
 
     def refuse(self) -> None:
@@ -102,9 +102,9 @@ class Core:
         self.servicer.refuse()
 
     async def drain(self, grace_s: float) -> None:
-        """Accept and start nothing more; running jobs may end within ``grace_s``. The others wait for the next start.
+        """Accept and start nothing more. Running jobs may end within ``grace_s``; the others wait for the next start.
 
-        Calls that watch a job which will not end now are ended.
+        Calls that watch an unfinished job are ended.
         """
         self.refuse()
         await self._scheduler.drain(grace_s)

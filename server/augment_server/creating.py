@@ -22,9 +22,9 @@ from augment_server.scheduler import Scheduler
 from augment_server.threads import Apart
 from augment_server.uploads import Caller
 
-MOST_TOGETHER = 1000  #: jobs that are asked for in one call
-MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
-MOST_JOB_SPEC_BYTES = 256 << 10  #: the same of a job of many traces
+MOST_TOGETHER = 1000  #: maximum number of jobs in one call
+MOST_SPEC_BYTES = 64 << 10  #: maximum size of a spec: it is stored, and returned with each job
+MOST_JOB_SPEC_BYTES = 256 << 10  #: the same for jobs with many traces
 
 
 class Creating:
@@ -32,7 +32,7 @@ class Creating:
 
     def __init__(self, jobs: Jobs, scheduler: Scheduler, limits: Limits, roots: Sequence[str], apart: Apart) -> None:
         self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
-        self.draining = False  #: no job is accepted any more
+        self.draining = False  #: whether new jobs are refused
 
     async def answer(self, caller: Caller, requests: Sequence[Any]) -> list[v1.Job]:
         """Accept all jobs or none, or only validate them; returns the jobs.
@@ -51,7 +51,7 @@ class Creating:
         return jobs
 
     def _wanted(self, requests: Sequence[Any]) -> list[Wanted]:
-        """What is asked for, looked at as far as that needs no database."""
+        """The requested jobs, after the checks that need no database."""
         for request in requests:
             catalog.check_spec(request.spec)
         return [
@@ -72,12 +72,12 @@ class Creating:
             Refusal: a job cannot be accepted, or not now.
         """
         self._expect_requests(requests)
-        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # contains the call's span
 
         def create() -> list[str]:
             jobs = self._jobs.create(caller, self._wanted(requests))
             for job, new in jobs:
-                # from here, not by who waits for it: a caller that goes away now ends that
+                # called here and not by the waiting coroutine, which a disconnecting caller cancels
                 wake = self._scheduler.queued if new else self._scheduler.wake
                 loop.call_soon_threadsafe(wake, job, context=context)
             return [job for job, _ in jobs]
@@ -85,20 +85,20 @@ class Creating:
         return await self._apart(create)
 
     def _file_names(self, spec: v1.JobSpec) -> list[str]:
-        """See to it that there are the inputs that are files of the server's: their names; of others empty ones."""
+        """The file name of each input that is a file on the server, which must exist; of other inputs an empty name."""
         inputs = inputs_of(spec)
         if len(inputs) > self._limits.max_job_inputs:
             raise Refusal("INVALID_REQUEST", f"inputs: at most {self._limits.max_job_inputs}")
         return [self._expect_input(given) for given in inputs]
 
     def _expect_input(self, given: v1.Input) -> str:
-        """See to it that an input may be there: its file name, if it is a file of the server's."""
+        """Check an input; returns its file name if it is a file on the server, else an empty name."""
         kind = given.WhichOneof("source")
         if kind in ("upload", "job"):
             id_of(given.upload or given.job, f"{kind}s")
             return ""
         if kind != "uri":
-            raise Refusal("INVALID_REQUEST", "input: name an upload or a uri, or an earlier job")
+            raise Refusal("INVALID_REQUEST", "input: must be an upload, a uri or an earlier job")
         file_name = safe_file_name(path_of(given.uri))
         os.close(open_below(*resolve(given.uri, self._roots)))
         return file_name
@@ -107,9 +107,7 @@ class Creating:
 def _expect_request(request: Any) -> None:
     kind = request.spec.WhichOneof("kind")
     if kind is None:
-        raise Refusal(
-            "INVALID_REQUEST", "spec: names no work; set one of its fields, such as spec.augment or spec.diff"
-        )
+        raise Refusal("INVALID_REQUEST", "spec: is empty; set one of its fields, such as spec.augment or spec.diff")
     most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
     if request.spec.ByteSize() > most:
         raise Refusal("INVALID_REQUEST", f"spec: at most {most >> 10} KiB")

@@ -9,8 +9,8 @@
     restriction = field ( "=" | "!=" | "<" | "<=" | ">" | ">=" | ":" ) value
     value       = word | '"' text '"'
 
-There are neither functions nor searches without a field. What a resource lacks is unlike any value: ``!=`` holds of it,
-``<`` and ``>`` do not.
+Functions, and searches without a field, are not supported. A missing value differs from every value: ``!=`` is true for
+it, ``<`` and ``>`` are false.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MOST_INTEGER = 1 << 62
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a resource, in the database.
+    """A field of a resource that filters and orders may name.
 
     ``kind`` is ``text``, ``number``, ``time`` (in ns), ``choice`` (one of ``choices``) or ``labels``. ``column`` is an
-    expression; of labels, an object in JSON.
+    SQL expression; labels are a JSON object.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Field:
 
     @property
     def sorted_by(self) -> str:
-        """What to sort by; what is missing comes first."""
+        """The SQL expression to sort by; missing values come first."""
         return self.column if self.kind != "time" else f"COALESCE({self.column}, 0)"
 
 
@@ -56,10 +56,10 @@ Condition = tuple[str, list[Any]]  #: SQL and its parameters
 
 
 def condition_of(text: str, fields: Fields) -> Condition:
-    """What a filter means.
+    """The condition for a filter.
 
     Raises:
-        Refusal: it is none, or larger than filters may be.
+        Refusal: the filter is invalid or too large.
     """
     if len(text) > MOST_FILTER:
         _refuse(f"at most {MOST_FILTER} characters")
@@ -67,7 +67,7 @@ def condition_of(text: str, fields: Fields) -> Condition:
 
 
 class _Parser:
-    """Goes through a text once."""
+    """A recursive-descent parser of filters."""
 
     def __init__(self, text: str, fields: Fields) -> None:
         self._text, self._fields = text, fields
@@ -151,7 +151,7 @@ def _restricted(fields: Fields, name: str, comparator: str, text: str) -> Condit
     if field.kind == "text":
         return _text(field, name, comparator, text)
     if comparator == ":" or (field.kind == "choice" and comparator not in ("=", "!=")):
-        _refuse(f"{name}: {comparator} is not for it")
+        _refuse(f"{name}: does not support {comparator}")
     value = _number(field, name, text)
     if comparator == "!=":
         return f"{field.column} IS NOT ?", [value]
@@ -171,7 +171,7 @@ def _number(field: Field, name: str, text: str) -> int:
 
 
 def _time(name: str, text: str) -> int:
-    """RFC 3339; ns since 1970."""
+    """The RFC 3339 time in ``text``, ns since 1970."""
     match = _TIME.fullmatch(text)
     whole = None
     if match:
@@ -202,7 +202,7 @@ def _labelled(field: Field, key: str, comparator: str, text: str) -> Condition:
 
 
 def _pattern(name: str, text: str) -> str:
-    """For GLOB: ``*`` is any text, nothing else is special."""
+    """The pattern for GLOB: ``*`` is any text, no other character is special."""
     if text.count("*") > MOST_STARS:
         _refuse(f"{name}: at most {MOST_STARS} times *")
     return re.sub(r"[\[?]", r"[\g<0>]", text)
@@ -210,19 +210,19 @@ def _pattern(name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Order:
-    """By what a list is sorted: expressions, the last of which tells all entries apart, and which of them fall."""
+    """The sort keys of a list: SQL expressions, the last of which is unique, and whether each is descending."""
 
     columns: tuple[str, ...]
     falling: tuple[bool, ...]
 
     @property
     def sql(self) -> str:
-        """To come after ORDER BY."""
+        """The list of keys after ORDER BY."""
         pairs = zip(self.columns, self.falling, strict=True)
         return ", ".join(f"{column} DESC" if falls else column for column, falls in pairs)
 
     def after(self, place: Sequence[Any]) -> Condition:
-        """Which entries come after one that has these values."""
+        """The condition for entries after the one with these values."""
         if len(set(self.falling)) == 1:  # an index can be used
             marks = ", ".join("?" * len(place))
             return f"({', '.join(self.columns)}) {'<' if self.falling[0] else '>'} ({marks})", list(place)
@@ -235,10 +235,10 @@ class Order:
 
 
 def order_of(text: str, fields: Fields) -> Order:
-    """What ``order_by`` means: ``create_time desc``, the newest first, if it is empty.
+    """The order for ``order_by``; empty means ``create_time desc``, the newest first.
 
     Raises:
-        Refusal: it is none.
+        Refusal: it is invalid.
     """
     wanted = [part.split() for part in text.split(",")] if text.strip() else [["create_time", "desc"]]
     if len(wanted) > MOST_ORDERS:
@@ -251,7 +251,7 @@ def order_of(text: str, fields: Fields) -> Order:
             _refuse(f"fields, each with or without desc, such as create_time desc; known: {known}", "order_by")
         columns.append(field.sorted_by)
         falling.append(direction == ["desc"])
-    for column in ("created_ns", "id"):  # of equal ones, the newest first
+    for column in ("created_ns", "id"):  # among equal entries the newest comes first
         if column not in columns:
             columns.append(column)
             falling.append(True)

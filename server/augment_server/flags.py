@@ -22,7 +22,7 @@ Read = Callable[[click.Context, click.Parameter, str | None], Any]
 
 
 def scaled(units: Mapping[str, float], example: str, *, zero: bool = False) -> Read:
-    """A parser of option values that are a number with a unit, above 0, or from 0 on if ``zero``."""
+    """A parser of option values: a number above 0 with a unit; ``zero`` also allows 0."""
     scales = {unit.lower(): scale for unit, scale in units.items()}
 
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
@@ -45,7 +45,7 @@ grace = scaled(_TIMES, "25s or 5m", zero=True)
 
 
 def flag_of(field: dataclasses.Field[Any]) -> str:
-    """``--max-upload`` for ``max_upload_bytes``: the value itself tells the unit."""
+    """``--max-upload`` for ``max_upload_bytes``: the value contains its unit."""
     return "--" + re.sub(r"_(bytes|s)$", "", field.name).replace("_", "-")
 
 
@@ -80,7 +80,7 @@ def _kind(unit: str, least: int) -> dict[str, Any]:
 
 
 def limits_from(values: dict[str, Any]) -> Limits:
-    """The limits; their options are taken out of ``values``."""
+    """The limits from the option values; removes these from ``values``."""
     given = {field.name: values.pop(field.name) for field in dataclasses.fields(Limits)}
     return Limits(**{name: value for name, value in given.items() if value is not None})
 

@@ -36,24 +36,24 @@ class Gathering:
 
     Args:
         order: of the step.
-        sources: the paths of the traces, which need not exist unless they are to be merged.
-        out: the folder for all that is made.
+        sources: the paths of the traces; they need to exist only for a merged timeline.
+        out: the folder for the outputs.
     """
 
     def __init__(self, order: Order, sources: Sequence[Path], out: Path) -> None:
         self._order, self._out = order, out
         self._request = msgspec.convert(order["request"], Request)
-        self._known: dict[Path, tuple[Path, str]] = {}  # outputs that are as they were made: where, and their SHA-256
+        self._known: dict[Path, tuple[Path, str]] = {}  # unchanged outputs: their original path and SHA-256
         self._results: dict[str, Result] = {}
         self._inputs: list[Input] = []
         self._ranks: list[Path] = []
-        self.notes: list[str] = []  #: what is to be said of the files made, which they begin with
+        self.notes: list[str] = []  #: remarks on the outputs; each begins with a file name
         for given, source in zip(order["inputs"], sources, strict=True):
             if given["made"]:
                 self._add(given, source)
 
     def _add(self, given: Order, source: Path) -> None:
-        """Put the outputs of a trace in their place, below ``out`` as the trace is below its folder."""
+        """Link or copy the outputs of a trace below ``out``, at the trace's path relative to its folder."""
         folder = self._out / os.path.dirname(given["file_name"])
         folder.mkdir(parents=True, exist_ok=True)
         item = Input(str(source), str(folder), named=True)
@@ -84,7 +84,7 @@ class Gathering:
         return target
 
     def all(self, stage: Stage) -> list[Path]:
-        """Do all: the files that are the job's, ``job.metrics.json`` last."""
+        """Run all stages; returns the files of the job, ``job.metrics.json`` last."""
         stage("comparing")
         files: list[str] = []
         errands: list[job_tracks.Errand] = []
@@ -122,7 +122,7 @@ def stages_of(order: Order) -> tuple[str, ...]:
 
 
 def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[int | None, int | None]:
-    """Rank and number of ranks: as the conversion found them; for what an earlier job made, as the trace tells."""
+    """Rank and number of ranks: from the conversion, or, for an artifact of an earlier job, from the trace."""
     if "rank" in given:
         return given["rank"], given["world_size"]
     if source.exists():

@@ -40,9 +40,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What was made; of a trace also its rank and the number of ranks, if it tells and that was asked.
+    """The outputs of a step; for a trace also its rank and the number of ranks, if they are known and needed.
 
-    ``failures`` are the inputs that cannot be read, of a job that is made of the others. ``notes`` are for people.
+    ``failures`` are unreadable inputs of a job that used the others. ``notes`` are remarks for people.
     """
 
     files: tuple[Made, ...] = ()
@@ -52,12 +52,12 @@ class Outputs:
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As the database keeps it."""
+        """The form in which the database stores it."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def of(cls, text: str) -> Outputs:
-        """What a text of :meth:`text` tells; an empty one: nothing."""
+        """The outputs from a text of :meth:`text`; none for an empty text."""
         return msgspec.json.decode(text, type=cls) if text else NOTHING
 
 
@@ -66,10 +66,10 @@ NOTHING = Outputs()
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A trace: its file's name, and the SHA-256 of its upload, or the ``uri`` of a file of the server's.
+    """A trace: its file name, and the SHA-256 of its upload, or the ``uri`` of a file on the server.
 
-    ``origin`` is the number of the spec's input that it belongs to. ``source`` is an earlier job that has ``made``
-    files of it; empty if there is none.
+    ``origin`` is the number of the spec's input that it belongs to. ``source`` is the earlier job that has ``made``
+    outputs for it; empty without one.
     """
 
     file_name: str
@@ -81,7 +81,7 @@ class Given:
 
 
 def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
-    """The inputs of a job, that first which its outputs are called after."""
+    """The inputs of a job; outputs are named after the first."""
     kind = spec.WhichOneof("kind")
     if kind == "diff":
         return [spec.diff.test, spec.diff.control, *spec.diff.tests, *spec.diff.controls]
@@ -101,7 +101,7 @@ def is_plain(spec: v1.JobSpec) -> bool:
 
 
 def is_control(spec: v1.DiffSpec, origin: int) -> bool:
-    """Whether this input of a comparison is of its control."""
+    """Whether this input of a comparison belongs to the control."""
     return origin == 1 or origin >= 2 + len(spec.tests)
 
 
@@ -109,7 +109,7 @@ class Inputs:
     """Resolves inputs to traces, within the transaction that accepts the job.
 
     Args:
-        file_names: of the inputs that are files of the server's; of the others empty.
+        file_names: those of inputs that are files on the server; empty for other inputs.
     """
 
     def __init__(self, db: sqlite3.Connection, storage: Storage, caller: Caller, file_names: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ class Inputs:
         """The traces of a job, in the order of its inputs.
 
         Raises:
-            Refusal: an input is not there, or not what such a job can be made of.
+            Refusal: an input does not exist, or is unsuitable for this kind of job.
         """
         inputs = [
             self._named(trace, spec)
@@ -136,7 +136,7 @@ class Inputs:
         return inputs
 
     def _named(self, given: Given, spec: v1.JobSpec) -> Given:
-        """The same, called as the spec says."""
+        """The trace with the file name from the spec, if that has one."""
         wanted = inputs_of(spec)[given.origin]
         if not wanted.file_name or wanted.WhichOneof("source") == "job":
             return given
@@ -154,12 +154,12 @@ class Inputs:
             yield Given(self._file_names[origin], "", given.uri, origin)
 
     def _of_job(self, spec: v1.JobSpec, origin: int, job: str, file_name: str) -> Iterator[Given]:
-        """The traces of an earlier job; or what it has made, if that is all that is needed."""
+        """The traces of an earlier job, or only its artifacts if these suffice."""
         row = self._db.execute("SELECT * FROM jobs WHERE id = ? AND realm = ?", (job, self._caller.realm)).fetchone()
         if row is None:
-            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have been removed by its age")
+            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
         if row["state"] != _SUCCEEDED:
-            raise Refusal("JOB_NOT_DONE", f"jobs/{job}: has not succeeded, so nothing can be made of it")
+            raise Refusal("JOB_NOT_DONE", f"jobs/{job}: has not succeeded, so it cannot be an input")
         earlier = v1.JobSpec.FromString(row["spec"])
         files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (job,)).fetchall()
         made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
@@ -167,14 +167,14 @@ class Inputs:
             yield Given(row["file_name"], "", "", origin, job, made)
             return
         if earlier.WhichOneof("kind") not in ("augment", "job"):
-            raise Refusal("INVALID_REQUEST", f"jobs/{job}: is of another kind; only its metrics can be told")
+            raise Refusal("INVALID_REQUEST", f"jobs/{job}: has no trace; use it in spec.report or spec.diagnose")
         for trace in traces_of(self._db, row, earlier, good=True):
             called = file_name or trace.file_name
             trace = replace(trace, file_name=called, origin=origin)
             if _is_reusable(earlier, spec) and called.rpartition("/")[2] == trace.file_name:
                 trace = replace(trace, source=job, made=made)
             if (not trace.source or spec.job.HasField("merge")) and not self._is_there(trace):
-                raise Refusal("NOT_FOUND", f"jobs/{job}: its trace is not kept any more; send it again")
+                raise Refusal("NOT_FOUND", f"jobs/{job}: its trace is no longer stored; send it again")
             yield trace
 
     def _is_there(self, trace: Given) -> bool:
@@ -182,7 +182,7 @@ class Inputs:
 
 
 def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, good: bool = False) -> list[Given]:
-    """The traces of a job, ``row`` of the table of jobs; ``good``: without those of which nothing could be made."""
+    """The traces of a job, a ``row`` of the table of jobs; ``good``: without failed traces."""
     parts = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (row["id"],)).fetchall()
     if parts:
         return [given_of(part) for part in parts if not (good and part["error"])]
@@ -192,13 +192,13 @@ def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, goo
 
 
 def given_of(part: sqlite3.Row) -> Given:
-    """The trace that a row of the table of parts tells of."""
+    """The trace in a row of the table of parts."""
     made = Outputs.of(part["made"])
     return Given(part["file_name"], part["content"], part["uri"], part["origin"], part["source"], made)
 
 
 def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
-    """Whether the earlier job has made of its trace what this each would."""
+    """Whether the earlier job's outputs are those that this job would make."""
     if spec.WhichOneof("kind") != "job" or earlier.WhichOneof("kind") != "augment" or not earlier.augment.summaries:
         return False
     made, wanted = v1.AugmentSpec(), v1.AugmentSpec()
@@ -227,9 +227,9 @@ def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlit
     query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
     row: sqlite3.Row | None = db.execute(query, (upload, caller.realm)).fetchone()
     if row is None:
-        raise Refusal("NOT_FOUND", f"{name[:80]}: there is no such upload; it may have been removed by its age")
+        raise Refusal("NOT_FOUND", f"{name[:80]}: there is no such upload; it may have expired")
     if not row["complete"]:
-        there = f"{name}: only {row['received']} bytes are there; finish the upload first"
+        there = f"{name}: only {row['received']} bytes have arrived; finish the upload first"
         raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])})
     db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), upload))
     return row

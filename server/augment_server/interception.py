@@ -23,7 +23,7 @@ Behaviour = Callable[[Any, Any], Coroutine[Any, Any, Any]]  #: (request or itera
 
 @dataclass
 class Call:
-    """One call; ``code`` is settled and the bytes are counted when it has ended."""
+    """One call; ``code`` and the byte counts are final when it has ended."""
 
     method: str
     metadata: dict[str, str]
@@ -38,18 +38,18 @@ _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Runs every call inside the context managers that ``arounds`` make of it.
+    """Runs every call inside context managers.
 
     Args:
-        arounds: make them.
-        client_of: who calls, from a call's context.
+        arounds: make a context manager from a call.
+        client_of: returns the caller from a call's context.
     """
 
     def __init__(self, arounds: Sequence[Around], client_of: Callable[[Any], str]) -> None:
         self._arounds, self._client_of = arounds, client_of
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
-        """The method's handler, surrounded."""
+        """The method's handler, wrapped."""
         handler = await continuation(details)
         metadata = {name: value for name, value in details.invocation_metadata if isinstance(value, str)}
         return wrapped(handler, lambda behaviour: self._surrounded(behaviour, details.method, metadata))
@@ -82,23 +82,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def count_received(size: int) -> None:
-    """So many bytes came for the call at hand, in a stream or as text."""
+    """Count received bytes of the current call."""
     call = _CURRENT.get()
     if call is not None:
         call.received_bytes += size
 
 
 def count_sent(size: int) -> None:
-    """So many bytes are an answer to the call at hand, or a part of one."""
+    """Count sent bytes of the current call."""
     call = _CURRENT.get()
     if call is not None:
         call.sent_bytes += size
 
 
 def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = None, serializer: Any = None) -> Any:
-    """``handler`` with ``wrap`` around what it does, perhaps with others that read and write messages.
+    """``handler`` with its behaviour wrapped by ``wrap``, and optionally with other (de)serializers of messages.
 
-    None, which means that there is no such method, stays.
+    None, which means an unknown method, stays None.
     """
     if handler is None:
         return None
@@ -112,13 +112,13 @@ def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = 
 
 
 def _counted(call: Call, request: Any) -> Any:
-    """The request, with its size counted. Messages of streams are counted as they are read."""
+    """The request, after counting its size. Messages of streams are counted when they are read."""
     call.received_bytes += request.ByteSize() if hasattr(request, "ByteSize") else 0
     return request
 
 
 def _code(context: Any) -> str | None:
-    """The name of the code that was set, None if that is none or OK."""
+    """The name of the code that was set; None without one, or for OK."""
     code = context.code()
     if not code:
         return None

@@ -27,11 +27,11 @@ FINAL = (SUCCEEDED, FAILED, CANCELLED)
 
 
 def state_name(state: int) -> str:
-    """``QUEUED`` and so on."""
+    """The name of a state, such as ``QUEUED``."""
     return v1.Job.State.Name(state).removeprefix("STATE_")  # type: ignore[arg-type]
 
 
-#: what filters and orders may name
+#: the fields that filters and orders may name
 FIELDS = {
     "state": Field("choice", "state", {state_name(state): int(state) for state in (QUEUED, RUNNING, *FINAL)}),
     "create_time": Field("time", "created_ns"),
@@ -50,7 +50,7 @@ class _Undone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A job that is asked for; ``file_names`` are those of its inputs that are files of the server's, else empty."""
+    """A requested job; ``file_names`` are those of inputs that are files on the server, else empty."""
 
     spec: v1.JobSpec
     request_id: str
@@ -65,15 +65,15 @@ class Begun:
     id: str
     client: str
     spec: v1.JobSpec
-    file_name: str  #: what it is about
-    inputs: tuple[Given, ...]  #: the first is the one that outputs are called after
+    file_name: str  #: the name of the job's input, for messages
+    inputs: tuple[Given, ...]  #: outputs are named after the first
     attempts: int
     deaths: int
     queued_s: float
-    step: Step | None = None  #: of a whole job
-    parts: tuple[Part, ...] = ()  #: all traces of a job whose last step this is
-    first: bool = True  #: whether the job waited until now
-    deadline_s: float | None = None  #: that the caller has set
+    step: Step | None = None  #: the step of a whole job
+    parts: tuple[Part, ...] = ()  #: all traces of the job, for its last step
+    first: bool = True  #: whether this is the first step that begins
+    deadline_s: float | None = None  #: the caller's deadline
 
 
 class Jobs:
@@ -86,16 +86,16 @@ class Jobs:
     def create(self, caller: Caller, wanted: Sequence[Wanted]) -> list[tuple[str, bool]]:
         """Accept all jobs or none; returns the id of each, and whether it is new.
 
-        With a ``request_id`` that is known, it is the job that has it. :meth:`expect` only looks whether they can be.
+        A known ``request_id`` returns the existing job. :meth:`expect` only checks whether jobs would be accepted.
 
         Raises:
-            Refusal: the queue is full, the client has too many jobs, the upload is not there or not complete.
+            Refusal: the queue is full, the client has too many jobs, or an upload does not exist or is incomplete.
         """
         with self._storage.writing() as db:
             return [self._accepted(db, caller, creation) for creation in wanted]
 
     def expect(self, caller: Caller, wanted: Sequence[Wanted]) -> list[v1.Job]:
-        """Look whether jobs would be accepted, and as what, without accepting them.
+        """Check whether jobs would be accepted, without accepting them; returns what they would be.
 
         Raises:
             Refusal: as :meth:`create`.
@@ -141,13 +141,13 @@ class Jobs:
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]
         if waiting >= self._limits.max_queued_jobs:
-            raise Refusal("QUEUE_FULL", f"{waiting} jobs wait already; try again in a while", retry_s=5)
+            raise Refusal("QUEUE_FULL", f"{waiting} jobs are waiting already; try again later", retry_s=5)
         query = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
         if db.execute(query, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
             most = self._limits.max_client_jobs
             raise Refusal(
                 "TOO_MANY_JOBS",
-                f"{most} of your jobs wait or run; wait for one of them",
+                f"{most} of your jobs are waiting or running; wait for one of them",
                 retry_s=5,
                 subject=caller.client,
             )
@@ -156,28 +156,28 @@ class Jobs:
         """A job as it stands.
 
         Raises:
-            Refusal: there is none of this id that the caller may see.
+            Refusal: no such job is visible to the caller.
         """
         return self._message(self._row(caller, job))
 
     def place(self, jobs: Sequence[v1.Job]) -> None:
-        """Write on jobs of one client which place in the queue they have."""
+        """Set the place in the queue of jobs of one client."""
         waiting = {job.name.removeprefix("jobs/"): job for job in jobs if job.state == QUEUED}
         queue_places = places(self._storage, next(iter(waiting))) if waiting else {}
         for job, message in waiting.items():
-            message.queue_position = queue_places.get(job, 0)  # taken up just now
+            message.queue_position = queue_places.get(job, 0)  # 0: begun in the meantime
 
     def _row(self, caller: Caller, job: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)
         if row is None:
-            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have been removed by its age")
+            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
         return row
 
     def page(self, caller: Caller, asked: Asked, states: Sequence[int]) -> tuple[list[v1.Job], str]:
         """Jobs, and the token of the next page.
 
         Raises:
-            Refusal: a token, filter or order that is none.
+            Refusal: the token, filter or order is invalid.
         """
         wanted = [state for state in (QUEUED, RUNNING, *FINAL) if state in states or not states]
         where = f"realm = ? AND state IN ({_marks(wanted)})", [caller.realm, *wanted]
@@ -196,9 +196,9 @@ class Jobs:
         return parts.notes_of(self._storage.rows("SELECT made FROM parts WHERE job = ? AND origin < 0", job))
 
     def begin(self) -> Begun | None:
-        """Take up the next job: of the clients with the fewest jobs running the one that came first.
+        """Begin the next job in the order of :mod:`augment_server.turns`; None if none waits.
 
-        Of a job of several steps the next one is taken up, as long as one can begin.
+        Of a job with several steps, the next step that can begin is begun.
         """
         now = now_ns()
         with self._storage.writing() as db:
@@ -224,7 +224,7 @@ class Jobs:
         return Begun(row["id"], row["client"], spec, name, given, *counts, queued_s, step, whole, first, deadline_s)
 
     def queue_again(self, begun: Begun, *, died: bool = False) -> None:
-        """Put what was running back into the queue, at its old place; ``died`` says that its worker has."""
+        """Put a running job back into the queue, at its old place. ``died``: its worker died."""
         job = begun.id
         if begun.step:
             with self._storage.writing() as db:
@@ -252,20 +252,20 @@ class Jobs:
         return ended
 
     def expect_room(self, made: Outputs) -> None:
-        """See to it that there is room for what was made of a trace of a whole job.
+        """Check that there is room for the outputs of a trace of a whole job.
 
         Raises:
-            Refusal: there is none.
+            Refusal: there is no room.
         """
         with self._storage.writing() as db:
             parts.expect_room(db, sum(file.size for file in made.files), self._limits.max_stored_bytes)
 
     def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
-        """A trace of a whole job is done, or nothing can be made of it.
+        """Record that a trace of a whole job is done, or cannot be converted.
 
         Returns:
-            Whether that counts, for the job may have ended meanwhile; and whether it is the end of the job, because
-            nothing could be made of any trace.
+            Whether the record counts (the job may have ended in the meantime), and whether the job has failed because
+            all traces failed.
         """
         assert begun.step
         with self._storage.writing() as db:
@@ -283,7 +283,7 @@ class Jobs:
         return ended
 
     def cancel_waiting(self, job: str) -> bool:
-        """Cancel a job that waits, or one of several steps even if some of them run; False if it is neither."""
+        """Cancel a waiting job, or a job with several steps even if some are running; False for other jobs."""
         waits = "state = ? OR (state = ? AND id IN (SELECT job FROM wholes))"
         with self._storage.writing() as db:
             change = f"UPDATE jobs SET state = ?, ended_ns = ? WHERE id = ? AND ({waits})"  # noqa: S608
@@ -325,7 +325,7 @@ class Jobs:
 
 
 def _called(spec: v1.JobSpec, traces: Sequence[Given]) -> str:
-    """What a job of several traces, or of earlier jobs, is called in messages."""
+    """The name, in messages, of a job of several traces or of earlier jobs."""
     if spec.WhichOneof("kind") == "job":
         return spec.job.name or "job"
     return traces[0].file_name if traces else ""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of some GB
-NESTING, LEAST_NESTING = 128, 16  #: the readers' own; they would load too much here
+TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of a few GB
+NESTING, LEAST_NESTING = 128, 16  #: those of the readers, repeated because importing them is slow
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 def limit(default: Any, doc: str, unit: str, least: int = 1) -> Any:
-    """A field with its sentence, its unit (``bytes``, ``s``, ``count`` or ``ratio``), and the least of a number."""
+    """A field with its description, its unit (``bytes``, ``s``, ``count`` or ``ratio``), and its minimum."""
     return field(default=default, metadata={"doc": doc, "unit": unit, "least": least})
 
 
@@ -80,7 +80,7 @@ class Limits:
         return self.max_job_memory_bytes or memory_bytes() * 3 // 4
 
     def running_jobs(self) -> int:
-        """How many jobs run at once: each has a CPU, and there is memory for the largest or for a typical job each."""
+        """How many jobs run at once: at most one per CPU, and as many as memory allows."""
         if self.max_running_jobs is not None:
             return max(1, self.max_running_jobs)
         each = self.max_job_memory_bytes or TYPICAL_JOB_BYTES

@@ -16,7 +16,7 @@ from augment_server.observer import Observer
 from augment_server.relay import relay_stderr
 
 _LOGGER = "augment_server"
-_LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: that log what goes wrong in them
+_LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included
 _TOLD = (  # what changes something
     "UploadTrace",
     "UploadBytes",
@@ -29,9 +29,9 @@ _TOLD = (  # what changes something
 
 
 class Logs(Observer):
-    """Writes a line for each thing that happened to a job, and for each call that failed or changed something.
+    """Writes a line for each event of a job, and for each call that failed or changed something.
 
-    With the form ``json``, everything that anybody writes to stderr becomes such a line, too.
+    In the form ``json``, all other output on stderr becomes such lines, too.
     """
 
     def __init__(self, form: str) -> None:
@@ -46,7 +46,7 @@ class Logs(Observer):
 
     @contextlib.contextmanager
     def around(self, call: Call) -> Iterator[None]:
-        """A line when the call has ended."""
+        """Log the call when it has ended."""
         begin = time.monotonic()
         try:
             yield
@@ -66,30 +66,30 @@ class Logs(Observer):
                 )
 
     def job_queued(self, job_id: str) -> None:
-        """Accepted, or back again."""
+        """Log that a job was queued, or queued again."""
         self.log(logging.INFO, "job queued", job_id=job_id)
 
     def job_started(self, job_id: str, queued_s: float) -> None:
-        """Taken up."""
+        """Log that a job was started."""
         self.log(logging.INFO, "job started", job_id=job_id, queued_s=round(queued_s, 6))
 
     def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
-        """Ended."""
+        """Log that a job has ended."""
         level = logging.WARNING if state == "FAILED" else logging.INFO
         more = {"reason": reason} if reason else {}
         self.log(level, "job finished", job_id=job_id, state=state, seconds=round(seconds, 6), **more)
 
     def log(self, level: int, message: str, *, job_id: str = "", **fields: Any) -> None:
-        """A line."""
+        """Log a line."""
         known = {"job_id": job_id} if job_id else {}
         self._logger.log(level, "%s", message, extra={"fields": {**known, **fields}})
 
 
 class _Json(logging.Formatter):
-    """An object a line."""
+    """A JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """RFC 3339 in UTC, the level, the message, then what belongs to it."""
+        """The time (RFC 3339, UTC), the level, the message and its fields."""
         members = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -105,7 +105,7 @@ class _Text(logging.Formatter):
     """``12:31:07 INFO job queued job_id=…``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Without quotes, but control characters escaped: a name from outside must not look like a line of ours."""
+        """Text without quotes; control characters are escaped, so that a client's file name cannot forge a line."""
         fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
         line = f"{_time(record):%H:%M:%S} {record.levelname} {record.getMessage()}{fields}"
         if not line.isprintable():

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, on a port of their own."""
+"""Metrics for Prometheus, on a separate port."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from augment_server.interception import Call
 from augment_server.observer import Observer
 from augment_server.security import Address, TlsFiles
 
-_REQUEST_S = 30.0  #: that somebody who asks may be silent
+_REQUEST_S = 30.0  #: timeout of a scrape's connection
 _CALL_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 _WORK_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 class Metrics(Observer):
-    """Counts what happens.
+    """Counts and measures calls and jobs.
 
     Args:
-        figures: asked at each scrape.
+        figures: called at each scrape.
     """
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
@@ -74,27 +74,27 @@ class Metrics(Observer):
             self._sent.labels(method).inc(call.sent_bytes)
 
     def job_started(self, job_id: str, queued_s: float) -> None:
-        """How long it waited."""
+        """Record how long the job waited."""
         self._queue_s.observe(queued_s)
 
     def job_stage(self, job_id: str, stage: str, seconds: float) -> None:
-        """How long it took."""
+        """Record how long the stage took."""
         self._stage_s.labels(stage).observe(seconds)
 
     def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
-        """How it ended, and how long it took."""
+        """Record how the job ended, and how long it took."""
         self._finished.labels(state, reason).inc()
         self._job_s.labels(state).observe(seconds)
 
 
 class _AtScrape(Collector):
-    """What is looked up when somebody asks."""
+    """Metrics that are computed at each scrape."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterable[Metric]:
-        """How the server stands; the version."""
+        """The state of the server, and its version."""
         figures = self._figures()
         stored: collections.Counter[str] = collections.Counter()
         for client, size in figures.stored_bytes.items():
@@ -105,16 +105,16 @@ class _AtScrape(Collector):
         return [
             _gauges("augment_jobs", "Jobs that are kept.", "state", figures.jobs),
             _gauges("augment_stored_bytes", "Bytes of uploads and artifacts.", "client", stored),
-            GaugeMetricFamily("augment_free_bytes", "Bytes that may be stored still.", figures.free_bytes),
+            GaugeMetricFamily("augment_free_bytes", "Bytes that may still be stored.", figures.free_bytes),
             GaugeMetricFamily("augment_open_uploads", "Uploads that are not complete.", figures.open_uploads),
             removed,
-            CounterMetricFamily("augment_worker_deaths", "Workers that died at work.", figures.worker_deaths),
+            CounterMetricFamily("augment_worker_deaths", "Workers that died during a job.", figures.worker_deaths),
             GaugeMetricFamily("augment_worker_memory_bytes", "Memory of the workers.", figures.worker_bytes),
-            InfoMetricFamily("augment_build", "What runs here.", value={"version": __version__}),
+            InfoMetricFamily("augment_build", "The version of the server.", value={"version": __version__}),
         ]
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing to ask before the first scrape."""
+        """No metric is known before the first scrape."""
         return []
 
 
@@ -126,19 +126,19 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
 
 
 def _known(client: str) -> str:
-    """A label for a client. Hosts, which are strangers, have one together: there may be any number."""
+    """The label of a client. Clients known only by their host share one, because their number is unbounded."""
     return "host" if client.startswith("host:") else client
 
 
 def _requests(
     accept: Callable[[], tuple[Any, Any]], contexts: Callable[[], ssl.SSLContext] | None
 ) -> Callable[[], tuple[Any, Any]]:
-    """Accepts connections that do not last for ever, with TLS of the files as they are then."""
+    """Accepts connections with a timeout, and with TLS from the current files."""
 
     def accepted() -> tuple[Any, Any]:
         connection, address = accept()
         connection.settimeout(_REQUEST_S)
-        if contexts:  # the handshake is made by the connection's own thread, when it reads
+        if contexts:  # the connection's thread makes the handshake when it first reads
             connection = contexts().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, address
 

@@ -1,4 +1,4 @@
-"""Names: of what the server keeps, which it chooses itself; and of files, which clients choose and nothing trusts."""
+"""Names of resources, which the server chooses, and names of files, which clients choose and which are not trusted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from augment_server.errors import Refusal
 
-MOST_FOLDERS = 8  #: in the name of a trace of a job
-MOST_FILE_NAME_BYTES = 180  #: outputs add up to 40, and file systems take 255
+MOST_FOLDERS = 8  #: maximum folders in the name of a job's trace
+MOST_FILE_NAME_BYTES = 180  #: names of outputs are up to 40 bytes longer, and file systems allow 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
-#: control characters, ends of lines, and marks that turn the direction in which a name is shown
+#: control characters, line separators, and marks that change the direction of text
 _NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -28,7 +28,7 @@ def id_of(name: str, kind: str) -> str:
     """
     head, _, id_ = name.partition("/")
     if head != kind or not _ID.fullmatch(id_):
-        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form {kind}/ID, as this server gives them")
+        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form {kind}/ID")
     return id_
 
 
@@ -40,15 +40,15 @@ def artifact_of(name: str) -> tuple[str, str]:
     """
     job, separator, file_name = name.partition("/artifacts/")
     if not separator or not file_name:
-        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form jobs/ID/artifacts/FILE")
+        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form jobs/ID/artifacts/FILE")
     return id_of(job, "jobs"), file_name
 
 
 def safe_file_name(given: str) -> str:
-    """The last part of ``given``, as the outputs are to be called after it.
+    """The last part of ``given``, after which outputs are named.
 
     Raises:
-        Refusal: there is none, or no file can be called so.
+        Refusal: the name is empty, or not a valid file name.
     """
     base = re.split(r"[/\\]", given)[-1]
     if base in ("", ".", ".."):
@@ -61,10 +61,10 @@ def safe_file_name(given: str) -> str:
 
 
 def safe_path(given: str) -> str:
-    """``given``, the name of a trace of a job with the folders that it lies in, as ``rank0/trace.json``.
+    """``given``, the name of a job's trace with its folders, such as ``rank0/trace.json``.
 
     Raises:
-        Refusal: there is none, or it leads elsewhere.
+        Refusal: the name is empty, or leads outside.
     """
     parts = given.split("/")
     if len(parts) > MOST_FOLDERS:
@@ -75,7 +75,7 @@ def safe_path(given: str) -> str:
 
 
 def attachment(file_name: str) -> str:
-    """The ``Content-Disposition`` of a file that is to be saved under this name (RFC 6266)."""
+    """The ``Content-Disposition`` that saves a file under this name (RFC 6266)."""
     file_name = file_name.rpartition("/")[2]
     plain = re.sub(r'[^ -~]|["\\\\]', "_", file_name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Observer:
-    """Receives events. Methods are called from any thread and must return at once; this base class does nothing."""
+    """Receives events. Methods may be called from any thread and must return at once; this base class does nothing."""
 
     def job_queued(self, job_id: str) -> None:
         """A job has been accepted, or put back into the queue."""

@@ -36,10 +36,10 @@ class Orders:
         }
 
     def order(self, begun: Begun, folder: Path) -> Order:
-        """What the worker is told; its folder is made.
+        """The order for a worker; makes the folder of the attempt.
 
         Raises:
-            Refusal: an input is not there any more.
+            Refusal: an input no longer exists.
         """
         limits, kind = self._limits, begun.spec.WhichOneof("kind")
         assert kind
@@ -60,7 +60,7 @@ class Orders:
         return order
 
     def _place(self, at: int, given: Given) -> Order:
-        """Where the worker finds an input, and what it calls it: ``at`` is below the folder of inputs."""
+        """Where the worker finds an input, and its path ``at`` below the folder of inputs."""
         order: Order = {"file_name": given.file_name, "at": f"{at}/{given.file_name}", "origin": given.origin}
         if given.source:
             order["made"] = _plain(given.made.files)
@@ -72,13 +72,13 @@ class Orders:
         return order
 
     def _diagnose_order(self, begun: Begun) -> Order:
-        """Traces lie in a folder, as those do that the command gets."""
+        """The traces get a common folder, as for the command."""
         name = begun.spec.diagnose.name or "job"
         places = [self._place(at, given) for at, given in enumerate(begun.inputs)]
         return {"inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places]}
 
     def _job_order(self, begun: Begun) -> Order:
-        """A trace of a whole job is converted as one alone is; its last step gets what was made of all."""
+        """A step of a whole job: the conversion of one trace, or the last step, with the outputs of all."""
         spec, step = begun.spec.job, begun.step
         assert step
         if not step.is_last:
@@ -99,9 +99,9 @@ class Orders:
         }
 
     def _done(self, job: str, at: int, part: Part, name: str, *, needed: bool) -> Order:
-        """A trace of a whole job, and what was made of it; nothing if that was not possible.
+        """A trace of a whole job, with its outputs, which are empty if it could not be converted.
 
-        ``needed``: the trace itself, too.
+        ``needed``: the trace itself is needed, too.
         """
         given = part.given
         there = bool(given.content) and self._storage.blob(given.content).exists()
@@ -125,12 +125,12 @@ def _plain(what: Any) -> Any:
 
 
 def _sides(begun: Begun) -> list[str]:
-    """Of which side of a comparison each trace is."""
+    """The side of a comparison that each trace belongs to."""
     return ["control" if is_control(begun.spec.diff, given.origin) else "test" for given in begun.inputs]
 
 
 def _diff_order(spec: v1.DiffSpec) -> Order:
-    """What is not set is left out."""
+    """The order of a comparison; unset options are left out."""
     order: Order = {
         "name": spec.name or "job",
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},

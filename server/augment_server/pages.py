@@ -1,4 +1,4 @@
-"""Lists in pages. A token says after which entry a page begins; nobody but this server can read or make one."""
+"""Lists in pages. A token contains the entry before the page; only this server can read or make tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from augment_server.filters import Condition, Fields, condition_of, order_of
 from augment_server.storage import Storage
 
 MOST_PAGE, PAGE = 1000, 100
-PAGE_BYTES = 1 << 20  #: about so much in one answer, well under what gRPC takes
+PAGE_BYTES = 1 << 20  #: approximate size of a response, well below gRPC's limit
 _MOST_TOKEN = 4000
 _MAC_BYTES = 16
 
@@ -33,16 +33,16 @@ M = TypeVar("M", bound=_Message)
 
 @dataclass(frozen=True)
 class Asked:
-    """A page as it is asked for."""
+    """The requested page."""
 
-    size: int = 0  #: 0 for as many as usual
+    size: int = 0  #: 0: the default
     token: str = ""
     filter: str = ""
     order_by: str = ""
 
     @classmethod
     def of(cls, request: Any) -> Asked:
-        """What a request of a list says."""
+        """The page that a list request asks for."""
         return cls(request.page_size, request.page_token, request.filter, request.order_by)
 
 
@@ -57,15 +57,15 @@ def page(
     """Entries of a table, and the token of the next page.
 
     Args:
-        storage: where they are.
-        table: with columns ``created_ns`` and ``id``.
-        fields: that filter and order may name.
-        where: which entries there are for the caller.
-        asked: by the caller.
-        message: made of each row.
+        storage: the database.
+        table: a table with columns ``created_ns`` and ``id``.
+        fields: the fields that filter and order may name.
+        where: the condition for the entries that the caller may see.
+        asked: the requested page.
+        message: makes a message from a row.
 
     Raises:
-        Refusal: a size, token, filter or order that is none.
+        Refusal: the size, token, filter or order is invalid.
     """
     if asked.size < 0:
         raise Refusal("INVALID_REQUEST", "page_size: must not be negative", field_path="page_size")
@@ -101,7 +101,7 @@ def _filled(messages: Iterable[M]) -> list[M]:
 
 
 class _Tokens:
-    """Tokens of one list: a code that only who has the key can make, and the place under a key stream made of both."""
+    """Tokens of one list: an authentication code, and the place, encrypted with a key stream from key and code."""
 
     def __init__(self, key: bytes, scope: bytes) -> None:
         self._key, self._scope = key, scope
@@ -113,10 +113,10 @@ class _Tokens:
         return base64.urlsafe_b64encode(code + self._hidden(text, code)).decode().rstrip("=")
 
     def read(self, token: str, count: int) -> list[Any]:
-        """The place, of ``count`` values.
+        """The place in a token, ``count`` values.
 
         Raises:
-            Refusal: it is no token of this list.
+            Refusal: the token is not of this list.
         """
         try:
             data = base64.b64decode(

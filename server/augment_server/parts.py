@@ -1,7 +1,7 @@
-"""The steps of a whole job, in the database: a conversion of each of its traces, and what follows when all are done.
+"""The steps of a whole job, in the database: the conversion of each trace, and a last step when all are done.
 
-Each step is begun, ended or begun again on its own, by any worker. The job runs from the begin of the first to the end
-of the last.
+Any worker may run a step; each is begun, ended or repeated separately. The job runs from the start of its first step to
+the end of its last.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from augment_server.inputs import Given, Outputs, given_of
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
-ROW_BYTES = 1024  #: what a trace of a job takes in the database, about
-_LAST = -1  #: the origin of the last step, which is of no input
+ROW_BYTES = 1024  #: approximate size of a trace of a job in the database
+_LAST = -1  #: the origin of the last step, which has no input
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its number, that of all steps, and how many had ended when it was begun."""
+    """A step: its number, the number of all steps, and how many had ended when it began."""
 
     number: int
     of: int
@@ -32,7 +32,7 @@ class Step:
 
     @property
     def is_last(self) -> bool:
-        """Whether it is what follows when all traces are done."""
+        """Whether this is the last step, after all conversions."""
         return self.number == self.of - 1
 
 
@@ -45,7 +45,7 @@ class Part:
 
 
 def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
-    """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
+    """Add the traces of a new job; ``in_steps``: each trace is converted in a step of its own."""
     rows = [
         (
             job,
@@ -85,21 +85,21 @@ def begin(db: sqlite3.Connection, job: str) -> Step | None:
 
 
 def expect_room(db: sqlite3.Connection, size: int, most: int) -> None:
-    """See to it that what is made of the traces of jobs that have not ended stays within ``most`` bytes.
+    """Check that the outputs for the traces of unfinished jobs stay within ``most`` bytes.
 
     Raises:
-        Refusal: it does not.
+        Refusal: they do not.
     """
     open_jobs = "SELECT id FROM jobs WHERE state IN (?, ?)"
     query = f"SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE origin >= 0 AND job IN ({open_jobs})"  # noqa: S608
     (taken,) = db.execute(query, (QUEUED, RUNNING)).fetchone()
     if taken + size > most:
-        what = f"what is made of the traces of jobs that run takes all of the {most} bytes that this server stores"
+        what = f"the outputs of running jobs take all of the {most} bytes that this server stores"
         raise Refusal("STORAGE_FULL", what, retry_s=60)
 
 
 def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:
-    """A trace is done, or cannot be; False, and nothing changes, if its job has ended meanwhile."""
+    """Record that a trace is done, or cannot be converted; False, without a change, if its job has ended."""
     values = (FAILED if error else SUCCEEDED, error, made.text(), sum(file.size for file in made.files))
     change = "UPDATE parts SET state = ?, error = ?, made = ?, bytes = ? WHERE job = ? AND position = ? AND state = ?"
     if not db.execute(change, (*values, job, number, RUNNING)).rowcount:
@@ -111,23 +111,23 @@ def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made
 
 
 def fail(db: sqlite3.Connection, job: str, number: int, error: bytes | None) -> None:
-    """A trace cannot be read, and the job was made of the others."""
+    """Record that a trace cannot be read, and that the job used the others."""
     db.execute("UPDATE parts SET state = ?, error = ? WHERE job = ? AND position = ?", (FAILED, error, job, number))
 
 
 def note(db: sqlite3.Connection, job: str, made: Outputs) -> None:
-    """What is to be said of the files that the last step of a whole job has made."""
+    """Store the remarks on the outputs of a whole job's last step."""
     said = Outputs(notes=made.notes).text()
     db.execute("UPDATE parts SET made = ? WHERE job = ? AND origin = ?", (said, job, _LAST))
 
 
 def notes_of(rows: Sequence[sqlite3.Row]) -> tuple[str, ...]:
-    """The same, of the row of the last step."""
+    """The remarks, from the row of the last step."""
     return Outputs.of(rows[0]["made"]).notes if rows else ()
 
 
 def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
-    """Why nothing could be made of any trace; None if something can be."""
+    """The first trace's error if all traces failed; else None."""
     query = "SELECT MIN(state = ?) AS all_failed FROM parts WHERE job = ? AND origin >= 0"
     if not db.execute(query, (FAILED, job)).fetchone()["all_failed"]:
         return None
@@ -143,7 +143,7 @@ def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool) ->
 
 
 def close(db: sqlite3.Connection, job: str) -> None:
-    """The job has ended: nothing of it waits or runs, or takes room in ``ranks/``."""
+    """End the steps of an ended job: none waits or runs, and none has files in ``ranks/``."""
     of_steps = "job = ? AND job IN (SELECT job FROM wholes)"
     db.execute(f"UPDATE parts SET bytes = 0 WHERE {of_steps} AND bytes != 0 AND origin >= 0", (job,))  # noqa: S608
     db.execute("UPDATE wholes SET ready = 0, running = 0 WHERE job = ?", (job,))
@@ -151,7 +151,7 @@ def close(db: sqlite3.Connection, job: str) -> None:
 
 
 def recover(db: sqlite3.Connection) -> None:
-    """After a start: what ran waits."""
+    """After a start of the server: interrupted steps wait again."""
     db.execute("UPDATE parts SET state = ? WHERE state = ?", (QUEUED, RUNNING))
     waiting = "SELECT COUNT(*) FROM parts WHERE parts.job = wholes.job AND state = ?1"
     first = f"({waiting} AND origin >= 0)"
@@ -171,7 +171,7 @@ def rows_of(db: sqlite3.Connection, job: str) -> list[Part]:
 
 
 def failures(rows: Sequence[sqlite3.Row]) -> Iterator[v1.InputFailure]:
-    """The traces of which nothing could be made, of rows with errors."""
+    """The failed traces, from rows with errors."""
     for row in rows:
         error = v1.JobError.FromString(row["error"])
         yield v1.InputFailure(index=row["origin"], file_name=row["file_name"], error=error)

@@ -9,13 +9,13 @@ from augment_server.jobs import Begun, Jobs
 from augment_server.observer import Observer
 from augment_server.workers import Said
 
-CONVERTING = "converting"  #: the stage of a whole job in which its traces are
+CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 
 
 class JobProgress:
     """The progress of a job, and the durations of its stages.
 
-    A whole job has one for all of its steps: its first stage is the conversion of all traces, each of which counts.
+    A whole job has one progress for all steps. Its first stage is the conversion of the traces, each of which counts.
     """
 
     def __init__(self, begun: Begun, jobs: Jobs, observer: Observer) -> None:
@@ -28,18 +28,18 @@ class JobProgress:
             self._jobs.tell(self._job, self._now)
 
     def next(self, said: Said) -> None:
-        """A stage begins."""
+        """Begin the next stage."""
         self.end()
         done, of = said["done"] + self._traces, said["of"] + self._traces
         self._now.stage, self._now.done_count, self._now.total_count = said["stage"], done, of
         self._jobs.tell(self._job, self._now)
 
     def trace_done(self) -> None:
-        """One more trace of a whole job."""
+        """Count one more converted trace of a whole job."""
         self._now.done_count = min(self._now.done_count + 1, self._traces)
 
     def end(self) -> None:
-        """The stage at hand, if there is one, has ended."""
+        """End the current stage, if there is one."""
         now = time.monotonic()
         if self._now.stage:
             seconds = now - self._since
@@ -52,19 +52,19 @@ class JobProgress:
 
 
 class TraceProgress:
-    """The stages of the conversion of one trace of a whole job: told to whoever watches the server, not to clients."""
+    """The stages of converting one trace of a whole job: for observers of the server, not for clients."""
 
     def __init__(self, job: str, observer: Observer) -> None:
         self._job, self._observer = job, observer
         self._stage, self._since = "", time.monotonic()
 
     def next(self, said: Said) -> None:
-        """A stage begins."""
+        """Begin the next stage."""
         self.end()
         self._stage = said["stage"]
 
     def end(self) -> None:
-        """The stage at hand, if there is one, has ended."""
+        """End the current stage, if there is one."""
         now = time.monotonic()
         if self._stage:
             self._observer.job_stage(self._job, self._stage, now - self._since)

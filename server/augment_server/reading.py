@@ -1,9 +1,9 @@
 """Decodes requests and writes responses: refuses malformed requests, and ends calls whose responses are not read.
 
-A call whose client does not take its messages holds a file, memory and a place among the calls. gRPC for Python can
-refuse it, but the refusal waits behind the message that is not read. If every call of a connection is stuck so, the
-connection itself is shut down; as long as another one goes on there, which may be of somebody else behind a proxy, it
-is kept, and the limits per client hold.
+A call whose client does not read its messages occupies a file, memory and a place among the concurrent calls. gRPC for
+Python can abort it, but the status waits behind the unread message. If all calls of a connection are stuck in this way,
+the connection is shut down. It is kept as long as another call progresses on it, which may belong to another client
+behind the same proxy; the limits per client still apply.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _NO_MESSAGE = "the bytes are not a message of this method; check the .proto file
 
 
 class Answers(grpc.aio.ServerInterceptor):
-    """The innermost wrapper: makes a coroutine of every behaviour, which takes and sends its messages.
+    """The innermost wrapper: turns every behaviour into a coroutine that receives and sends messages.
 
     Args:
-        unread_s: how long a message may wait for being read.
-        hang_up: ends the connection from a peer; blocks.
+        unread_s: how long a message may stay unread.
+        hang_up: ends a peer's connection; blocks.
     """
 
     def __init__(self, unread_s: float, hang_up: Callable[[str], object] = hang_up) -> None:
         self._unread_s, self._hang_up = unread_s, hang_up
-        self._under_way: Counter[str] = Counter()  # calls, by connection
+        self._under_way: Counter[str] = Counter()  # concurrent calls of each connection
         self._stuck: Counter[str] = Counter()
         self._ending: dict[str, asyncio.Future[object]] = {}
 
@@ -76,10 +76,10 @@ class Answers(grpc.aio.ServerInterceptor):
         return answer
 
     async def _send(self, responses: Any, context: Any) -> None:
-        """Write each response.
+        """Send each response.
 
         Raises:
-            Refusal: one is not read.
+            Refusal: the client does not read a response.
         """
         async with contextlib.aclosing(responses):
             async for response in responses:
@@ -87,7 +87,7 @@ class Answers(grpc.aio.ServerInterceptor):
                     with _until_it_ends():
                         await asyncio.wait_for(context.write(response), self._unread_s)
                 except asyncio.TimeoutError as error:
-                    what = f"nothing was read for {self._unread_s:g} s; go on from there in a new call"
+                    what = f"the client read nothing for {self._unread_s:g} s; continue from there in a new call"
                     raise Refusal("UNREAD", what) from error
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Answers(grpc.aio.ServerInterceptor):
             calls[connection] -= applies
             if not calls[connection]:
                 del calls[connection]
-            self._hang_up_if_stuck(connection)  # another call may have been all that kept it
+            self._hang_up_if_stuck(connection)  # another call may have kept the connection until now
 
     def _hang_up_if_stuck(self, connection: str) -> None:
         stuck = self._stuck.get(connection, 0)
@@ -111,7 +111,7 @@ class Answers(grpc.aio.ServerInterceptor):
 
 @contextlib.contextmanager
 def _until_it_ends() -> Iterator[None]:
-    """What gRPC raises when a call ends while something is sent is no error, which it would log with a traceback."""
+    """Suppress gRPC's exception for a call that ends while a message is sent: gRPC would log a traceback."""
     try:
         yield
     except grpc.aio.InternalError as error:
@@ -119,7 +119,7 @@ def _until_it_ends() -> Iterator[None]:
 
 
 def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Bytes that are no message are none of gRPC's business, which would log a traceback for each."""
+    """A decoder that returns a refusal for invalid bytes: gRPC would log a traceback for each."""
 
     def tried(data: bytes) -> Any:
         try:
@@ -131,7 +131,7 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _counting(convert: Callable[[Any], Any], count: Callable[[int], None], *, given: bool) -> Callable[[Any], Any]:
-    """``convert``, with the bytes counted that it is given, or that it makes."""
+    """``convert``, which also counts the bytes that it gets or returns."""
 
     def counted(data: Any) -> Any:
         converted = convert(data)
@@ -142,7 +142,7 @@ def _counting(convert: Callable[[Any], Any], count: Callable[[int], None], *, gi
 
 
 async def _expected(request: Any) -> Any:
-    """A request, waited for if it is still to be read."""
+    """The request; awaited if it has not been read."""
     if hasattr(request, "__await__"):
         request = await request
     if isinstance(request, Refusal):

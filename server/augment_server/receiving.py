@@ -37,7 +37,7 @@ class Receiving:
 
         def start() -> v1.Upload:
             if known := self._requests.known(caller, "StartUpload", request.request_id, text):
-                with contextlib.suppress(Refusal):  # it has been removed since: it begins anew
+                with contextlib.suppress(Refusal):  # the upload was removed in the meantime: it begins again
                     return self._uploads.get(caller, known)
             self._retention.make_room(caller.client, announced.size or 0, self._uploads.busy())
             upload = self._uploads.start(caller, announced)
@@ -47,7 +47,7 @@ class Receiving:
         return await self._apart(start)
 
     def expect(self, request: Any) -> v1.Upload:
-        """Look whether an upload may be announced: what it would be, without a name."""
+        """Check whether an upload may be announced; returns what it would be, without a name."""
         announced = self._announced(request)
         expect_id(request.request_id)
         state = v1.Upload.STATE_ACTIVE
@@ -60,11 +60,11 @@ class Receiving:
         return announced
 
     async def receive(self, caller: Caller, upload: str, offset: int, pieces: Pieces) -> None:
-        """Take the pieces, until the upload is complete or they end."""
+        """Write the pieces, until the upload is complete or the pieces end."""
         async with self._writing(caller, upload, offset) as writer:
             if writer is None:
                 return  # it is complete
-            checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
+            checked = writer.received + SYNC_BYTES  # room is checked again here: the announcement may lack the size
             finish = writer.whole
             while not finish:
                 piece = await anext(pieces, None)
@@ -79,7 +79,7 @@ class Receiving:
             await self._apart(writer.finish)
 
     async def chunks(self, finish: bool, messages: AsyncIterator[Any]) -> Pieces:
-        """What comes after the first message of a stream of ``chunk``; ``finish`` says that that was all already."""
+        """The pieces after the first message of a stream of ``chunk``; none if ``finish`` is set."""
         if finish:
             yield b"", True
         while (message := await self.next(messages)) is not None:
@@ -88,7 +88,7 @@ class Receiving:
             yield message.chunk, message.finish
 
     async def contents(self, first: Any, messages: AsyncIterator[Any]) -> Pieces:
-        """What a stream of ``content`` brings, its first message included."""
+        """The pieces of a stream of ``content``, including that of its first message."""
         message = first
         while message is not None:
             yield message.content.data, message.finish
@@ -101,12 +101,12 @@ class Receiving:
             return await asyncio.wait_for(anext(messages, None), idle)
         except asyncio.TimeoutError as error:
             raise Refusal(
-                "UPLOAD_IDLE", f"no bytes came for {idle:g} s; go on with the upload in a new call"
+                "UPLOAD_IDLE", f"no bytes arrived for {idle:g} s; continue the upload in a new call"
             ) from error
 
     @contextlib.asynccontextmanager
     async def _writing(self, caller: Caller, upload: str, offset: int) -> AsyncIterator[Writer | None]:
-        """A writer, closed at the end, also if its call is broken off before it is even open."""
+        """A writer that is closed at the end, even if the call is cancelled while it opens."""
         opening = asyncio.ensure_future(self._apart(self._uploads.open, caller, upload, offset))
 
         async def close() -> None:

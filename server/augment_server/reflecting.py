@@ -1,4 +1,4 @@
-"""Reflection, as tools of today ask for it: of both versions, and with the fields' JSON names."""
+"""gRPC reflection in both versions, with the JSON names of fields."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ V1 = "grpc.reflection.v1.ServerReflection"  #: whose messages are those of v1alp
 
 
 class _Reflection:
-    """What grpcio answers, and the JSON names, which generated code lacks: without, tools print others."""
+    """grpcio's answers, with the JSON names added: generated code lacks them, and tools then print other names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._plain = reflection.aio.ReflectionServicer(names)
 
     async def ServerReflectionInfo(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
-        """Answer each question."""
+        """Answer each request."""
         async for response in self._plain.ServerReflectionInfo(requests, context):
             if response.HasField("file_descriptor_response"):
                 files = response.file_descriptor_response.file_descriptor_proto
@@ -44,7 +44,7 @@ def _name(message: descriptor_pb2.DescriptorProto) -> None:
 
 
 def add_reflection(names: Sequence[str], server: grpc.aio.Server) -> None:
-    """Tell of the services called ``names``, and of reflection itself."""
+    """Describe the services called ``names``, and reflection itself."""
     servicer = _Reflection((*names, reflection.SERVICE_NAME, V1))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     handler = grpc.stream_stream_rpc_method_handler(

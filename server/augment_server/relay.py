@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
-_LAST_S = 2.0  #: for what is still on its way at the end of the process
+_LAST_S = 2.0  #: how long to wait at exit for lines that are still in the pipe
 
 
 def relay_stderr(log: Callable[[str], object]) -> TextIO:
-    """From now on hand each line that anybody writes to stderr to ``log``.
+    """From now on pass each line that is written to stderr to ``log``.
 
     Returns:
-        The stream that stderr was, for what is to be written there as it is.
+        The original stderr, for output that must not be changed.
     """
     sys.stderr.flush()
     stream = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")

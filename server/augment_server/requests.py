@@ -16,13 +16,13 @@ MOST_REQUEST_ID = 200
 
 
 class Requests:
-    """All that are remembered. Every method may be called from any thread, and may block."""
+    """The answered requests. Every method may be called from any thread, and may block."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def known(self, caller: Caller, method: str, request_id: str, text: bytes) -> str | None:
-        """What the same request was about when it was answered; None if it was not.
+        """The resource of the same request if it was answered; else None.
 
         Raises:
             Refusal: another request has this id, or it is too long.
@@ -50,7 +50,7 @@ class Requests:
         return known is not None
 
     def remember(self, caller: Caller, method: str, request_id: str, text: bytes, resource: str) -> None:
-        """A request has been answered."""
+        """Store an answered request."""
         if request_id:
             values = (caller.realm, method, request_id, text, resource, now_ns())
             with self._storage.writing() as db:
@@ -63,10 +63,10 @@ def _reused() -> Refusal:
 
 
 def expect_id(request_id: str) -> None:
-    """Refuse an id that is too long.
+    """Check the length of an id.
 
     Raises:
-        Refusal: it is.
+        Refusal: it is too long.
     """
     if len(request_id) > MOST_REQUEST_ID:
         what = f"request_id: at most {MOST_REQUEST_ID} characters"

@@ -15,16 +15,16 @@ from augment_server.limits import Limits
 from augment_server.requests import LIFE_NS
 from augment_server.storage import Storage, now_ns, remove
 
-FRESH_S = 600.0  #: what was touched within this time does not go for want of room
+FRESH_S = 600.0  #: data used within this time is not removed to make room
 T = TypeVar("T")
 _TOGETHER = 200  #: jobs or uploads that are removed in one transaction
-_MOST_SWEPT = 20_000  #: of each in one sweep, so that others are not kept waiting
+_MOST_SWEPT = 20_000  #: maximum of each kind in one sweep, so that other work need not wait
 _OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
 _NEEDED = " UNION ALL ".join(
     [f"SELECT content {_OPEN}"]
     + [f"SELECT content FROM {table} WHERE job IN (SELECT id {_OPEN})" for table in ("controls", "parts")]  # noqa: S608
 )
-#: earlier jobs whose artifacts jobs need that wait or run
+#: earlier jobs whose artifacts are needed by waiting or running jobs
 _SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
 
@@ -36,14 +36,14 @@ class Retention:
         self._storage, self._limits = storage, limits
         saved = storage.row("SELECT ns FROM clock")
         self.clock = Clock(saved["ns"] if saved else None)
-        self.stopping = False  #: a sweep under way leaves the rest to the next
-        self.removed: Counter[tuple[str, str]] = Counter()  #: jobs and uploads, by why: ``age``, ``number``, ``room``
+        self.stopping = False  #: whether the current sweep shall end early
+        self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
     def recover(self) -> list[str]:
-        """After a start: complete what was begun, queue again what ran, drop what nobody will ask for.
+        """After a start: complete unfinished moves, queue interrupted jobs again, remove orphaned files.
 
         Returns:
-            The jobs that wait, the oldest first.
+            The ids of waiting jobs, the oldest first.
         """
         storage = self._storage
         with storage.lock:
@@ -65,7 +65,7 @@ class Retention:
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
     def _drop_strays(self) -> None:
-        """Files that no row speaks of."""
+        """Remove files without a row in the database."""
         storage = self._storage
         begun = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
         jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
@@ -76,7 +76,7 @@ class Retention:
                     remove(path)
 
     def sweep(self, busy: Collection[str]) -> None:
-        """Remove what is too old, or too much; not the uploads in ``busy``, whose bytes arrive now."""
+        """Remove data beyond the limits of age and number, but no upload in ``busy``, whose bytes are arriving."""
         limits, now = self._limits, self.clock.now_ns()
         for why, jobs in self._old_jobs(now - int(limits.artifact_life_s * 1e9)).items():
             for some in self._some(jobs):
@@ -93,21 +93,21 @@ class Retention:
         self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:
-        """What is removed in one transaction, as long as the server is not being stopped."""
+        """The items in groups, each for one transaction; ends when the server stops."""
         for at in range(0, min(len(all_), _MOST_SWEPT), _TOGETHER):
             if self.stopping:
                 return
             yield all_[at : at + _TOGETHER]
 
     def _old_jobs(self, old: int) -> dict[str, list[str]]:
-        """Final jobs that ended before ``old``, and those beyond the number that is kept."""
+        """Final jobs that ended before ``old``, and those beyond the maximum number."""
         ended = f"SELECT id FROM jobs WHERE state IN ({_FINAL}) "  # noqa: S608
         rows = self._storage.rows(ended + "AND ended_ns < ?", old)
         more = self._storage.rows(ended + "ORDER BY ended_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
         return {"age": [row["id"] for row in rows], "number": [row["id"] for row in more]}
 
     def _old_uploads(self, old: int) -> dict[str, list[tuple[str, int]]]:
-        """The same of uploads, and when each was touched."""
+        """The same for uploads, with the time when each was last used."""
         kept = "SELECT id, touched_ns FROM uploads WHERE "
         rows = self._storage.rows(kept + "touched_ns < ?", old)
         more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
@@ -115,15 +115,15 @@ class Retention:
         return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in rows_of.items()}
 
     def make_room(self, client: str, size: int, busy: Collection[str]) -> None:
-        """See to it that ``client`` may store so many bytes more.
+        """Remove data until ``client`` may store this many more bytes.
 
         Raises:
-            Refusal: what there is, is all needed or fresh.
+            Refusal: the remaining data is all needed or was used recently.
         """
         if not self._fit(client, size, busy):
             most = self._limits.max_stored_bytes
             raise Refusal(
-                "STORAGE_FULL", f"the {most} bytes that this server stores are taken; try again later", retry_s=60
+                "STORAGE_FULL", f"all {most} bytes of this server's storage are in use; try later", retry_s=60
             )
 
     def _fit(self, client: str, size: int, busy: Collection[str]) -> bool:
@@ -141,11 +141,11 @@ class Retention:
         return self.stored_bytes() <= room
 
     def _to_go(self, client: str, size: int) -> Iterator[tuple[str, str, int]]:
-        """Final jobs and uploads that no job needs, in the order in which they make room for ``client``.
+        """Final jobs and uploads that no job needs, in the order in which they are removed to make room for ``client``.
 
-        First its own, the oldest first, but none that is fresh. Then those of clients that store more than their share,
-        as long as they do; fresh ones, too, if ``client`` stays within its own. All shares are equal: if one client has
-        less than its share and there is no room, another has more.
+        First the client's own, the oldest first, but none used recently. Then those of clients above their share, until
+        they are within it; recently used ones, too, if ``client`` stays within its share. All shares are equal: if one
+        client has less than its share and there is no room, another has more.
         """
         query = (
             f"SELECT 'job' AS kind, id, client, ended_ns AS at FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
@@ -163,19 +163,19 @@ class Retention:
                 yield row["kind"], row["id"], row["at"]
 
     def used(self) -> dict[str, int]:
-        """The bytes of each client that stores any."""
+        """The stored bytes of each client that has any."""
         return {row["client"]: row["bytes"] for row in self._storage.rows("SELECT * FROM usage WHERE bytes > 0")}
 
     def stored_bytes(self) -> int:
-        """What uploads and artifacts take, those included that are announced; what two clients have counts for each."""
+        """The bytes of uploads and artifacts, including announced ones. Equal contents of two clients count twice."""
         return sum(self.used().values())
 
     def remove_job(self, job: str) -> None:
-        """Remove a job that is final, and what it made."""
+        """Remove a final job, and its artifacts."""
         self._remove_jobs([job], "asked")
 
     def remove_upload(self, upload: str) -> None:
-        """Remove an upload, and its bytes unless a job or another upload has them, too."""
+        """Remove an upload, and its bytes unless a job or another upload needs them."""
         row = self._storage.row("SELECT sha256, touched_ns FROM uploads WHERE id = ?", upload)
         if row:
             self._remove_uploads([(upload, row["touched_ns"])], "asked")
@@ -194,7 +194,7 @@ class Retention:
         self.removed["job", why] += len(gone)
 
     def _remove_uploads(self, uploads: Sequence[tuple[str, int]], why: str) -> None:
-        """Remove uploads, but none that was touched again since: whoever was told that it is there may rely on it."""
+        """Remove uploads, but none used again in the meantime: its client was told that it exists and relies on it."""
         change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
         with self._storage.lock:
             with self._storage.writing() as db:
@@ -212,7 +212,7 @@ class Retention:
                 remove(storage.blob(sha256))
 
     def _drop_contents(self) -> None:
-        """Contents that neither an upload nor a job that waits or runs has any more."""
+        """Remove contents that no upload, and no waiting or running job, needs."""
         storage = self._storage
         with storage.lock:
             kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads WHERE complete")}
@@ -222,7 +222,7 @@ class Retention:
                     remove(path)
 
     def _drop_leftovers(self) -> None:
-        """Artifacts of removed jobs, when no job that waits or runs needs them any more."""
+        """Remove artifacts of removed jobs that no waiting or running job needs."""
         with self._storage.lock, self._storage.writing() as db:
             rows = db.execute(f"SELECT job FROM leftovers WHERE job NOT IN ({_SOURCES})")  # noqa: S608
             for job in [row["job"] for row in rows]:
@@ -230,7 +230,7 @@ class Retention:
                 db.execute("DELETE FROM leftovers WHERE job = ?", (job,))
 
     def _drop_ranks(self) -> None:
-        """What was made of the traces of jobs that have ended, if nobody came to remove it."""
+        """Remove outputs of single traces of ended jobs that were left behind."""
         for path in (self._storage.root / "ranks").iterdir():
             if not self._storage.row(f"SELECT 1 {_OPEN} AND id = ?", path.name):
                 remove(path)

@@ -12,10 +12,10 @@ from augment_server.errors import Refusal
 
 
 def path_of(uri: str) -> str:
-    """The absolute path that a client means.
+    """The absolute path in a client's URI.
 
     Raises:
-        Refusal: it is none.
+        Refusal: it is not an absolute path or a file URI.
     """
     path = uri
     if uri.startswith("file:"):
@@ -24,18 +24,18 @@ def path_of(uri: str) -> str:
             raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path")
         path = unquote(parts.path)
     if not path.startswith("/") or "\0" in path:
-        raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path of the server's")
+        raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path on the server")
     return path
 
 
 def resolve(uri: str, roots: Sequence[str]) -> tuple[str, str]:
-    """Of a file below one of ``roots``, that root and the path from there, both without links.
+    """The root among ``roots`` that contains a file, and the path below it; both with links resolved.
 
     Args:
         roots: folders, resolved.
 
     Raises:
-        Refusal: it is not below them, or not there: a client is not told which.
+        Refusal: the file is outside the roots or does not exist. The message does not tell which.
     """
     real = os.path.realpath(path_of(uri))
     for root in roots:
@@ -45,8 +45,9 @@ def resolve(uri: str, roots: Sequence[str]) -> tuple[str, str]:
 
 
 def open_below(root: str, relative: str) -> int:
-    """Open the file at ``relative`` below ``root``, through folders alone; a link on the way, even one that was put
-    there just now, is refused. The descriptor of a regular file.
+    """The descriptor of the regular file at ``relative`` below ``root``, opened folder by folder, following no link.
+
+    A link that replaces a folder in the meantime is refused, too.
 
     Raises:
         Refusal: there is no such file.
@@ -74,7 +75,7 @@ def open_below(root: str, relative: str) -> int:
 
 
 def resolved(roots: Sequence[Path]) -> list[str]:
-    """The folders as :func:`resolve` wants them."""
+    """The folders with links resolved, for :func:`resolve`."""
     return [os.path.realpath(root) for root in roots]
 
 

@@ -34,7 +34,7 @@ _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification wa
 
 @dataclass(eq=False)
 class _Attempt:
-    """One attempt at a job: ``work`` may be cancelled, ``whole`` may not."""
+    """One attempt at a job: ``work`` may be cancelled; ``whole``, which also records the outcome, may not."""
 
     begun: Begun
     folder: Path
@@ -54,19 +54,19 @@ class Scheduler:
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits)
         self._attempts: set[_Attempt] = set()
-        self._beginning = asyncio.Lock()  # held while the database and _attempts may differ
+        self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
-        self._progress: dict[str, JobProgress] = {}  # of jobs that run
+        self._progress: dict[str, JobProgress] = {}  # progress of running jobs
         self._wake = asyncio.Event()
         self._stopping = False
         self.worker_deaths = 0
-        self.released = False  #: watchers shall end: nothing changes any more
+        self.released = False  #: whether watchers shall end, because no job changes any more
         self._loop_task: asyncio.Task[None] | None = None
 
     def worker_bytes(self) -> int:
-        """The memory of the workers, where the system tells. May be called from any thread."""
+        """The memory of the workers, bytes, as far as the system reports it. May be called from any thread."""
         return self._workers.memory_bytes()
 
     async def start(self) -> None:
@@ -81,7 +81,7 @@ class Scheduler:
                 while len(self._attempts) < self._workers.size and await self._begin():
                     pass
             except Exception as error:
-                self._observer.log(logging.ERROR, f"no job can be begun: {error!r}")
+                self._observer.log(logging.ERROR, f"no job can be started: {error!r}")
                 asyncio.get_running_loop().call_later(_PAUSE_S, self._wake.set)
             look = asyncio.get_running_loop().call_later(_LOOK_S, self._wake.set)
             await self._wake.wait()
@@ -102,12 +102,12 @@ class Scheduler:
         return True
 
     def queued(self, job: str) -> None:
-        """There is a new job."""
+        """Announce a new job."""
         self._observer.job_queued(job)
         self.wake(job)
 
     def wake(self, job: str) -> None:  # noqa: ARG002 - whichever comes next is taken up
-        """There may be a job that waits."""
+        """Look for waiting jobs."""
         self._wake.set()
 
     @contextlib.contextmanager
@@ -135,7 +135,7 @@ class Scheduler:
             self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self._changed, job)
 
     async def cancel(self, job: str) -> None:
-        """End a job that waits or runs. Returns when it has ended."""
+        """Cancel a waiting or running job. Returns when it has ended."""
         while True:
             async with self._beginning:
                 if await self._apart(self._jobs.cancel_waiting, job):
@@ -143,17 +143,17 @@ class Scheduler:
                 attempts = [attempt for attempt in self._attempts if attempt.begun.id == job]
             if not attempts:
                 await self._apart(remove, self._storage.ranks(job))
-                return  # it is final
+                return  # the job is final
             for attempt in attempts:
                 attempt.cancelled = True
                 attempt.work.cancel()
             wholes = [attempt.whole for attempt in attempts if attempt.whole]
-            await asyncio.wait(wholes)  # and look again: it may have gone back into the queue
+            await asyncio.wait(wholes)  # then check again: the job may be back in the queue
 
     def cancel_soon(self, job: str) -> None:
-        """End a job, if it has not ended; nobody waits for it."""
+        """Cancel a job, if it has not ended, without waiting for its end."""
         task = asyncio.get_running_loop().create_task(self.cancel(job))
-        self._cancelling.add(task)  # the loop itself keeps no task alive
+        self._cancelling.add(task)  # the event loop holds only weak references to tasks
         task.add_done_callback(self._cancelling.discard)
 
     async def _run(self, attempt: _Attempt) -> None:
@@ -193,7 +193,7 @@ class Scheduler:
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
             if error.reason == "STORAGE_FULL" and begun.attempts < self._limits.max_job_attempts:
-                await asyncio.sleep(_PAUSE_S)  # there may be room by then
+                await asyncio.sleep(_PAUSE_S)  # until then other data may be removed
                 await self._queue_again(begun)
                 return
             await self._end(begun, FAILED, error)
@@ -233,7 +233,7 @@ class Scheduler:
         return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
 
     def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
-        """What follows the work: of a whole job one for all that comes after its traces."""
+        """The object that receives the stages: the job's progress, or that of one trace of a whole job."""
         if begun.step is None or begun.id not in self._progress:
             self._progress[begun.id] = JobProgress(begun, self._jobs, self._observer)
         if begun.step is None or begun.step.is_last:
@@ -246,7 +246,7 @@ class Scheduler:
         if begun.step and not begun.step.is_last:
             target = self._storage.ranks(begun.id) / str(begun.step.number)
             target.parent.mkdir(exist_ok=True, mode=0o700)
-        remove(target)  # of an attempt that was published, but not recorded, before the server was killed
+        remove(target)  # left by an attempt that was published but not recorded before the server was killed
         os.rename(folder / "out", target)
         sync_tree(target)
         sync_folder(target.parent)
@@ -271,7 +271,7 @@ class Scheduler:
             self._ended(job, state, reason)
             if begun.step:
                 await self._apart(remove, self._storage.ranks(job))
-        elif state == SUCCEEDED:  # it was cancelled meanwhile
+        elif state == SUCCEEDED:  # the job was cancelled in the meantime
             await self._apart(remove, self._storage.artifacts(job))
 
     async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
@@ -297,11 +297,11 @@ class Scheduler:
         self._changed(begun.id)
 
     async def _recorded(self, job: str, change: Callable[[], T]) -> T:
-        """Make a change in the database; while its disk is full, wait for room."""
+        """Make a change in the database; wait while the disk is full."""
         is_recorded = False
         while (done := await self._fits(change)) is None:
             if not is_recorded:
-                text = "the end of the job cannot be recorded before there is room on the disk"
+                text = "the disk is full: the end of the job is recorded when there is room"
                 self._observer.log(logging.ERROR, text, job_id=job)
             is_recorded = True
             await asyncio.sleep(_PAUSE_S)
@@ -317,7 +317,7 @@ class Scheduler:
             return None
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing more; running jobs may end within ``grace_s``, then they return to the queue."""
+        """Start nothing more. Running jobs may end within ``grace_s``; then they return to the queue."""
         async with self._beginning:
             self._stopping = True
         wholes = [attempt.whole for attempt in self._attempts if attempt.whole]

@@ -23,7 +23,7 @@ from augment.errors import UsageError
 from augment_server.errors import Refusal, refuse
 from augment_server.interception import wrapped
 
-#: may be asked without a token, for probes have none; to watch takes a call for long
+#: methods that need no token, because probes have none. Watch is not among them: it occupies a call for long
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "bearer "
 T = TypeVar("T")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ def address(text: str, option: str) -> Address:
     """``127.0.0.1:50051``, ``[::1]:50051``, ``localhost:0``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text has another form.
     """
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -62,26 +62,26 @@ def address(text: str, option: str) -> Address:
 
 
 def expect_safe(where: Address, option: str, *, tls: bool, insecure: bool) -> None:
-    """Refuse to speak in clear to other machines, unless that is what the operator says.
+    """Refuse unencrypted connections from other machines, unless the operator allows them.
 
     Raises:
-        UsageError: ``where`` can be reached from elsewhere, with neither TLS nor ``--insecure-listen``.
+        UsageError: other machines can reach ``where``, and neither TLS nor ``--insecure-listen`` is set.
     """
     if not (where.loopback or tls or insecure):
-        advice = "give --tls-cert and --tls-key, or --insecure-listen where something else protects it"
-        raise UsageError(f"{option} {where}: other machines could reach it in clear; {advice}")
+        advice = "give --tls-cert and --tls-key, or --insecure-listen if the network is protected otherwise"
+        raise UsageError(f"{option} {where}: other machines could reach it without encryption; {advice}")
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files: the server's certificate and key, and if clients must show certificates, who signs those."""
+    """PEM files: the server's certificate and key, and the authorities of client certificates if these are required."""
 
     cert: Path
     key: Path
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the server's port; the files are read again when they have changed.
+        """The credentials of the server's port; changed files are read again.
 
         Raises:
             UsageError: a file cannot be read or used.
@@ -90,7 +90,7 @@ class TlsFiles:
         return grpc.dynamic_ssl_server_credentials(renewed(), renewed, self.client_ca is not None)
 
     def contexts(self) -> Callable[[], ssl.SSLContext]:
-        """Gives the context for the next connection, of the files as they are then.
+        """A function that returns the TLS context for the next connection; changed files are read again.
 
         Raises:
             UsageError: a file cannot be read or used.
@@ -98,14 +98,14 @@ class TlsFiles:
         return self._renewed(self._context)
 
     def _renewed(self, make: Callable[[], T]) -> Callable[[], T]:
-        """What ``make`` makes of the files, made again when they have changed."""
+        """A function that returns the result of ``make``, made again when the files have changed."""
         kept, known = make(), self._versions()
 
         def renewed() -> T:
             nonlocal known, kept
             versions = self._versions()
             if versions != known:
-                with contextlib.suppress(UsageError):  # half written, perhaps: the next connection looks again
+                with contextlib.suppress(UsageError):  # perhaps half written: the next connection tries again
                     kept, known = make(), versions
             return kept
 
@@ -118,7 +118,7 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([pair], roots)
 
     def _context(self) -> ssl.SSLContext:
-        """As OpenSSL sees the files: gRPC itself only says later that no handshake succeeds."""
+        """The context from OpenSSL, which reports unusable files at once; gRPC only fails each handshake later."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         _usable(f"--tls-cert {self.cert}, --tls-key {self.key}", lambda: context.load_cert_chain(self.cert, self.key))
         if self.client_ca:
@@ -135,13 +135,14 @@ _NAMED = re.compile(r"([A-Za-z0-9._-]{1,64}):(?:(sha256):(?=[0-9a-fA-F]{64}$))?(
 
 
 class Tokens:
-    """The tokens of a file, one a line; empty lines and those that begin with ``#`` are none.
+    """The tokens in a file, one per line; empty lines and those that begin with ``#`` are skipped.
 
-    ``NAME:TOKEN`` says whose it is, ``NAME:sha256:HEX`` does not tell the token itself. A name may have several, and
-    keeps what is its own when they change. Only digests are kept. A file that has become unreadable lets nobody in.
+    ``NAME:TOKEN`` names the client, ``NAME:sha256:HEX`` contains only the token's digest. A name may have several
+    tokens; its jobs and uploads stay its own when these change. Memory holds only digests. If the file becomes
+    unreadable, every token is refused.
 
     Raises:
-        UsageError: the file cannot be read, or holds no token.
+        UsageError: the file cannot be read, or contains no token.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,11 +153,11 @@ class Tokens:
         except OSError as error:
             raise UsageError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from error
         if not self._clients:
-            raise UsageError(f"--token-file {path}: holds no token; write one a line")
+            raise UsageError(f"--token-file {path}: contains no token; write one per line")
 
     def client(self, token: str) -> str | None:
-        """Whose ``token`` is: ``name:…``, else ``token:…``; None if it is none of them."""
-        return self._current().get(_digest(token))  # found by its digest, whose bytes tell nothing of what is near
+        """The client with this token: ``name:…``, else ``token:…``; None if the token is unknown."""
+        return self._current().get(_digest(token))  # by digest: the duration reveals nothing about similar tokens
 
     def _current(self) -> dict[bytes, str]:
         version = _version(self._path)
@@ -181,13 +182,13 @@ class Tokens:
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Lets nobody through without a token, but for the questions of a probe."""
+    """Requires a token for all calls but health checks."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
-        """The method's handler, or one that refuses."""
+        """The method's handler behind the check of the token."""
         handler = await continuation(details)
         if details.method == HEALTH_CHECK:
             return handler
@@ -199,7 +200,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
 async def _no_token(_request: object, context: Any) -> None:
     advice = "send the metadata 'authorization: Bearer TOKEN' (augment run: --token-file)"
-    await refuse(context, Refusal("TOKEN_MISSING", f"this server wants a token: {advice}"))
+    await refuse(context, Refusal("TOKEN_MISSING", f"this server requires a token: {advice}"))
 
 
 async def _bad_token(_request: object, context: Any) -> None:
@@ -208,11 +209,11 @@ async def _bad_token(_request: object, context: Any) -> None:
 
 
 def client_of(context: Any, *, tokens: Tokens | None) -> str:
-    """Who calls: ``name:…``, ``token:…`` or ``certificate:…`` where that was proved, else ``host:…``.
+    """The caller: ``name:…``, ``token:…`` or ``certificate:…`` if verified, else ``host:…``.
 
     Args:
-        context: of the call.
-        tokens: by which a :class:`Gate` lets callers in.
+        context: the call's context.
+        tokens: those of the :class:`Gate`.
     """
     token = _bearer(context.invocation_metadata()) if tokens else None
     if tokens and token is not None and (client := tokens.client(token)):
@@ -238,7 +239,7 @@ def _digest(token: str) -> bytes:
 
 
 def _version(path: Path) -> object:
-    """Something that differs once the file, or what a link leads to, is another."""
+    """A value that changes with the file, or with the target of a link."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""The calls of ``AugmentService``: what they are asked and what they answer. The work is done elsewhere."""
+"""The calls of ``AugmentService``: decodes requests and makes responses. Other modules do the work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHUNK = 128 << 10  #: bytes of an artifact in one message
 
 
 def answering(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A call whose refusals become gRPC statuses; of anything else it raises, clients learn nothing but that."""
+    """The method with refusals turned into gRPC statuses. Other exceptions become ``INTERNAL``, without details."""
 
     async def fail(self: Service, context: Any, error: Exception) -> None:
         if not isinstance(error, Refusal):
@@ -92,7 +92,7 @@ class Service(AugmentServiceServicer):
         self._creating = Creating(jobs, scheduler, limits, roots, apart)
 
     def refuse(self) -> None:
-        """No job is accepted any more."""
+        """Accept no more jobs."""
         self._creating.draining = True
 
     @answering
@@ -105,13 +105,13 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """How much has arrived."""
+        """Return an upload, with the number of received bytes."""
         upload = self._uploads.get(self._caller(context), id_of(request.name, "uploads"))
         return calls.GetUploadResponse(upload=upload)
 
     @answering
     async def UploadTrace(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
-        """Take a trace in chunks."""
+        """Receive a trace in chunks."""
         caller = self._caller(context)
         first = await self._receiving.next(request)
         kind = first.WhichOneof("part") if first else None
@@ -120,17 +120,17 @@ class Service(AugmentServiceServicer):
         elif kind == "resume":
             upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
         else:
-            raise Refusal("INVALID_REQUEST", "the first message must be start or resume: of which upload the bytes are")
+            raise Refusal("INVALID_REQUEST", "the first message must be start or resume, which name the upload")
         await self._receiving.receive(caller, upload, offset, self._receiving.chunks(first.finish, request))
         return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
 
     @answering
     async def UploadBytes(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
-        """Take a trace as plain bytes."""
+        """Receive a trace as plain bytes."""
         caller = self._caller(context)
         first = await self._receiving.next(request)
         if first is None:
-            raise Refusal("INVALID_REQUEST", "the first message must say of which upload the bytes are")
+            raise Refusal("INVALID_REQUEST", "the first message must name the upload")
         name = first.name or (await self._receiving.start(caller, first)).name
         upload = id_of(name, "uploads")
         pieces = self._receiving.contents(first, request)
@@ -139,7 +139,7 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A page of uploads."""
+        """Return a page of uploads."""
         uploads, more = await self._apart(self._uploads.page, self._caller(context), Asked.of(request))
         return calls.ListUploadsResponse(uploads=uploads, next_page_token=more)
 
@@ -174,28 +174,28 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Where a job stands."""
+        """Return a job."""
         return calls.GetJobResponse(job=await self._placed(self._job(self._caller(context), request.name)))
 
     @answering
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A page of jobs."""
+        """Return a page of jobs."""
         asked = Asked.of(request), request.states
         jobs, more = await self._apart(self._jobs.page, self._caller(context), *asked)
         return calls.ListJobsResponse(jobs=jobs, next_page_token=more)
 
     @answering
     async def WatchJob(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """A job after each change."""
+        """Return a job after each of its changes."""
         async for job in self._follow(self._caller(context), id_of(request.name, "jobs")):
             yield calls.WatchJobResponse(job=job)
 
     @answering
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """End a job."""
+        """Cancel a job."""
         caller = self._caller(context)
         self._job(caller, request.name)
-        expect_id(request.request_id)  # a second time changes nothing anyway
+        expect_id(request.request_id)  # cancelling twice changes nothing
         if not request.validate_only:
             await self._scheduler.cancel(id_of(request.name, "jobs"))
         return calls.CancelJobResponse(job=self._job(caller, request.name))
@@ -210,7 +210,7 @@ class Service(AugmentServiceServicer):
                 return
             job = self._job(caller, request.name)
             if job.state not in FINAL:
-                raise Refusal("JOB_NOT_DONE", f"{job.name}: waits or runs; cancel it first")
+                raise Refusal("JOB_NOT_DONE", f"{job.name}: is waiting or running; cancel it first")
             if not request.validate_only:
                 self._retention.remove_job(id_of(job.name, "jobs"))
                 self._requests.remember(caller, "DeleteJob", request.request_id, b"", request.name)
@@ -220,13 +220,13 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """What a job has made."""
+        """Return the artifacts of a job."""
         job = self._job(self._caller(context), request.parent)
         return calls.ListArtifactsResponse(artifacts=job.artifacts)
 
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """An artifact's bytes."""
+        """Return an artifact's bytes."""
         job, artifact = self._artifact(context, request)
         yield calls.ReadArtifactResponse(artifact=artifact)
         async for chunk in self._read(job, artifact, request.offset):
@@ -234,10 +234,10 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """The same as a file."""
+        """Return an artifact as a file."""
         job, artifact = self._artifact(context, request)
         async with contextlib.aclosing(self._read(job, artifact, request.offset)) as chunks:
-            first = await anext(chunks, b"")  # before anything is said: it may be gone
+            first = await anext(chunks, b"")  # before the headers: the file may have been removed
             await context.send_initial_metadata((("content-disposition", attachment(artifact.file_name)),))
             yield HttpBody(content_type=artifact.media_type, data=first)
             async for chunk in chunks:
@@ -245,10 +245,10 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """A job's metrics."""
+        """Return a job's metrics."""
         job = self._job(self._caller(context), request.name)
         if job.state != SUCCEEDED:
-            raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, for it has not succeeded")
+            raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
         sidecar = _metrics_of(job, request.artifact)
         path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
         try:
@@ -258,28 +258,28 @@ class Service(AugmentServiceServicer):
         unknown = [name for name in request.analyses if name not in texts]
         if unknown:
             raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
-        for name in request.analyses or texts:  # one after the other, so that only one's rows are held
+        for name in request.analyses or texts:  # only the rows of one analysis are in memory at a time
             for metrics in catalog.messages(name, await self._apart(catalog.metrics_of, texts[name])):
                 yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
                 verdict = []
 
     @answering
     async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
-        """The analyses."""
+        """Return the analyses with their options."""
         return calls.ListAnalysesResponse(analyses=await self._apart(catalog.analyses))
 
     @answering
     async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
-        """The server."""
+        """Return the server's version, formats and limits."""
         return calls.GetServerInfoResponse(info=await self._apart(catalog.server_info, self._limits))
 
     @answering
     async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Upload, job and artifacts in one."""
+        """Upload a trace, convert it, and return the artifacts, in one call."""
         caller = self._caller(context)
         first = await self._receiving.next(request)
         if first is None or first.WhichOneof("part") != "start":
-            raise Refusal("INVALID_REQUEST", "the first message must be start: what to make of the bytes that follow")
+            raise Refusal("INVALID_REQUEST", "the first message must be start, with the spec")
         spec = v1.AugmentSpec()
         spec.CopyFrom(first.start.spec)
         spec.input.Clear()
@@ -304,17 +304,17 @@ class Service(AugmentServiceServicer):
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
     def _job(self, caller: Caller, name: str) -> v1.Job:
-        """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
+        """The current state of a job. Reads a few rows, which is cheaper here than in a thread."""
         return self._jobs.get(caller, id_of(name, "jobs"))
 
     async def _placed(self, job: v1.Job) -> v1.Job:
-        """The same, with its place in the queue if it waits."""
+        """The job, with its place in the queue if it waits."""
         if job.state == QUEUED:
             await self._apart(self._jobs.place, [job])
         return job
 
     def _artifact(self, context: Any, request: Any) -> tuple[str, v1.Artifact]:
-        """The job of the artifact that is to be read, and the artifact."""
+        """The job id and the artifact that a request names."""
         job, file_name = artifact_of(request.name)
         artifacts = self._job(self._caller(context), f"jobs/{job}").artifacts
         artifact = next((artifact for artifact in artifacts if artifact.file_name == file_name), None)
@@ -325,7 +325,7 @@ class Service(AugmentServiceServicer):
         return job, artifact
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
-        """The job now and after each change, the final state last."""
+        """The job now and after each change; its final state comes last."""
         with self._scheduler.watching(job) as changed:
             while True:
                 changed.clear()
@@ -334,7 +334,7 @@ class Service(AugmentServiceServicer):
                 if now.state in FINAL:
                     return
                 if self._scheduler.released:
-                    raise Refusal("DRAINING", "this server is being stopped; the job is kept, ask again", retry_s=5)
+                    raise Refusal("DRAINING", "this server is stopping; the job is kept, try again", retry_s=5)
                 await changed.wait()
 
     async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncGenerator[bytes, None]:
@@ -356,17 +356,17 @@ class Service(AugmentServiceServicer):
 
 
 def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
-    """The metrics of this name among what a job has made; the last if it is empty."""
+    """The metrics artifact of this name; the last if the name is empty."""
     metrics = [artifact for artifact in job.artifacts if artifact.file_name.endswith(METRICS_SUFFIX)]
     wanted = [metric for metric in metrics if metric.file_name == file_name] if file_name else metrics
     if not wanted:
         what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
-        raise Refusal("NOT_FOUND", f"{job.name}: has made {what}")
+        raise Refusal("NOT_FOUND", f"{job.name}: has {what}")
     return wanted[-1]
 
 
 def _of_augment(start: Any, spec: v1.AugmentSpec) -> calls.CreateJobRequest:
-    """The request of a job for what a call of Augment begins with."""
+    """The request for a job, from the first message of ``Augment``."""
     return calls.CreateJobRequest(
         spec=v1.JobSpec(augment=spec),
         display_name=start.display_name,
@@ -381,13 +381,13 @@ def _unexpected(error: Exception) -> Refusal:
     if disk_is_full(error):
         return Refusal("STORAGE_FULL", "the server's disk is full; tell its operator, or try again later", retry_s=60)
     if database_is_damaged(error):
-        what = "the server's database is damaged; tell its operator, who can put back a good one or --repair it"
+        what = "the server's database is damaged; tell its operator, who can restore a backup or start with --repair"
         return Refusal("STATE_DAMAGED", what)
     return Refusal("INTERNAL", "internal error; the server's log has more")
 
 
 def _expect_success(job: v1.Job) -> None:
-    """End a call with what ended its job."""
+    """Raise the refusal of a job that failed or was cancelled."""
     if job.state == FAILED:
         raise Refusal(job.error.reason, job.error.message, dict(job.error.metadata))
     if job.state == CANCELLED:

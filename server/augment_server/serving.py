@@ -1,4 +1,4 @@
-"""One server from its start to its end: ports, services, signals, draining."""
+"""The life of a server: ports, services, signals, draining."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from augment_server.face.port import HttpPort
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
-_LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
-_FILES = 65_536  #: open at once; each connection is one
+_LAST_CALLS_S = 5.0  #: how long calls may continue after the jobs have ended
+_FILES = 65_536  #: maximum of open files; each connection is one
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_PENDING = 20_000  #: calls that have arrived and not begun
-_PING_S = 10  #: clients may ask so often whether the connection still stands
+_PENDING = 20_000  #: maximum of calls that wait to begin
+_PING_S = 10  #: the shortest interval of a client's keepalive pings
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def serve(settings: Settings) -> int:
         return asyncio.run(_serve(settings))
     finally:
         for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # one that comes now must not change the exit code
+            signal.signal(number, signal.SIG_IGN)  # a signal from now on must not change the exit code
 
 
 async def _serve(settings: Settings) -> int:
@@ -98,20 +98,20 @@ class _Stop:
         self._asked, self.at_once = asyncio.Event(), asyncio.Event()
 
     def ask(self) -> None:
-        """A signal came."""
+        """Handle a signal."""
         (self.at_once if self._asked.is_set() else self._asked).set()
 
     async def wait(self) -> None:
-        """Until the first signal."""
+        """Wait for the first signal."""
         await self._asked.wait()
 
 
 def _stop_signals() -> _Stop:
-    """Not by the loop's own handlers: at its end it puts back those that end the process."""
+    """Install handlers. The event loop's own are unsuitable: when it ends, it restores those that end the process."""
     stop, loop = _Stop(), asyncio.get_running_loop()
 
     def asked(_number: int, _frame: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the end is near anyway
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is ending anyway
             loop.call_soon_threadsafe(stop.ask)
 
     for number in _SIGNALS:
@@ -121,7 +121,7 @@ def _stop_signals() -> _Stop:
 
 @dataclass(frozen=True)
 class _Server:
-    """What runs."""
+    """The running parts of a server."""
 
     grpc: grpc.aio.Server
     core: Core
@@ -132,7 +132,7 @@ class _Server:
     http: HttpPort | None
 
     async def drain(self, grace_s: float, stop: _Stop) -> None:
-        """Take on nothing new, let jobs and then calls finish."""
+        """Accept nothing new; let jobs finish, then calls."""
         begin = time.monotonic()
         self.observer.log(logging.INFO, "draining", grace_s=grace_s)
         self.core.refuse()
@@ -152,7 +152,7 @@ class _Server:
 
 @contextlib.asynccontextmanager
 async def _running(settings: Settings) -> AsyncIterator[_Server]:
-    """A server that has started; its end frees everything."""
+    """A started server; all its resources are freed at the end."""
     async with contextlib.AsyncExitStack() as stack:
         logs = Logs(settings.log_format)
         metrics = Metrics(lambda: core.figures())
@@ -194,7 +194,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
 
 
 def _allow_files() -> None:
-    """Let as many files be open as the system allows."""
+    """Raise the limit of open files as far as the system allows."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
     with contextlib.suppress(ValueError, OSError):
@@ -204,7 +204,7 @@ def _allow_files() -> None:
 def _interceptors(
     settings: Settings, arounds: list[Around], known_by: Callable[[Any], str]
 ) -> list[grpc.aio.ServerInterceptor]:
-    """What surrounds every call, from the outermost on, whichever way it comes."""
+    """The interceptors of every call, over gRPC and HTTP, the outermost first."""
     interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds, known_by)]
     if settings.tokens:
         interceptors.append(Gate(settings.tokens))
@@ -213,16 +213,16 @@ def _interceptors(
 
 def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
     options = (
-        ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
+        ("grpc.so_reuseport", 0),  # a second server must not share the port
         ("grpc.max_receive_message_length", limits.max_message_bytes),
-        # plain messages alone: before 1.84 gRPC inflates a megabyte to a gigabyte before it looks at the size
+        # no compressed messages: gRPC before 1.84 inflates a megabyte to a gigabyte before it checks the size
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        # beyond 1,000 calls that have not begun gRPC ends some by chance, with nothing that says why: --max-calls does
+        # beyond 1,000 waiting calls gRPC ends some at random without a reason; --max-calls refuses them with a reason
         ("grpc.server.max_pending_requests", _PENDING),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING),
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
-        ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
+        ("grpc.keepalive_time_ms", 60_000),  # detects clients that have vanished
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", round(_PING_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -233,10 +233,10 @@ def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor])
 def _http_port(
     settings: Settings, where: Address, interceptors: list[grpc.aio.ServerInterceptor], observer: Observer
 ) -> HttpPort:
-    """The same calls over HTTP.
+    """The port for the calls over HTTP.
 
     Raises:
-        UsageError: the package that it needs is not installed.
+        UsageError: aiohttp is not installed.
     """
     try:
         from augment_server.face.port import HttpPort
@@ -257,16 +257,16 @@ def _http_port(
 
 
 def _add_services(server: Any, core: Core, probes: Any) -> None:
-    """Ours, and health."""
+    """Add the service, and health checks."""
     service_pb2_grpc.add_AugmentServiceServicer_to_server(core.servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
 
 
 def _bind(server: grpc.aio.Server, settings: Settings) -> Address:
-    """Take the port; where that is, if any was good.
+    """Bind the port; returns the address, with the port that the system chose for port 0.
 
     Raises:
-        AugmentError: somebody else has it.
+        AugmentError: the port is taken, or the address is not of this machine.
     """
     where = settings.listen
     try:
@@ -275,6 +275,6 @@ def _bind(server: grpc.aio.Server, settings: Settings) -> Address:
         else:
             port = server.add_insecure_port(str(where))
     except RuntimeError as error:
-        advice = "the port is taken, or the address is none of this machine's; choose another, or port 0 for any"
+        advice = "the port is taken, or the address is not of this machine; choose another, or port 0 for any"
         raise AugmentError(f"--listen {where}: {advice}") from error
     return Address(where.host, port)

@@ -1,4 +1,4 @@
-"""Connections as the system sees them: gRPC for Python can end neither a call that it serves nor a connection."""
+"""Ends connections through the system, because gRPC for Python cannot end a connection, nor a call that it serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 
 def hang_up(peer: str) -> bool:
-    """Shut down the connection from ``peer``, so that all calls over it end; whether there was one. Blocks.
+    """Shut down the connection from ``peer``, so that all calls over it end. Blocks. Returns whether there was one.
 
     Args:
         peer: as gRPC names it: ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``.
@@ -20,7 +20,7 @@ def hang_up(peer: str) -> bool:
 
 
 def _shut_down(number: int, wanted: tuple[str, int]) -> bool:
-    """Shut down the socket of this number if it is connected to ``wanted``."""
+    """Shut down the socket with this descriptor if it is connected to ``wanted``."""
     with contextlib.suppress(OSError, ValueError), _copy(number) as connection:
         host, port, *_ = connection.getpeername()
         if (_address(host), port) == wanted:
@@ -30,10 +30,10 @@ def _shut_down(number: int, wanted: tuple[str, int]) -> bool:
 
 
 def _copy(number: int) -> socket.socket:
-    """The socket of this number, under another one that cannot become another file meanwhile.
+    """The socket with this descriptor, duplicated: the original descriptor may be reused by another file meanwhile.
 
     Raises:
-        OSError: it is none.
+        OSError: the descriptor is not a socket.
     """
     copy = os.dup(number)
     try:
@@ -51,13 +51,13 @@ def _open_files() -> list[int]:
 
 
 def _place(peer: str) -> tuple[str, int] | None:
-    """Address and port; None of what is not connected by TCP."""
+    """Address and port; None for a socket that is not connected by TCP."""
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     return (_address(host.strip("[]")), int(port)) if family in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 def _address(host: str) -> str:
-    """One way to write it: a server that listens on IPv6 sees IPv4 as a part of that."""
+    """The address in a canonical form: a server that listens on IPv6 sees IPv4 addresses as a part of IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return str(getattr(address, "ipv4_mapped", None) or address)

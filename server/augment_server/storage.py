@@ -2,13 +2,13 @@
 
 ::
 
-    lock           held by the one server that works here
-    state.db       what there is: uploads, jobs, artifacts (SQLite, write-ahead log)
-    parts/ID       the bytes of an upload that is not complete
+    lock           held by the server that uses the directory
+    state.db       the records of uploads, jobs, artifacts (SQLite, write-ahead log)
+    parts/ID       the bytes of an unfinished upload
     blobs/SHA256   the bytes of complete uploads, each content once
-    work/ID/       of one attempt at a job: where its worker reads and writes
-    ranks/ID/N/    of a job of several traces: what was made of the Nth, until the job ends
-    artifacts/ID/  what a job made; it counts once the database says that the job has succeeded
+    work/ID/       the inputs and outputs of one attempt at a job
+    ranks/ID/N/    the outputs of the Nth trace of a job of several traces, until the job ends
+    artifacts/ID/  the outputs of a job; valid once the database says that the job has succeeded
 
 Rows are written before files are moved, under one lock. A server that was killed in between finds the intended move
 in the database and completes it at its next start (:mod:`retention`).
@@ -108,7 +108,7 @@ CREATE TABLE IF NOT EXISTS artifacts (
 );
 CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, ns INTEGER NOT NULL);  -- by which ages are counted
 """
-#: what an upload takes of its client's room: what was announced, from the start; equal bytes once
+#: the bytes of an upload that count for its client: the announced size, from the start; equal contents count once
 _TAKEN = """
 CASE WHEN NOT {0}.complete THEN MAX({0}.received, COALESCE({0}.size, 0))
      WHEN EXISTS (SELECT 1 FROM uploads AS other WHERE other.sha256 = {0}.sha256 AND other.client = {0}.client
@@ -117,7 +117,7 @@ CASE WHEN NOT {0}.complete THEN MAX({0}.received, COALESCE({0}.size, 0))
 _MORE = "INSERT INTO usage VALUES ({0}, {1}) ON CONFLICT (client) DO UPDATE SET bytes = bytes + excluded.bytes;"
 _OLD, _NEW = _TAKEN.format("OLD"), _TAKEN.format("NEW")
 _JOBS_CLIENT = "(SELECT client FROM jobs WHERE id = NEW.job)"
-#: how much each client stores, kept up to date by the database itself, and added up anew at each start
+#: the stored bytes of each client: triggers keep them up to date, and each start computes them anew
 _USAGE = f"""
 CREATE TABLE IF NOT EXISTS usage (client TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
 CREATE TRIGGER IF NOT EXISTS upload_more AFTER INSERT ON uploads BEGIN
@@ -149,22 +149,22 @@ COMMIT;
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
-_FORM = 1  #: of the tables, in the database's user_version; 0: made before it was told
+_FORM = 1  #: version of the tables, in the database's user_version; 0: not recorded
 
 
 class Storage:
-    """The state directory, opened: ours until :meth:`close`.
+    """The opened state directory, locked until :meth:`close`.
 
     Args:
-        root: of the directory.
-        repair: if its database is missing or cannot be used, put it aside, with all files, and begin anew.
+        root: the directory.
+        repair: if the database is missing or unusable, move it aside with all files, and start empty.
 
     Raises:
-        AugmentError: another server works there, it cannot be written to, or its database cannot be used.
+        AugmentError: another server uses the directory, it is not writable, or its database is unusable.
     """
 
     def __init__(self, root: Path, *, repair: bool = False) -> None:
-        self.root = root.absolute()  # links lead there, from other folders
+        self.root = root.absolute()  # symbolic links in other folders contain it
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock_file = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -174,9 +174,9 @@ class Storage:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock_file)
-            raise AugmentError(f"--state-dir {root}: another server works there; choose another folder") from error
+            raise AugmentError(f"--state-dir {root}: another server uses it; choose another folder") from error
         self.lock = threading.RLock()  #: held while rows and files change together
-        self._local = threading.local()  # each thread reads by a connection of its own, and waits for no other
+        self._local = threading.local()  # each thread has a connection for reading, so that readers never wait
         self._readers: list[sqlite3.Connection] = []
         try:
             if repair and self._fault():
@@ -184,12 +184,12 @@ class Storage:
             for folder in _FOLDERS:
                 (root / folder).mkdir(exist_ok=True, mode=0o700)
             if fault := self._fault():
-                advice = "put back a good state.db, or start once with --repair, which puts all aside and begins anew"
+                advice = "restore state.db from a backup, or start once with --repair, which moves all files aside"
                 raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
             self._writer = self._connect()
             self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
             columns.complete(self._writer)
-            self.secret = columns.secret(self._writer)  #: of page tokens
+            self.secret = columns.secret(self._writer)  #: the key of page tokens
         except AugmentError:
             os.close(self._lock_file)
             raise
@@ -198,12 +198,12 @@ class Storage:
             raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
 
     def _fault(self) -> str:
-        """What is wrong with the database; empty if nothing is, or all is new."""
+        """What is wrong with the database; empty if it is usable or new."""
         path = self.root / "state.db"
         if not path.exists() or not path.stat().st_size:
             folders = (self.root / name for name in ("artifacts", "blobs"))
             files = any(next(folder.iterdir(), None) for folder in folders if folder.is_dir())
-            return "state.db is missing or empty, but there are files that it told of" if files else ""
+            return "state.db is missing or empty, but the files that it lists exist" if files else ""
         try:
             with contextlib.closing(sqlite3.connect(path)) as database:
                 (form,) = database.execute("PRAGMA user_version").fetchone()
@@ -214,7 +214,7 @@ class Storage:
         if answer != "ok":
             return f"state.db is damaged: {answer}".replace("\n", " ")
         if form > _FORM or (tables and not tables >= {"uploads", "jobs", "artifacts"}):
-            return "state.db is of a later version, or of another program"
+            return "state.db belongs to a later version or another program"
         return ""
 
     def _put_aside(self) -> None:
@@ -244,7 +244,7 @@ class Storage:
             self._writer.execute("COMMIT")
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """What a query finds of all that has been committed; waits for no writer."""
+        """The rows of a query on committed data; does not wait for writers."""
         reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
         if reader is None:
             reader = self._local.reader = self._connect()
@@ -252,21 +252,21 @@ class Storage:
         return reader.execute(query, values).fetchall()
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
-        """The first row that a query finds."""
+        """The first row of a query; None without one."""
         rows = self.rows(query, *values)
         return rows[0] if rows else None
 
     def free_bytes(self) -> int:
-        """What the disk has room for."""
+        """The free bytes of the disk."""
         disk = os.statvfs(self.root)
         return disk.f_bavail * disk.f_frsize
 
     def part(self, upload: str) -> Path:
-        """Where the bytes of an upload grow."""
+        """The path of an unfinished upload's bytes."""
         return self.root / "parts" / upload
 
     def blob(self, sha256: str) -> Path:
-        """Where a content is kept."""
+        """The path of a complete content."""
         return self.root / "blobs" / sha256
 
     def work(self, attempt: str) -> Path:
@@ -274,15 +274,15 @@ class Storage:
         return self.root / "work" / attempt
 
     def ranks(self, job: str) -> Path:
-        """What was made of the traces of a job that has not ended, in folders called by their positions."""
+        """The folder with the outputs of each trace of an unfinished job, in folders named by position."""
         return self.root / "ranks" / job
 
     def artifacts(self, job: str) -> Path:
-        """What a job has made."""
+        """The folder of a job's artifacts."""
         return self.root / "artifacts" / job
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the database, and release the directory."""
         with self.lock:
             for connection in (self._writer, *self._readers):
                 connection.close()
@@ -290,7 +290,7 @@ class Storage:
 
 
 def sync_folder(path: Path) -> None:
-    """Make sure that a rename in this folder outlives a loss of power."""
+    """Sync a folder, so that a rename in it survives a loss of power."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -299,13 +299,13 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """The same of all folders below one, and of itself."""
+    """Sync a folder and all folders below it."""
     for folder, _, _ in os.walk(path):
         sync_folder(Path(folder))
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -313,5 +313,5 @@ def remove(path: Path) -> None:
 
 
 def now_ns() -> int:
-    """The time of day."""
+    """The time of day, ns since 1970."""
     return time.time_ns()

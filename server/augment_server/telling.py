@@ -18,13 +18,13 @@ from augment.sidecars import Sidecar
 from augment.writers.files import METRICS_SUFFIX
 
 Order = dict[str, Any]
-Stage = Callable[[str, int, int], None]  #: called with what begins, how many stages are done, and of how many
-Failed = Callable[[int, InputError], None]  #: called with the number of an input, and why it cannot be read
+Stage = Callable[[str, int, int], None]  #: called with the stage that begins, and how many stages of how many are done
+Failed = Callable[[int, InputError], None]  #: called with the number of an unreadable input, and its error
 _MOST_STAGES = 100
 
 
 def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> list[Path]:
-    """Write the page about a trace, or about the last metrics that an earlier job made."""
+    """Write the page of a trace, or of the last metrics of an earlier job."""
     (given,), (source,) = order["inputs"], sources
     metrics = [made for made in given.get("made", ()) if made["file_name"].endswith(METRICS_SUFFIX)]
     path = str(Path(given["made_in"], metrics[-1]["file_name"]) if metrics else source)
@@ -42,7 +42,7 @@ def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> 
 
 
 def _called(given: Order, metrics: Sequence[Order]) -> str:
-    """What the page is called: a whole job as its folder, a trace as its file up to the first point."""
+    """The page's name: a whole job's folder, or a trace's file name up to the first dot."""
     name = str(given["file_name"])
     of_job = bool(metrics) and os.path.basename(metrics[-1]["file_name"]) == f"job{METRICS_SUFFIX}"
     return name if of_job else Sidecar.of(name, {}).trace
@@ -68,7 +68,7 @@ def _analysed(path: str, limits: Limits, begin: Callable[[str], None]) -> dict[s
 
 
 def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, failed: Failed) -> list[Path]:
-    """Write what is wrong with each input, those first that are whole jobs."""
+    """Write the diagnosis of each input, whole jobs first."""
     limits, count = Limits(**order["limits"]), len(sources)
     every = -(-count // _MOST_STAGES)
     reports: list[health.Report] = []
@@ -76,7 +76,7 @@ def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, fa
         if number % every == 0:
             stage("diagnosing", number // every, -(-count // every))
         for path, name in _subjects(given, source):
-            try:  # one that cannot be read does not keep the others from being told
+            try:  # an unreadable input must not prevent the diagnosis of the others
                 reports.append({**health.report_on(path, lambda _: None, limits), "told": name})
             except InputError as error:  # noqa: PERF203
                 if number == count - 1 and not reports:
@@ -96,7 +96,7 @@ def _lines(path: Path, lines: Iterable[str]) -> Path:
 
 
 def _subjects(given: Order, source: Path) -> list[tuple[str, str]]:
-    """What an input stands for: paths, and what they are called; of a job its metrics, those of the whole first."""
+    """The paths of an input, with their names; of a job its metrics, those of the whole job first."""
     if "made" not in given:
         return [(str(source), given["file_name"])]
     names = health.metrics_among(str(made["file_name"]) for made in given["made"])

@@ -19,7 +19,7 @@ class Apart:
         self._threads = ThreadPoolExecutor(_COUNT, thread_name_prefix="augment")
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """What ``function`` returns or raises. It is not interrupted if the caller is."""
+        """The result of ``function``, or its exception. Cancelling the caller does not interrupt it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **options))
 
     def close(self) -> None:

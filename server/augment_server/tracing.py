@@ -1,6 +1,6 @@
-"""OpenTelemetry: a span for each call and each job, and within a job one for each stage. Off unless it is asked for.
+"""OpenTelemetry's tracing: a span for each call, each job and each stage of a job. ``--otlp-endpoint`` switches it on.
 
-A call that comes with a ``traceparent`` continues its caller's trace; the job that it makes belongs to it, too.
+A call with a ``traceparent`` continues its caller's trace, and so does the job that it creates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from augment.errors import UsageError
 from augment_server.interception import Call
 from augment_server.observer import Observer
 
-_EXPORT_S = 3  #: a collector that does not answer does not keep the server from its end
+_EXPORT_S = 3  #: timeout of an export, so that a silent collector cannot delay the server's exit
 
 
 class Tracing(Observer):
@@ -46,24 +46,24 @@ class Tracing(Observer):
                 span.set_attributes({"rpc.system": "grpc", "rpc.grpc.status_code": call.code})
 
     def job_queued(self, job_id: str) -> None:
-        """The job's span begins, within the call that makes it."""
+        """Begin the job's span, within that of the call that creates it."""
         if job_id not in self._jobs:
             self._jobs[job_id] = self._tracer.start_span("job", attributes={"job_id": job_id})
 
     def job_started(self, job_id: str, queued_s: float) -> None:
-        """An event in the job's span; after a restart of the server that span is a new one."""
+        """Add an event to the job's span. After a restart of the server the job gets a new span."""
         self.job_queued(job_id)
         self._jobs[job_id].add_event("started", {"queued_s": queued_s})
 
     def job_stage(self, job_id: str, stage: str, seconds: float) -> None:
-        """The stage's span."""
+        """Record the stage as a span."""
         if (job := self._jobs.get(job_id)) is not None:
             end = time.time_ns()
             within = self._api.set_span_in_context(job)
             self._tracer.start_span(stage, context=within, start_time=end - int(seconds * 1e9)).end(end)
 
     def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
-        """The job's span ends."""
+        """End the job's span."""
         if (job := self._jobs.pop(job_id, None)) is not None:
             job.set_attributes({"state": state, "reason": reason})
             if state == "FAILED":
@@ -71,12 +71,12 @@ class Tracing(Observer):
             job.end()
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Export the remaining spans."""
         self._provider.shutdown()
 
 
 def tracing_to(endpoint: str) -> Tracing:
-    """Spans go to a collector by OTLP over gRPC; ``OTEL_…`` variables of the environment hold, too.
+    """Tracing to a collector by OTLP over gRPC. The environment variables ``OTEL_…`` apply.
 
     Raises:
         UsageError: OpenTelemetry is not installed.

@@ -11,7 +11,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.storage import Storage
 
 _QUEUED, _RUNNING = int(v1.Job.STATE_QUEUED), int(v1.Job.STATE_RUNNING)
-#: how many jobs, or traces of whole jobs, each client has running
+#: the number of running jobs, or traces of whole jobs, of each client
 _BUSY = f"""
 SELECT client, TOTAL(COALESCE(wholes.running, 1)) AS running FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id
 WHERE state = {_RUNNING} GROUP BY client"""  # noqa: S608 - our own numbers
@@ -23,8 +23,8 @@ WITH busy AS ({_BUSY}), waiting AS (
 SELECT jobs.* FROM jobs WHERE number = (
     SELECT waiting.number FROM waiting LEFT JOIN busy ON busy.client = waiting.client
     ORDER BY COALESCE(busy.running, 0), first, due_ns, waiting.number LIMIT 1)"""  # noqa: S608
-#: the order in which NEXT would take all that wait, if nothing else came and nothing that runs ended: the first job of
-#: a client has its turn when others have as many running as this one, the second when they have one more, and so on
+#: the order in which NEXT takes the waiting jobs if none is added and no running job ends: the turn of a client's first
+#: job comes when other clients have as many running jobs as this client, that of its second when they have one more
 _PLACES = f"""
 WITH busy AS ({_BUSY}), waiting AS (
     SELECT jobs.id, jobs.client,
@@ -36,5 +36,5 @@ SELECT id, place FROM placed WHERE client = (SELECT client FROM jobs WHERE id = 
 
 
 def places(storage: Storage, job: str) -> dict[str, int]:
-    """The places in the queue of all callers, from 1, of what waits of the client of a job. Takes milliseconds."""
+    """The places, from 1, in the queue of all clients, of the waiting jobs of the client of ``job``."""
     return {row["id"]: row["place"] for row in storage.rows(_PLACES, job)}

@@ -18,10 +18,10 @@ from augment_server.names import new_id
 from augment_server.pages import Asked, page
 from augment_server.storage import Storage, now_ns, remove, sync_folder
 
-FRESH_S = 60.0  #: an upload that was begun, or from which bytes came, within this time is somebody's
-SYNC_BYTES = 16 << 20  #: after so many bytes they are made safe, and the database told
+FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
+SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database
 _PIECE = 1 << 20
-#: what filters and orders may name
+#: the fields that filters and orders may name
 FIELDS = {
     "state": Field("choice", "complete", {"ACTIVE": 0, "COMPLETE": 1}),
     "create_time": Field("time", "created_ns"),
@@ -33,7 +33,7 @@ FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: ``client`` for limits; ``realm`` for what may be seen, the same for all whom nobody vouches for."""
+    """The caller: ``client`` for limits; ``realm`` for visibility, which all unauthenticated callers share."""
 
     client: str
     realm: str
@@ -41,7 +41,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What a client says of a file that it is about to send."""
+    """The announcement of a file that a client is about to send."""
 
     file_name: str
     size: int | None
@@ -54,7 +54,7 @@ class Uploads:
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
         self._writers: dict[str, Writer] = {}
-        self._opening = threading.Lock()  # taken before a writer's own lock, that before the storage's
+        self._opening = threading.Lock()  # order of locks: this, then the writer's, then the storage's
 
     def start(self, caller: Caller, announced: Announced) -> v1.Upload:
         """Begin an upload, or find the one that already has all or some of these bytes.
@@ -70,18 +70,18 @@ class Uploads:
             else:
                 upload = self._insert(db, caller, announced)
         if announced.size == 0 and (writer := self.open(caller, upload, 0)):
-            writer.finish()  # there is nothing to wait for
+            writer.finish()  # an empty file is complete at once
         return self.get(caller, upload)
 
     def _expect_intact(self, db: sqlite3.Connection, sha256: str) -> None:
-        """Ask for bytes again that are not on the disk any more as they were."""
+        """Mark an upload as incomplete if its bytes are missing or damaged on disk, so that they are sent again."""
         row = db.execute("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", (sha256,)).fetchone()
         blob = self._storage.blob(sha256)
         if row and not (blob.exists() and blob.stat().st_size == row["size"]):
             db.execute("UPDATE uploads SET complete = 0, received = 0 WHERE sha256 = ? AND complete", (sha256,))
 
     def _known(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str | None:
-        """The upload of the same bytes under the same name, the most complete one."""
+        """The most complete upload of the same bytes with the same name."""
         query = (
             "SELECT id FROM uploads WHERE sha256 = ? AND realm = ? AND file_name = ? AND (size IS ? OR complete)"
             " ORDER BY complete DESC, received DESC LIMIT 1"
@@ -91,7 +91,7 @@ class Uploads:
 
     def _insert(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str:
         upload, now = new_id(), now_ns()
-        # what others have sent is no reason to believe that this client has the bytes
+        # uploads of other realms do not prove that this client has the bytes
         same = "SELECT size FROM uploads WHERE sha256 = ? AND sha256 != '' AND realm = ? AND complete LIMIT 1"
         there = db.execute(same, (announced.sha256, caller.realm)).fetchone()
         if not there:
@@ -103,10 +103,10 @@ class Uploads:
         return upload
 
     def expect_size(self, size: int | None) -> None:
-        """Refuse an announced size that can never be.
+        """Check an announced size.
 
         Raises:
-            Refusal: it is negative, or beyond what is taken or stored.
+            Refusal: it is negative or above a limit.
         """
         if size is not None and size < 0:
             raise Refusal("INVALID_REQUEST", "size_bytes: must not be negative")
@@ -117,7 +117,7 @@ class Uploads:
         return min(self._limits.max_upload_bytes, self._limits.max_stored_bytes)
 
     def _expect_few(self, db: sqlite3.Connection, caller: Caller) -> None:
-        """Make place for one more begun upload: nobody may ever go on with those that wait."""
+        """Make room for one more unfinished upload by removing an idle one, which may never be continued."""
         query = "SELECT id, touched_ns FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
         begun = db.execute(query, (caller.client,)).fetchall()
         most, fresh = self._limits.max_open_uploads, now_ns() - int(FRESH_S * 1e9)
@@ -128,7 +128,7 @@ class Uploads:
         if waiting is None:
             raise Refusal(
                 "TOO_MANY_UPLOADS",
-                f"{most} of your uploads are under way; finish one first",
+                f"{most} of your uploads are unfinished; finish one first",
                 retry_s=1,
                 subject=caller.client,
             )
@@ -139,7 +139,7 @@ class Uploads:
         """An upload as it stands.
 
         Raises:
-            Refusal: there is none of this id that the caller may see.
+            Refusal: no such upload is visible to the caller.
         """
         return self._as_it_stands(self._row(caller, upload))
 
@@ -151,7 +151,7 @@ class Uploads:
         """Uploads, and the token of the next page.
 
         Raises:
-            Refusal: a token, filter or order that is none.
+            Refusal: the token, filter or order is invalid.
         """
         return page(self._storage, "uploads", FIELDS, ("realm = ?", [caller.realm]), asked, self._as_it_stands)
 
@@ -175,7 +175,7 @@ class Uploads:
         return made
 
     def open(self, caller: Caller, upload: str, offset: int) -> Writer | None:
-        """Go on with an upload; None if it is complete. A call that is at it already is cut off.
+        """Continue an upload; None if it is complete. A concurrent call for the same upload ends.
 
         Raises:
             Refusal: there is no such upload, or bytes before ``offset`` are missing.
@@ -189,34 +189,34 @@ class Uploads:
                 return None
             received = row["received"]
             if not 0 <= offset <= received:
-                there = f"uploads/{upload}: {received} bytes are there, not {offset}; go on from received_bytes"
+                there = f"uploads/{upload}: has {received} bytes, not {offset}; continue from received_bytes"
                 raise Refusal("OFFSET_OUT_OF_RANGE", there, {"received_bytes": str(received)})
             writer = self._writers[upload] = Writer(self, row, received, offset)
         return writer
 
     def closed(self, writer: Writer) -> None:
-        """A writer's call has ended."""
+        """Record that a writer's call has ended."""
         with self._opening:
             if self._writers.get(writer.upload) is writer:
                 del self._writers[writer.upload]
 
     def busy(self) -> set[str]:
-        """The uploads whose bytes are arriving now."""
+        """The uploads whose bytes are arriving."""
         return set(self._writers)
 
     def count_open(self) -> int:
-        """How many uploads are not complete."""
+        """The number of unfinished uploads."""
         row = self._storage.row("SELECT COUNT(*) AS count FROM uploads WHERE NOT complete")
         return int(row["count"]) if row else 0
 
     def saved(self, upload: str, received: int) -> None:
-        """So many bytes are safe."""
+        """Record that this many bytes are on disk."""
         with self._storage.writing() as db:
             values = (received, now_ns(), upload)
             db.execute("UPDATE uploads SET received = ?, touched_ns = ? WHERE id = ?", values)
 
     def completed(self, upload: str, size: int, sha256: str) -> None:
-        """All bytes are safe: keep them by their content. The row says so first (see :mod:`storage`)."""
+        """Store the bytes by content once all are on disk. The row is written first (see :mod:`storage`)."""
         storage = self._storage
         with storage.lock:
             with storage.writing() as db:
@@ -225,7 +225,7 @@ class Uploads:
                 )
                 if not db.execute(change, (size, size, sha256, now_ns(), upload)).rowcount:
                     raise _gone(upload)
-            os.replace(storage.part(upload), storage.blob(sha256))  # the same bytes, or damaged ones are healed
+            os.replace(storage.part(upload), storage.blob(sha256))  # replaces equal or damaged bytes
             sync_folder(storage.blob(sha256).parent)
 
     def discarded(self, upload: str) -> None:
@@ -234,42 +234,42 @@ class Uploads:
         remove(self._storage.part(upload))
 
     def path_of_part(self, upload: str) -> Path:
-        """Where an upload's bytes grow."""
+        """The path of an unfinished upload's bytes."""
         return self._storage.part(upload)
 
     def expect_room(self, row: sqlite3.Row, end: int) -> None:
-        """Refuse bytes beyond what was announced or is allowed.
+        """Refuse bytes beyond the announced or allowed size.
 
         Raises:
-            Refusal: ``end`` is beyond.
+            Refusal: ``end`` is beyond that size.
         """
         if end > self._most():
             raise self._too_large()
         if row["size"] is not None and end > row["size"]:
-            raise Refusal("UPLOAD_TOO_LARGE", f"{row['file_name']}: more bytes came than the {row['size']} announced")
+            raise Refusal("UPLOAD_TOO_LARGE", f"{row['file_name']}: has more than the announced {row['size']} bytes")
 
     def _too_large(self) -> Refusal:
         most = self._most()
-        return Refusal("UPLOAD_TOO_LARGE", f"this server takes traces of up to {most} bytes", {"max_bytes": str(most)})
+        return Refusal("UPLOAD_TOO_LARGE", f"this server takes up to {most} bytes", {"max_bytes": str(most)})
 
 
 class Writer:
-    """One call that sends the bytes of one upload. Used by one thread at a time, but may be cut off by another."""
+    """One call that sends the bytes of one upload. Used by one thread at a time; another thread may end it."""
 
     def __init__(self, uploads: Uploads, row: sqlite3.Row, received: int, offset: int) -> None:
         self.upload: str = row["id"]
         self.received = received
         self._uploads, self._row = uploads, row
-        self._passed_over = received - offset  # bytes still to come that are there already
+        self._passed_over = received - offset  # bytes still to arrive that the server already has
         self._saved = row["received"]
         self._lock = threading.Lock()
         self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
         self._file.truncate(received)
-        self._hash: hashlib._Hash | None = None  # of what is there; that takes time, so it is made once it is needed
+        self._hash: hashlib._Hash | None = None  # of the existing bytes; slow, so computed only when needed
 
     @property
     def whole(self) -> bool:
-        """Whether as many bytes are there as were announced."""
+        """Whether all announced bytes have arrived."""
         return self._row["size"] is not None and self.received >= self._row["size"]
 
     @property
@@ -281,7 +281,7 @@ class Writer:
         """Append the next bytes.
 
         Raises:
-            Refusal: too many, or another call has taken over.
+            Refusal: too many bytes arrived, or another call has taken over.
         """
         digest = self._digest()
         with self._lock:
@@ -297,10 +297,10 @@ class Writer:
                 self._save(file)
 
     def finish(self) -> None:
-        """That was all: the upload is complete.
+        """Complete the upload.
 
         Raises:
-            Refusal: it is not what was announced.
+            Refusal: the bytes differ from the announcement.
         """
         digest = self._digest()
         with self._lock:
@@ -309,7 +309,7 @@ class Writer:
             name = self._row["file_name"]
             if size is not None and self.received != size:
                 self._save(file)
-                raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes came, {size} were announced")
+                raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes arrived, {size} were announced")
             file.flush()
             os.fsync(file.fileno())
             sha256 = digest.hexdigest()
@@ -317,14 +317,14 @@ class Writer:
                 self._uploads.discarded(self.upload)
                 self.received = self._saved = 0
                 raise Refusal(
-                    "CHECKSUM_MISMATCH", f"{name}: what came has another SHA-256 than announced; send it again"
+                    "CHECKSUM_MISMATCH", f"{name}: the SHA-256 differs from the announced one; send the file again"
                 )
             self._uploads.completed(self.upload, self.received, sha256)
             self._saved = self.received
         self.close()
 
     def close(self, *, taken_over: bool = False) -> None:
-        """End the call, keeping what came."""
+        """End the call; the received bytes are kept."""
         with self._lock:
             if self._file:
                 if self.received != self._saved:
@@ -335,7 +335,7 @@ class Writer:
             self._uploads.closed(self)
 
     def _digest(self) -> hashlib._Hash:
-        """Of what is there. To be called without the lock: who takes over shall not wait while all is read."""
+        """The digest of the existing bytes. Call it without the lock, so that a call that takes over need not wait."""
         if self._hash is None:
             try:
                 self._hash = _hash_of(self._uploads.path_of_part(self.upload))
@@ -353,16 +353,16 @@ class Writer:
 
     def _expect_open(self) -> BinaryIO:
         if self._file is None:
-            raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{self.upload}: another call goes on with this upload")
+            raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{self.upload}: another call continues this upload")
         return self._file
 
 
 def _gone(upload: str) -> Refusal:
-    return Refusal("NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have been removed by its age")
+    return Refusal("NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have expired")
 
 
 def _hash_of(path: Path) -> hashlib._Hash:
-    """The digest so far of what is in a file: it cannot be kept over calls."""
+    """The digest state for the bytes in a file, which cannot be stored between calls."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):

@@ -1,7 +1,7 @@
-"""The worker process, ``python -m augment_server.worker``: runs one job after the other.
+"""The worker process, ``python -m augment_server.worker``: runs jobs one after the other.
 
 It exchanges lines of JSON with the server: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
-for each order one of ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
+for each order either ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
 When stdin ends, the server has ended, and the worker exits.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from augment.trace import Trace
 
 Say = Callable[..., None]
-_SIDES = ("control", "test")  #: of a comparison
+_SIDES = ("control", "test")  #: the sides of a comparison
 _PIECE = 1 << 20
 
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _voice() -> Say:
-    """Says a line to the server. What libraries print goes to stderr."""
+    """A function that sends a line to the server. Output of libraries goes to stderr."""
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
@@ -68,7 +68,7 @@ def _voice() -> Say:
 
 
 def _orders() -> Iterator[dict[str, Any]]:
-    """The orders. A thread waits for them, so that the end of the server is noticed in the midst of work, too."""
+    """The orders. A thread reads them, so that the process notices the end of the server even during work."""
     waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -81,7 +81,7 @@ def _orders() -> Iterator[dict[str, Any]]:
 
 
 def _limit_memory(most: int) -> None:
-    """Twice what the job may take: the server watches what is really used, this stops what grows too fast for it."""
+    """Limit memory to twice the job's limit: the server watches memory in use, but too slowly for fast growth."""
     if most:
         resource.setrlimit(resource.RLIMIT_DATA, (2 * most, 2 * most))
 
@@ -96,7 +96,7 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
     except Exception as error:
         number = _blamed(error, order)
         failure = refusal_of(error, order["inputs"][number]["file_name"])
-        if failure.metadata and order["kind"] == "diff":  # both may have the same name
+        if failure.metadata and order["kind"] == "diff":  # both sides may have the same file name
             failure.metadata = {**failure.metadata, "side": order["sides"][number]}
         why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
     return {"failed": [failure.reason, *_presentable(failure.message, failure.metadata, order)], "traceback": why}
@@ -108,7 +108,7 @@ def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any
 
 
 def _without_places(text: str, order: dict[str, Any]) -> str:
-    """What leaves this process tells the names of files as their senders gave them, and none of our folders."""
+    """``text`` with the clients' file names in place of paths of this server."""
     for number, given in enumerate(order["inputs"]):
         text = text.replace(str(_place(order, number)), given["file_name"])
         if "made_in" in given:
@@ -134,7 +134,7 @@ def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], str] = lambda _: "") -> dict[str, Any]:
-    """The files made, by their names below the folder; ``known`` are digests of those that are safe on disk."""
+    """The message with the outputs, by paths below the folder. ``known`` gives digests of files already synced."""
     out = Path(order["folder"]) / "out"
     files = [(path.relative_to(out).as_posix(), path.stat().st_size, known(path) or _safe(path)) for path in paths]
     return {"made": files}
@@ -167,7 +167,7 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 
 
 def _read_all(paths: Sequence[Path], limits: Limits) -> Iterator[Trace]:
-    """The traces of a side; of several files those are passed over that are none.
+    """The traces of a side; files that are not traces are skipped.
 
     Raises:
         InputError: there is no trace.
@@ -194,7 +194,7 @@ def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 
 
 def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
-    """Say what is wrong with each input."""
+    """Write the diagnosis of each input."""
     from augment_server.errors import refusal_of
     from augment_server.telling import diagnosed
 
@@ -247,23 +247,23 @@ def _seams(result: Result, sidecar: Path) -> Path:
 
 
 def _place(order: dict[str, Any], number: int) -> Path:
-    """A path to an input that ends in the name that its sender gave it; two may have the same."""
+    """The path of an input, which ends in the client's file name; a number keeps equal names apart."""
     return Path(order["folder"]) / "in" / str(order["inputs"][number]["at"])
 
 
 def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> Path:
-    """Put an input in its place; what must be closed at the end is added to ``opened``."""
+    """Link or copy an input to its path; files to close at the end are added to ``opened``."""
     given, source = order["inputs"][number], _place(order, number)
     source.parent.mkdir(parents=True, exist_ok=True)
     if "blob" in given:
         source.symlink_to(given["blob"])
         return source
     if "below" not in given:
-        return source  # what was made of it is all that is needed
+        return source  # only its earlier outputs are needed
     from augment_server.roots import open_below
 
     opened_fd = open_below(*given["below"])
-    if os.path.isdir("/proc/self/fd"):  # the very file that was opened, whatever becomes of its path
+    if os.path.isdir("/proc/self/fd"):  # the opened file itself, even if its path changes
         opened.callback(os.close, opened_fd)
         source.symlink_to(f"/proc/self/fd/{opened_fd}")
         return source
@@ -274,7 +274,7 @@ def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> 
 
 
 def _safe(path: Path) -> str:
-    """The SHA-256 of a file, which is made safe on disk."""
+    """The SHA-256 of a file, after syncing it to disk."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):

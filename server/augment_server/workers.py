@@ -23,7 +23,7 @@ Said = dict[str, Any]
 
 
 class WorkerDied(Exception):
-    """The process ended before its work did; the text says how."""
+    """The process ended before its work; the text says how."""
 
 
 class TookTooMuch(Exception):
@@ -31,21 +31,21 @@ class TookTooMuch(Exception):
 
 
 class Worker:
-    """One process. Make it by :meth:`start`."""
+    """A worker process. :meth:`start` makes it."""
 
     def __init__(self, process: asyncio.subprocess.Process, memory: int) -> None:
         self._process, self._memory = process, memory
         self.jobs = 0
-        self.busy = False  #: also after work was broken off
+        self.busy = False  #: stays true after work was cancelled
         self.peak_bytes = 0
 
     @classmethod
     async def start(cls, memory: int) -> Worker:
-        """A process that gets ready on its own while others go on; it may take ``memory`` bytes."""
+        """Start a process, which gets ready in the background; ``memory`` is its limit in bytes."""
         path = os.pathsep.join(filter(None, (str(_ROOT), *sys.path)))
-        # one thread each: processors are shared out by the number of jobs
+        # one thread for each worker: the number of jobs is chosen for the number of CPUs
         environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        environment["PYTHONSAFEPATH"] = "1"  # nothing is imported from where the server happens to be started
+        environment["PYTHONSAFEPATH"] = "1"  # nothing is imported from the current folder
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -62,25 +62,25 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The id of the process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.returncode is None
 
     @property
     def fit(self) -> bool:
-        """Whether it may do another job."""
+        """Whether the process may take another job."""
         return self.alive and not self.busy and self.jobs < JOBS_OF_ONE and self.peak_bytes < KEPT_BYTES
 
     async def do(self, order: dict[str, Any], stage: Callable[[Said], None]) -> Said:
-        """Do one job: what the worker says at the end.
+        """Do one job; returns the worker's last message.
 
         Raises:
-            WorkerDied: it died.
-            TookTooMuch: it took more memory than it may.
+            WorkerDied: the process died.
+            TookTooMuch: the process exceeded its memory limit.
         """
         self.jobs += 1
         self.busy = True
@@ -106,7 +106,7 @@ class Worker:
             stdin.write(json.dumps(order).encode() + b"\n")
             await stdin.drain()
         except ConnectionError:
-            pass  # it died: its end says more
+            pass  # the process died: its exit code says more
         while line := await stdout.readline():
             said: Said = json.loads(line)
             if "stage" in said:
@@ -127,7 +127,7 @@ class Worker:
             return None
 
     async def _watch(self) -> None:
-        """Returns when the process has more memory than it may. Only Linux tells."""
+        """Returns when the process exceeds its memory limit. Works only on Linux."""
         while self._memory:
             await asyncio.sleep(_WATCH_S)
             taken = self.memory_bytes()
@@ -145,7 +145,7 @@ class Worker:
 
 
 class Workers:
-    """As many as may run at once, waiting or working."""
+    """The pool: as many processes as jobs may run at once."""
 
     def __init__(self, limits: Limits) -> None:
         self.size = limits.running_jobs()
@@ -155,11 +155,11 @@ class Workers:
         self._preparing = asyncio.Lock()
 
     def memory_bytes(self) -> int:
-        """What all have. May be called from any thread."""
+        """The memory of all processes, bytes. May be called from any thread."""
         return sum(worker.memory_bytes() or 0 for worker in self._all.copy() if worker.alive)
 
     async def prepare(self) -> None:
-        """Start what is missing, so that the next jobs need not wait."""
+        """Start the missing processes, so that the next jobs need not wait."""
         async with self._preparing:
             self._all = {worker for worker in self._all if worker.alive}
             self._idle = [worker for worker in self._idle if worker.alive]
@@ -169,7 +169,7 @@ class Workers:
                 self._idle.append(worker)
 
     async def take(self) -> Worker:
-        """One that waits, else a new one."""
+        """An idle process, else a new one."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
@@ -179,7 +179,7 @@ class Workers:
         return worker
 
     async def give_back(self, worker: Worker) -> None:
-        """Its job is done: it waits for the next one, or is replaced."""
+        """Return a process after its job: it becomes idle, or is replaced."""
         if worker.fit:
             self._idle.append(worker)
             return
@@ -189,6 +189,6 @@ class Workers:
         await self.prepare()
 
     async def close(self) -> None:
-        """End all."""
+        """End all processes."""
         workers, self._all, self._idle = self._all, set(), []
         await asyncio.gather(*(worker.end() for worker in workers if worker.alive))

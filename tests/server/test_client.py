@@ -286,7 +286,7 @@ def test_waiting_says_what_for(trace: Path, tmp_path: Path) -> None:
 
         with Client(server.address, waiting=waiting) as client:
             client.augment(trace, out=tmp_path / "out")
-    assert output == ["1 of your uploads are under way; finish one first"]
+    assert output == ["1 of your uploads are unfinished; finish one first"]
 
 
 def test_an_upload_that_is_gone_is_begun_anew(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_quotas_are_named(tmp_path: Path) -> None:
             create(server, upload)
         (violation,) = details(error.value, error_details_pb2.QuotaFailure()).violations
         assert violation.subject == "client:host:test"
-        assert "1 of your jobs wait or run" in violation.description
+        assert "1 of your jobs are waiting or running" in violation.description
 
 
 def test_the_own_deadline_of_a_job(tmp_path: Path) -> None:

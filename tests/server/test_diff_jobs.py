@@ -137,7 +137,7 @@ def test_what_is_refused(server: Server, traces: tuple[Path, Path], spec: dict[s
 def test_both_inputs_must_be_there(server: Server, traces: tuple[Path, Path]) -> None:
     there = uploaded(server, traces[0])
     for inputs in ((there, v1.Input()), (v1.Input(), there)):
-        with pytest.raises(grpc.RpcError, match="name an upload or a uri"):
+        with pytest.raises(grpc.RpcError, match="must be an upload, a uri or an earlier job"):
             create(server, *inputs)
     with pytest.raises(grpc.RpcError, match="there is no such upload"):
         create(server, v1.Input(upload="uploads/0"), there)

@@ -136,7 +136,7 @@ def test_what_is_no_request(verb: str, path: str, body: Any, query: dict[str, st
 
 
 def test_a_parameter_may_not_be_given_twice() -> None:
-    with pytest.raises(Refusal, match="pageSize: may be given once"):
+    with pytest.raises(Refusal, match="pageSize: must not be given twice"):
         request_of(route_of("GET", "/v1/jobs"), [("pageSize", "1"), ("pageSize", "2")])
 
 

@@ -152,7 +152,7 @@ def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
 
 
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path), pytest.raises(AugmentError, match="another server works there; choose another folder"):
+    with serving(tmp_path), pytest.raises(AugmentError, match="another server uses it; choose another folder"):
         Storage(tmp_path)
     Storage(tmp_path).close()
 

@@ -54,7 +54,7 @@ def test_loopback_is_safe(host: str) -> None:
     "host", ["0.0.0.0", "::", "10.0.0.7", "example.com", "localhost.example.com", "127.0.0.1.nip.io"]
 )
 def test_other_addresses_are_not(host: str) -> None:
-    with pytest.raises(UsageError, match=r"--listen .*in clear; give --tls-cert"):
+    with pytest.raises(UsageError, match=r"--listen .*without encryption; give --tls-cert"):
         expect_safe(Address(host, 1), "--listen", tls=False, insecure=False)
     expect_safe(Address(host, 1), "--listen", tls=True, insecure=False)
     expect_safe(Address(host, 1), "--listen", tls=False, insecure=True)
@@ -63,14 +63,14 @@ def test_other_addresses_are_not(host: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--listen", "0.0.0.0:0"], "other machines could reach it in clear"),
-        (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it in clear"),
+        (["--listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
+        (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
         (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
         (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),
         (["--tls-cert", "gone.pem", "--tls-key", "gone.key"], "no such file or directory"),
         (["--token-file", "gone"], "--token-file gone: no such file or directory"),
-        (["--token-file", "/dev/null"], "holds no token"),
+        (["--token-file", "/dev/null"], "contains no token"),
     ],
 )
 def test_what_is_refused_at_once(tmp_path: Path, args: list[str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""One HTTP request as a call: what it asks, and how it is answered."""
+"""One HTTP request as a call: its message, and its response."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ HTTP_STATUS = {
     13: 500, 14: 503, 15: 500, 16: 401,
 }  # fmt: skip
 _JSON = "application/json"
-_LARGE = 32 << 10  #: bytes of a message from which on it is turned into JSON in a thread
-_FINISH = "finish"  #: the field of a request in parts which says that a part is the last
+_LARGE = 32 << 10  #: messages of at least so many bytes are converted to JSON in a thread
+_FINISH = "finish"  #: the field that marks the last part of a streamed request
 _FILE = httpbody_pb2.HttpBody.DESCRIPTOR.full_name
-#: a file that is shown is still no page of this server's
+#: an artifact shown in a browser must not run scripts with this server's origin
 _ALWAYS = {"Server": "kineto-augment", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 class Body:
-    """What a request brings.
+    """The body of a request.
 
     Args:
         request: the HTTP request.
         found: its route.
-        most: bytes in a message.
+        most: maximum size of a message, bytes.
     """
 
     def __init__(self, request: web.BaseRequest, route: Found, most: int) -> None:
@@ -44,7 +44,7 @@ class Body:
 
     @property
     def message(self) -> Any:
-        """What the method takes: something to wait for, or the parts of a stream."""
+        """The argument of the method: an awaitable message, or a stream of messages."""
         method = self._found.route.method
         if not method.client_streaming:
             return _Awaited(self)
@@ -53,7 +53,7 @@ class Body:
         return self._files() if inner and inner.full_name == _FILE else self._lines()
 
     async def read(self) -> Message:
-        """The message of a method that takes one."""
+        """The message of a unary method."""
         text = b""
         if self._found.route.body:
             await self._continue()
@@ -67,9 +67,9 @@ class Body:
         return request_of(self._found, self._query(), text)
 
     async def _lines(self) -> AsyncIterator[Message]:
-        """A message from each line of the body, which is JSON."""
+        """A message from each line of a JSON body."""
         await self._continue()
-        left, most = b"", 2 * self._most  # bytes are a third longer in base64
+        left, most = b"", 2 * self._most  # base64 makes bytes a third longer
         while part := await self._part():
             count_received(len(part))
             *lines, left = (left + part).split(b"\n")
@@ -82,9 +82,9 @@ class Body:
             yield await asyncio.to_thread(streamed, left, self._found.route.method.input_type)
 
     async def _files(self) -> AsyncIterator[Message]:
-        """The body itself in parts: the first with what path and parameters say, the last one says that it is the last.
+        """The body as it is, in parts. The first also has the fields from path and parameters; the last is marked.
 
-        A body that is cut never comes to its last part.
+        The last part of a truncated body is never sent.
         """
         message: Any = request_of(self._found, self._query())
         content, name = self._request.content_type, self._found.route.body
@@ -100,7 +100,7 @@ class Body:
             yield message
 
     async def _part(self) -> bytes:
-        """The next bytes of the body; none after the last.
+        """The next bytes of the body; empty at its end.
 
         Raises:
             CancelledError: the client has gone.
@@ -111,7 +111,7 @@ class Body:
             raise asyncio.CancelledError from error
 
     async def _continue(self) -> None:
-        """Tell a client that waits for leave that it may send; refuse a body in an encoding."""
+        """Send ``100 Continue`` to a client that expects it. Refuse an encoded body."""
         encoding = self._request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
             raise Refusal("INVALID_REQUEST", f"Content-Encoding {encoding[:40]!r}: send the body as it is")
@@ -123,7 +123,7 @@ class Body:
 
 
 class _Awaited:
-    """Read once it is waited for: not before it is known who asks."""
+    """Reads the message when it is awaited: after the interceptors have checked the caller."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -133,15 +133,15 @@ class _Awaited:
 
 
 class Answer:
-    """What goes back."""
+    """The response."""
 
     def __init__(self, request: web.BaseRequest, *, streams: bool) -> None:
         self._request, self._streams = request, streams
         self._response: web.StreamResponse | None = None
-        self.headers: Mapping[str, str] = {}  #: sent with the first bytes, beside what every answer has
+        self.headers: Mapping[str, str] = {}  #: sent with the first bytes, in addition to those of every response
 
     async def write(self, message: Any) -> None:
-        """Send a message of a stream: a line of JSON, or the bytes of a file.
+        """Send a message of a stream: a line of JSON, or bytes of a file.
 
         Raises:
             CancelledError: the client has gone.
@@ -152,7 +152,7 @@ class Answer:
             await self._send(b'{"result":' + await _text(message) + b"}\n", _JSON)
 
     async def finish(self, message: Any = None) -> web.StreamResponse:
-        """The end: the only message of a method that answers with one."""
+        """End the response, with the message if the method has a single one."""
         if message is not None:
             status = 200
             if isinstance(message, health_pb2.HealthCheckResponse) and message.status != message.SERVING:
@@ -164,7 +164,7 @@ class Answer:
         return self._response
 
     async def fail(self, status: Any) -> web.StreamResponse:
-        """An error: the whole answer, or the last line of one that has begun; a file that has begun is cut off."""
+        """Respond with an error; if the response has begun, append it as the last line of JSON, or cut off a file."""
         if self._response is None:
             return failure(status)
         if self._response.content_type == _JSON and self._streams:
@@ -189,7 +189,7 @@ class Answer:
 
 
 def failure(status: Any, http_status: int | None = None, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as an answer: ``google.rpc.Status`` in JSON."""
+    """The response for an error: ``google.rpc.Status`` in JSON."""
     number = http_status or HTTP_STATUS.get(status.code, 500)
     more = dict(headers or {})
     if number == 401:

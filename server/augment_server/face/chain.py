@@ -1,4 +1,4 @@
-"""The way of a call from outside to the servicer: the same handlers and interceptors as over gRPC."""
+"""Passes calls from outside gRPC through the same interceptors and handlers as gRPC calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from augment_server.errors import status_of
 
 @dataclass(frozen=True)
 class Details:
-    """What interceptors are told of a call before it begins."""
+    """The method and metadata of a call, for interceptors."""
 
     method: str
     invocation_metadata: tuple[tuple[str, str], ...]
 
 
 class Chain:
-    """Stands in for a server: takes its handlers, and hands them out as its interceptors make them.
+    """Replaces a gRPC server: takes handlers, and returns them wrapped by the interceptors.
 
     ``add_…Servicer_to_server(servicer, chain)`` adds a service.
     """
@@ -32,14 +32,14 @@ class Chain:
         self._services: list[Any] = []
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        """As of gRPC's server."""
+        """The method of gRPC's server."""
         self._services += handlers
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """As of gRPC's server, to which generated code gives the handlers twice."""
+        """The method of gRPC's server. Ignored: generated code passes the same handlers to the other method, too."""
 
     async def behaviour(self, details: Details) -> Callable[[Any, Any], Any]:
-        """What answers a call: takes the request, or an iterator of them, and a context."""
+        """The function that answers a call, from the request (or an iterator of requests) and a context."""
 
         async def plain(details: Details) -> Any:
             return next((behaviour for each in self._services if (behaviour := each.service(details))), None)
@@ -55,16 +55,16 @@ class Chain:
 
 
 class Aborted(Exception):
-    """The call has ended with an error, of which its context tells."""
+    """The call has ended with an error; the context has its status."""
 
 
 class Context:
-    """What servicer and interceptors ask of gRPC's context, for a call that came otherwise.
+    """The part of gRPC's context that servicer and interceptors use, for a call from outside gRPC.
 
     Args:
         peer: the caller, as gRPC names it.
-        metadata: of the call.
-        shown: what the caller's certificate says, as gRPC tells it.
+        metadata: the call's metadata.
+        shown: the properties of the caller's certificate, in gRPC's form.
         write: sends a message of a stream.
     """
 
@@ -77,28 +77,28 @@ class Context:
     ) -> None:
         self._peer, self._metadata, self._shown, self.write = peer, metadata, shown, write
         self._code: grpc.StatusCode | None = None
-        self.status = status_of(grpc.StatusCode.UNKNOWN, "")  #: with which the call was aborted
-        self.answered: dict[str, str] = {}  #: metadata of the answer
+        self.status = status_of(grpc.StatusCode.UNKNOWN, "")  #: the status with which the call was aborted
+        self.answered: dict[str, str] = {}  #: metadata of the response
         self._callbacks: list[Callable[[Any], object]] = []
 
     def peer(self) -> str:
-        """Who is connected."""
+        """The caller's address."""
         return self._peer
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """As sent."""
+        """The metadata as sent."""
         return self._metadata
 
     def auth_context(self) -> Mapping[str, list[bytes]]:
-        """What was proved of the caller by a certificate."""
+        """The verified properties of the caller's certificate."""
         return self._shown
 
     def code(self) -> grpc.StatusCode | None:
-        """How the call ended; None as long as nobody said so."""
+        """The code with which the call was aborted; None if it was not."""
         return self._code
 
     async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
-        """They become headers with the first bytes of the answer."""
+        """Send the metadata as headers, with the first bytes of the response."""
         self.answered.update(metadata)
 
     async def abort(
@@ -114,10 +114,10 @@ class Context:
         raise Aborted(details)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """To be called when the call has ended."""
+        """Register a function to call when the call has ended."""
         self._callbacks.append(callback)
 
     def ended(self) -> None:
-        """Call those who wanted to know."""
+        """Call the registered functions."""
         for callback in self._callbacks:
             callback(self)

@@ -1,7 +1,7 @@
-"""Requests in JSON, paths and queries as messages, and messages as JSON: as grpc-gateway writes them.
+"""Converts JSON, paths and queries to messages, and messages to JSON, in the form of grpc-gateway.
 
-Names of fields are in lowerCamelCase, as in the .proto files they are taken, too. 64-bit integers are strings, bytes
-are base64, enums are names. Answers tell of every field that is not in a oneof, also of those that are empty.
+Names of fields are in lowerCamelCase; the names of the .proto files are accepted, too. 64-bit integers are strings,
+bytes are base64, enums are names. Responses contain every field that is not in a oneof, even if it is empty.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from google.protobuf.message import Message
 from augment_server.errors import Refusal
 from augment_server.face.routes import Found
 
-MOST_DEPTH = 20  #: of objects in objects
+MOST_DEPTH = 20  #: maximum nesting of objects
 _KEYED = re.compile(r"(\w+)\[([^\[\]]*)\]")  #: ``labels[team]``
-#: what protobuf says of a field that there is not, and of a value that is none
+#: protobuf's errors for an unknown field and for an invalid value
 _UNKNOWN = re.compile(r'no field named "([^"]*)" at "\w+\.?([^"]*)".*?: "\[(.*)\]"')
 _INNER = re.compile(r"Failed to parse (\w+) field: ")
 _WHERE = re.compile(r" at \w+\.?([\w.\[\]]*?)\.*$")
-_TEXTS = ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask")  #: in JSON
+#: types that are strings in JSON
+_TEXTS = ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def request_of(match: Found, query: Sequence[tuple[str, str]], body: bytes = b"") -> Message:
-    """The message that a request means.
+    """The message for a request.
 
     Args:
-        found: its route, and what the path says.
+        found: its route, with the fields from the path.
         query: its parameters.
         body: JSON, if the route takes a body.
 
     Raises:
-        Refusal: it means none.
+        Refusal: a field does not exist, or a value is invalid.
     """
     descriptor, members = match.route.method.input_type, dict[str, Any]()
     taken = match.route.body
@@ -47,9 +48,9 @@ def request_of(match: Found, query: Sequence[tuple[str, str]], body: bytes = b""
         members[taken] = _object(body)
     for name, values in _by_name(query).items():
         if taken == "*":
-            raise _bad(name, "parameters are not taken beside a body in JSON; put it there")
+            raise _bad(name, "a request with a JSON body takes no parameters; put it into the body")
         if taken and name.partition(".")[0] == taken:
-            raise _bad(name, "is told by the body")
+            raise _bad(name, "must be set by the body, not by a parameter")
         _put(members, descriptor, name, values)
     for name, value in match.fields.items():
         _put(members, descriptor, name, [value])
@@ -60,16 +61,16 @@ def streamed(text: bytes, descriptor: Descriptor) -> Message:
     """A message of a stream, from one line of JSON.
 
     Raises:
-        Refusal: it is none.
+        Refusal: the line is not such a message.
     """
     return parsed(_object(text), descriptor)
 
 
 def parsed(members: dict[str, Any], descriptor: Descriptor) -> Message:
-    """A message, from what JSON says.
+    """A message from JSON.
 
     Raises:
-        Refusal: it lacks such a field, or a value is not of its type.
+        Refusal: a field does not exist, or a value has another type.
     """
     message = message_factory.GetMessageClass(descriptor)()
     try:
@@ -79,13 +80,13 @@ def parsed(members: dict[str, Any], descriptor: Descriptor) -> Message:
 
 
 def text_of(message: Message) -> bytes:
-    """A message in JSON."""
+    """The JSON of a message."""
     members = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
     return msgspec.json.encode(members)
 
 
 def _unparsed(text: str) -> Refusal:
-    """What protobuf says of JSON that is not of a message's type, with the path of the field."""
+    """The refusal for JSON that protobuf cannot parse, with the path of the field."""
     text = " ".join(text.split())
     if unknown := _UNKNOWN.search(text):
         name, outer, known = unknown.groups()
@@ -101,9 +102,9 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         members = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad("", f"no JSON: {error}") from error
+        raise _bad("", f"not JSON: {error}") from error
     if not isinstance(members, dict):
-        raise _bad("", "must be an object in JSON")
+        raise _bad("", "must be a JSON object")
     return members
 
 
@@ -128,7 +129,7 @@ def _put(members: dict[str, Any], descriptor: Descriptor, path: str, values: lis
     if keyed:
         members.setdefault(field.name, {})[keyed[2]] = _only(values, path)
     elif field.message_type and field.message_type.full_name not in _TEXTS:
-        raise _bad(path, "is no single value; name its fields, or put it into a body")
+        raise _bad(path, "is not a single value; name its fields, or use a body")
     elif _repeated(field):
         members[field.name] = [_value(field, value, path) for value in values]
     else:
@@ -145,20 +146,20 @@ def _field(descriptor: Descriptor, name: str, path: str) -> FieldDescriptor:
 
 def _only(values: list[str], path: str) -> str:
     if len(values) != 1:
-        raise _bad(path, "may be given once")
+        raise _bad(path, "must not be given twice")
     return values[0]
 
 
 def _value(field: FieldDescriptor, text: str, path: str) -> Any:
     if field.type != FieldDescriptor.TYPE_BOOL:
-        return text  # JSON may have numbers and enums as texts
+        return text  # in JSON, numbers and enums may be strings
     if text.lower() not in _TRUTH:
         raise _bad(path, "must be true or false")
     return _TRUTH[text.lower()]
 
 
 def _repeated(field: FieldDescriptor) -> bool:
-    repeated: bool | None = getattr(field, "is_repeated", None)  # of protobuf 6, where the other is deprecated
+    repeated: bool | None = getattr(field, "is_repeated", None)  # protobuf 6 deprecates the other way
     return bool(getattr(field, "label", 0) == FieldDescriptor.LABEL_REPEATED) if repeated is None else repeated
 
 

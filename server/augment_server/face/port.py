@@ -1,4 +1,4 @@
-"""The port for HTTP: connections, who may ask from where, and what is asked."""
+"""The HTTP port: connections, checks of Host and Origin, and the dispatch of requests."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from augment_server.limits import Limits
 from augment_server.observer import Observer
 from augment_server.security import HEALTH_CHECK, Address
 
-HEALTH_PATH = "/healthz"  #: as grpc-gateway has it
-_METADATA = ("authorization", "traceparent", "tracestate")  #: headers that are passed on
-_PREFIX = "grpc-metadata-"  #: and those that begin with this, without it
+HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
+_METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata
+_PREFIX = "grpc-metadata-"  #: so do headers with this prefix, without it
 _HANDSHAKE_S = 10.0
 _READ_BYTES = 256 << 10
-_PAUSE_S = 1.0  #: if no connection can be taken, for want of files say
+_PAUSE_S = 1.0  #: pause when no connection can be accepted, such as without free descriptors
 
 
 class HttpPort:
     """Serves the methods of ``services`` over HTTP.
 
     Args:
-        where: to listen.
-        services: whose methods, as their options say.
-        chain: by which they are called.
-        limits: of the server.
-        contexts: gives the context of TLS for the next connection; None for none.
-        names_matter: whether a request must ask for this machine by its address or as ``localhost``: where anybody may
-            ask who reaches the port, a web page could have its own name point here.
-        observer: told of what should not be.
+        where: the address to listen on.
+        services: the services whose methods have HTTP options.
+        chain: calls the methods.
+        limits: the server's limits.
+        contexts: returns the TLS context for the next connection; None without TLS.
+        names_matter: whether ``Host`` must be an address or ``localhost``. Without tokens or certificates, a web page
+            could otherwise make its own host name point to this port (DNS rebinding).
+        observer: receives errors.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HttpPort:
         self.url = ""
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
             AugmentError: the port is taken.
@@ -86,14 +86,14 @@ class HttpPort:
         try:
             self._sockets = await _listening(self._where)
         except OSError as error:
-            reason = (os.strerror(error.errno) if error.errno else str(error)).lower()  # without the address again
+            reason = (os.strerror(error.errno) if error.errno else str(error)).lower()  # without the address
             raise AugmentError(f"--http {self._where}: {reason}; choose another port, or 0 for any") from error
         self._accepting = [asyncio.create_task(self._accept(listener)) for listener in self._sockets]
         port = self._sockets[0].getsockname()[1]
         self.url = f"http{'s' if self._contexts else ''}://{Address(self._where.host, port)}"
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Take no more connections; calls under way may go on for so long."""
+        """Accept no more connections. Running calls may continue for the given time."""
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -111,7 +111,7 @@ class HttpPort:
             try:
                 connection, _ = await loop.sock_accept(listening)
             except OSError as error:
-                self._observer.log(logging.ERROR, f"no connection can be taken: {error!r}")
+                self._observer.log(logging.ERROR, f"no connection can be accepted: {error!r}")
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if len(self._server.connections) + len(self._tasks) >= self._limits.max_connections:
@@ -122,13 +122,13 @@ class HttpPort:
             task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, connection: socket.socket) -> None:
-        """Hand a connection over, with TLS of the files as they are now."""
+        """Accept a connection, with TLS from the current files."""
         context = self._contexts() if self._contexts else None
         handshake = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S} if context else {}
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(self._server, connection, **handshake)  # type: ignore[arg-type]
-        except (OSError, asyncio.TimeoutError):  # a handshake that failed: strangers'
+        except (OSError, asyncio.TimeoutError):  # a failed handshake is the client's error
             connection.close()
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -144,12 +144,12 @@ class HttpPort:
         return await self._call(request, route.route.path, body, streams=_streams(route))
 
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
-        """What a web page of somebody else's must not do by its visitor's browser."""
+        """The refusal of a request that may come from another server's web page in a visitor's browser; else None."""
         origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
         if origin is not None and not _same_site(origin, host):
             what = "requests from web pages of other servers are refused"
         elif self._names_matter and not _local(host):
-            what = "ask for this server by its address, or as localhost"
+            what = "Host must be an address of this server, or localhost"
         else:
             return None
         return failure(Refusal("ORIGIN_NOT_ALLOWED", what).status())
@@ -157,12 +157,12 @@ class HttpPort:
     def _nothing(self, verb: str, path: str) -> web.Response:
         verbs = self._routes.verbs(path)
         if verbs:
-            what = f"{verb[:20]} is not for {path[:200]}, but {', '.join(verbs)}"
+            what = f"{path[:200]} does not support {verb[:20]}, but {', '.join(verbs)}"
             return failure(Refusal("INVALID_REQUEST", what).status(), 405, {"Allow": ", ".join(verbs)})
         return failure(Refusal("NOT_FOUND", f"{path[:200]}: there is no such path; docs/service.md has all").status())
 
     async def _call(self, request: web.BaseRequest, method: str, body: Any, *, streams: bool) -> web.StreamResponse:
-        """Have a call answered."""
+        """Answer a call."""
         metadata = tuple(_metadata(request.headers))
         answer = Answer(request, streams=streams)
         context = Context(_peer(request), metadata, _shown(request), answer.write)
@@ -184,7 +184,7 @@ def _streams(route: Found) -> bool:
 
 
 async def _listening(where: Address) -> list[socket.socket]:
-    """Sockets at all addresses of a host, on the same port."""
+    """Sockets on all addresses of a host, with the same port."""
     loop, port = asyncio.get_running_loop(), where.port
     places = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
@@ -208,7 +208,7 @@ def _metadata(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _peer(request: web.BaseRequest) -> str:
-    """As gRPC names it."""
+    """The peer's address in gRPC's form."""
     name = request.transport.get_extra_info("peername") if request.transport else None
     if not name:
         return "unknown"
@@ -220,7 +220,7 @@ def _peer(request: web.BaseRequest) -> str:
 
 
 def _shown(request: web.BaseRequest) -> dict[str, list[bytes]]:
-    """What the client's certificate says, in gRPC's words."""
+    """The properties of the client's certificate, in gRPC's form."""
     tls = request.transport.get_extra_info("ssl_object") if request.transport else None
     encoded = tls.getpeercert(binary_form=True) if tls else None
     if not tls or not encoded:
@@ -247,12 +247,12 @@ def _local(host: str) -> bool:
 
 
 def _same_site(origin: str, host: str) -> bool:
-    """Whether a page comes from this server."""
+    """Whether the request's origin is this server."""
     with contextlib.suppress(ValueError):
         return urlsplit(origin).netloc == host
     return False
 
 
 def _is_no_request(record: logging.LogRecord) -> bool:
-    """Whether a line of the log tells of bytes that are no HTTP, which is nobody's error here; they are answered."""
+    """Whether a log line reports bytes that are not HTTP. They are answered, and are no error of the server."""
     return bool(record.exc_info) and isinstance(record.exc_info[1], HttpProcessingError)  # type: ignore[index]

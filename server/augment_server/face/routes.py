@@ -1,4 +1,4 @@
-"""Which HTTP request means which method: read from the ``google.api.http`` options of a service's descriptor."""
+"""Maps HTTP requests to methods, from the ``google.api.http`` options in a service's descriptor."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Route:
     """One binding of a method."""
 
     verb: str  #: ``GET`` and so on
-    pattern: re.Pattern[str]  #: of the path as it was sent, percent-encoded
-    fields: tuple[str, ...]  #: of the request, as the groups of the pattern
-    body: str  #: the field that the body is, ``*`` for the whole request, empty for none
+    pattern: re.Pattern[str]  #: matches the percent-encoded path
+    fields: tuple[str, ...]  #: the fields of the request that the pattern's groups set
+    body: str  #: the field that the body sets, ``*`` for the whole request, empty without a body
     method: MethodDescriptor
 
     @property
     def path(self) -> str:
-        """The method as gRPC calls it."""
+        """The path of the method in gRPC."""
         return f"/{self.method.containing_service.full_name}/{self.method.name}"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A route, and what the path says of the request's fields."""
+    """A route, with the request's fields from the path."""
 
     route: Route
     fields: dict[str, str]
 
 
 class Routes:
-    """All bindings of some services."""
+    """The HTTP bindings of services."""
 
     def __init__(self, services: Iterable[ServiceDescriptor]) -> None:
         self.all = tuple(route for service in services for route in _routes(service))
@@ -53,7 +53,7 @@ class Routes:
         return None
 
     def verbs(self, path: str) -> list[str]:
-        """With which verbs there is something at ``path``."""
+        """The verbs that ``path`` supports."""
         return sorted({route.verb for route in self.all if route.pattern.fullmatch(path)})
 
 
@@ -73,10 +73,10 @@ def _route(method: MethodDescriptor, rule: Any) -> Route:
 
 
 def compiled(template: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """A path template of google.api.http as a pattern, and the fields that its groups are.
+    """The pattern for a path template of google.api.http, and the fields that its groups set.
 
     ``*`` is a segment, ``**`` any number of them. A colon in a value is written ``%3A`` where the template itself does
-    not end with one: ``/v1/jobs/x:cancel`` is a job and what to do with it.
+    not end with one: ``/v1/jobs/x:cancel`` is a job and a verb.
     """
     has_verb = ":" in re.sub(r"\{[^{}]*\}", "", template).rpartition("/")[2]
     segment = "[^/]+" if has_verb else "[^/:]+"
