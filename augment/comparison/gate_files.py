@@ -67,11 +67,11 @@ def texts_of(lines: Sequence[Line], *, brief: bool) -> Iterator[str]:
     for line in lines:
         if line.status != "info" and (not brief or line.status in ("fail", "uncertain")):
             yield f"{WORDS[line.status]:7} {text_of(line)}"
-    told = [line for line in lines if line.status == "info"]
-    if not told or brief:
+    ungated = [line for line in lines if line.status == "info"]
+    if not ungated or brief:
         return
     yield "INFO    what else changed, on average of the steps; not gated (--metric NAME gates it):"
-    rows = [(line.figure.name, *figures_of(line)[:3]) for line in told]
+    rows = [(line.figure.name, *figures_of(line)[:3]) for line in ungated]
     name, before, after, change = (max(map(len, column)) for column in zip(*rows, strict=True))
     for row in rows:
         yield f"INFO      {row[0]:{name}}  {row[1]:>{before}} → {row[2]:>{after}}  {row[3]:>{change}}"

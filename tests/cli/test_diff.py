@@ -229,8 +229,8 @@ def test_check_gates_parts_on_request(jobs: Path) -> None:
         in explained.stdout
     )
     assert re.search(r"\nINFO      compute_ns +[\d.]+ ms → +[\d.]+ ms +\+[\d.]+ [mµ]s\n", explained.stdout)
-    told = [line for line in explained.stdout.splitlines() if line.startswith("INFO      ")]
-    assert len({line.index("→") for line in told}) == 1
+    table = [line for line in explained.stdout.splitlines() if line.startswith("INFO      ")]
+    assert len({line.index("→") for line in table}) == 1
 
 
 def test_different_devices_are_said(jobs: Path, tmp_path: Path) -> None:
