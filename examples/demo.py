@@ -2,8 +2,8 @@
 
     python examples/demo.py        # or: make demo
 
-Everything is written below ``demo-output/`` in the current folder. The job has two ranks, and the data loader of its
-third step stalls for 4 ms: the tables and the picture show what that does to the devices.
+Everything is written below ``demo-output/`` in the current folder. The job has four ranks. In the third step the data
+loader of rank 1 stalls for 8 ms: the page of the job shows that the others wait for it, the trace of rank 1 shows why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from simulator import JobOptions, simulate
 
 OUTPUT = Path("demo-output")
-JOB = JobOptions(ranks=2, steps=4, layers=8, stacks=True, host_stall_us=4000.0, host_stall_step=2)
+LATE = 1  #: the rank to look at
+JOB = JobOptions(ranks=4, steps=4, layers=8, stacks=True, host_stall_us=8000.0, host_stall_step=2, host_stall_rank=LATE)
 TABLES = (
     "temporal_breakdown",
     "idle_time_breakdown",
@@ -31,13 +32,13 @@ LOOK = """
 Look at it: augment open {trace}, or
   1. open https://ui.perfetto.dev in a browser (the file stays on this machine)
   2. "Open trace file": {trace}
-  3. expand the process "python 4200" and in it "GPU 0": above the streams lie the added tracks
+  3. expand the process "python" and in it "GPU {rank}": above the streams lie the added tracks
   4. to have them at the top: type > into the search box, choose "Pin tracks by regex", enter
      ^(Diagnosis|Steps|GPU state|Critical path|Idle|Exposed communication)$
   5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
      that kept the device waiting for {wait_ms:.1f} ms
 The job on one page, to open in a browser: {page}
-All figures, for programs: {metrics}
+All figures of the trace, for programs: {metrics}
 """
 
 
@@ -68,18 +69,17 @@ def main() -> int:
     for folder in (job, augmented):
         shutil.rmtree(folder, ignore_errors=True)
     print(f"Simulating a job of {JOB.ranks} ranks in {job}/ …", flush=True)
-    written = simulate(JOB, job)
+    simulate(JOB, job)
     try:
-        run(["run", *(str(path) for path, _ in written), "-o", str(augmented)])
-        run(["show", str(augmented / "rank0.metrics.json"), *TABLES])
+        run(["run", str(job), "-o", str(augmented)])
+        run(["show", str(augmented / f"rank{LATE}.metrics.json"), *TABLES])
         run(["report", str(augmented), "-o", str(page)])
     except subprocess.CalledProcessError as failed:
         return failed.returncode
-    moment_ms, wait_ms = longest_wait(job / "rank0.truth.json")
-    trace, metrics = (augmented / f"rank0.{ending}" for ending in ("augmented.pftrace", "metrics.json"))
-    print(
-        LOOK.format(trace=trace.resolve(), metrics=metrics, page=page.resolve(), moment_ms=moment_ms, wait_ms=wait_ms)
-    )
+    moment_ms, wait_ms = longest_wait(job / f"rank{LATE}.truth.json")
+    trace, metrics = (augmented / f"rank{LATE}.{ending}" for ending in ("augmented.pftrace", "metrics.json"))
+    paths = {"trace": trace.resolve(), "metrics": metrics, "page": page.resolve()}
+    print(LOOK.format(**paths, rank=LATE, moment_ms=moment_ms, wait_ms=wait_ms))
     return 0
 
 

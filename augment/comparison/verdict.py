@@ -24,19 +24,28 @@ _KINDS = {
 
 
 def verdict(outcomes: Mapping[str, Outcome], whole: bool) -> Verdict:
-    """The sentences and the rows of the parts that they name; ``whole``: recordings were compared, not steps."""
+    """The sentences, and the rows of the parts that they name.
+
+    Args:
+        outcomes: of the comparison.
+        whole: recordings were compared, not steps.
+    """
     step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "step_ns"), None)
     if step is None:
         return Verdict()
     unit = "The recording" if whole else "A step"
-    parts = [
-        row for row in _rows(outcomes, "diff_waterfall") if abs(row.delta_per_step_ns) >= LEAST_RATIO * step.control
-    ]
-    parts = sorted(parts, key=lambda row: -abs(row.delta_per_step_ns))[:PARTS]
+    sums: dict[str, list[PartRow]] = {}
+    for row in _rows(outcomes, "diff_waterfall"):
+        sums.setdefault(_of_part(row), []).append(row)
+    changes = {name: sum(row.delta_per_step_ns for row in rows) for name, rows in sums.items()}
+    large = [name for name, ns in changes.items() if abs(ns) >= LEAST_RATIO * step.control]
+    parts = sorted(large, key=lambda name: -abs(changes[name]))[:PARTS]
     text = [_of_step(step, unit)]
     if parts:
-        text.append(f"Its largest parts: {', '.join(map(_of_part, parts))}.")
-    return Verdict(text, parts)
+        said = (f"{signed_text(changes[name], 'ns')} {name}" for name in parts)
+        text.append(f"Its largest parts: {', '.join(said)}.")
+    rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
+    return Verdict(text, list(rows))
 
 
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
@@ -63,9 +72,10 @@ def _of_step(row: FigureRow, unit: str) -> str:
 
 
 def _of_part(row: PartRow) -> str:
+    """What a part is: rows of which the same is said are one part."""
     names = row.control_names or row.test_names
     name = names[0] if row.kind.startswith("host") and names else row.operator or (names[0] if names else "")
     name = " ".join(name.split())
     name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
     kind = _KINDS.get(row.kind, row.kind)
-    return f"{signed_text(row.delta_per_step_ns, 'ns')} {kind}" + (f" ({name})" if name else "")
+    return kind + (f" ({name})" if name else "")

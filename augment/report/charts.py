@@ -16,6 +16,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
+_LETTER = 0.0105  #: of the width of a chart
 _WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words
 
 
@@ -40,16 +41,17 @@ def leaf(name: str, parent: str, ns: float, colour: str, label: str, exact: str)
 
 
 def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, parts: Mapping[str, str]) -> Chart:
-    """Horizontal stacked bars. A row has ``y`` (the bar's label), ``part``, ``value`` and ``exact`` (the tooltip).
+    """Horizontal stacked bars. A row has ``label`` (of the bar), ``part``, ``value`` and ``exact`` (the tooltip).
 
     Args:
+        y: what a bar is.
         parts: the colour of each part, in the order of drawing.
     """
     order = {part: place for place, part in enumerate(parts)}
     data = [{**row, "order": order[row["part"]]} for row in rows]
     bars = len({row["label"] for row in rows})
     encoding = {
-        "y": {"field": "label", "type": "nominal", "title": y, "sort": None},
+        "y": {"field": "label", "type": "nominal", "title": None, "sort": None},
         "x": {"field": "value", "type": "quantitative", "title": x_title, "stack": "zero"},
         "color": {"field": "part", "type": "nominal", "title": None, "scale": _domain(parts), "legend": _LEGEND},
         "order": {"field": "order"},
@@ -70,13 +72,14 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
         "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
     }
     bars = {"mark": {"type": "bar", "height": {"band": 0.8}}, "encoding": encoding}
-    words = {
+    words: Spec = {
         "mark": {"type": "text", "align": "left", "dx": 4},
         "encoding": {"y": encoding["y"], "x": {"field": "right", "type": "quantitative"}, "text": {"field": "shown"}},
     }
     data = [{**row, "right": max(row["start"], row["end"], 0)} for row in rows]
     least, most = min(0, *(min(row["start"], row["end"]) for row in rows)), max(row["right"] for row in data)
-    room = 0.12 * ((most - least) or 1)  # for the words behind the longest bar
+    letters = max(len(row["shown"]) for row in rows)
+    room = max(0.12, _LETTER * letters) * ((most - least) or 1)  # for the words behind the longest bar
     encoding["x"] = {**encoding["x"], "scale": {"domain": [least, most + room], "nice": False}}
     return Chart(name, _layers(data, [bars, words], 24 * len(rows)), text)
 
@@ -84,11 +87,18 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
 def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
     """A map of rank and step: ``rank``, ``step``, ``value``, ``exact``."""
     ranks = len({row["rank"] for row in rows})
-    labels = {"labelOverlap": True}
+    labels = {"labelOverlap": True, "labelAngle": 0}
+    legend = {"orient": "top", "gradientLength": 240}
     encoding = {
         "x": {"field": "step", "type": "ordinal", "title": "step", "axis": labels},
         "y": {"field": "rank", "type": "ordinal", "title": "rank", "axis": labels},
-        "color": {"field": "value", "type": "quantitative", "title": title, "scale": {"scheme": "viridis"}},
+        "color": {
+            "field": "value",
+            "type": "quantitative",
+            "title": title,
+            "scale": {"scheme": "viridis"},
+            "legend": legend,
+        },
         "tooltip": [{"field": "rank"}, {"field": "step"}, {"field": "exact", "title": title}],
     }
     return Chart(name, _spec(rows, {"type": "rect"}, encoding, min(max(20 * ranks, 60), 560)), text)
@@ -106,7 +116,7 @@ def scatter(
     marks: str = "size",
 ) -> Chart:
     """Points on logarithmic axes: ``x``, ``y``, ``kind``, ``size``, ``label``, ``exact``; and ``lines``: ``x``, ``y``,
-    ``line`` (which points belong together)."""
+    ``line`` (which points belong together), ``shown`` (words at a point, perhaps)."""
     axis = {"type": "quantitative", "scale": {"type": "log"}}
     points = {
         "mark": {"type": "point", "filled": True, "opacity": 0.75},
@@ -129,7 +139,14 @@ def scatter(
             "tooltip": [{"field": "line"}],
         },
     }
-    return Chart(name, _layers(rows, [roof, points] if lines else [points], 380), text)
+    named = [row for row in lines if row.get("shown")]
+    words: Spec = {
+        "data": {"values": named},
+        "mark": {"type": "text", "align": "right", "dy": -7},
+        "encoding": {"x": {"field": "x", **axis}, "y": {"field": "y", **axis}, "text": {"field": "shown"}},
+    }
+    layers: list[Spec] = [*([roof] if lines else []), points, *([words] if named else [])]
+    return Chart(name, _layers(rows, layers, 320), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +232,7 @@ def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
         "tooltip": [{"field": "label", "title": "module"}, {"field": "exact", "title": "exactly"}],
     }
     boxes = {"mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5}, "encoding": encoding}
-    words = {
+    words: Spec = {
         "mark": {"type": "text", "align": "left", "dx": 3, "color": "black", "fontSize": 10},
         "encoding": {"x": {"field": "x", "type": "quantitative"}, "y": vertical, "text": {"field": "shown"}},
     }

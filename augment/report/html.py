@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -12,10 +13,13 @@ from typing import Any
 import msgspec
 
 from augment.errors import UsageError
-from augment.report.document import Document, Section, Table
+from augment.report.document import Document, Row, Section, Table
+from augment.report.rows import totals
 from augment.report.units import period
 
 _SEVERITIES = ("high", "warning", "info")
+_SUMMED = ("GPU", "rank", "ranks", "recorded", "steps")
+_BRIEF = 80  #: characters of a fact below the title
 
 
 def page(document: Document) -> str:
@@ -35,13 +39,14 @@ def page(document: Document) -> str:
     return Template(_resource("page.html")).substitute(
         title=html.escape(document.title),
         style=_resource("page.css"),
-        verdict="".join(f"<p>{html.escape(text)}</p>" for text in said(document)),
+        summary=html.escape(" · ".join(_summary(document))),
+        verdict="".join(f"<p>{_text(text)}</p>" for text in said(document)),
         facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
         subject=html.escape(document.subject),
         contents="".join(
             f'<li><a href="#{each.anchor}">{html.escape(each.title)}</a></li>' for each in document.sections
         ),
-        findings="".join(_findings(document)),
+        findings=_findings_section(document),
         sections="".join(_section(each) for each in document.sections),
         diagnostics="".join(_diagnostics(document)),
         data=_embedded(data),
@@ -55,10 +60,31 @@ def said(document: Document) -> Sequence[str]:
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
 
 
+def _summary(document: Document) -> Iterator[str]:
+    """The facts that fit a line below the title."""
+    for name, text in document.facts:
+        if name in _SUMMED and len(text) <= _BRIEF:
+            yield text if name in ("GPU", "ranks", "recorded") else f"{name} {text}"
+
+
+def _text(text: str) -> str:
+    """A sentence in HTML; what is between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def doubts(document: Document) -> list[str]:
+    """The diagnostics in words; those of one message together."""
+    return [f"{count:,.0f} {message}" for message, (count,) in totals(document.diagnostics, _message, "count").items()]
+
+
+def _message(row: Row) -> str:
+    return str(row["message"])
+
+
 def _section(section: Section) -> str:
     parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
     if section.lead:
-        parts.append(f'<p class="lead">{html.escape(section.lead)}</p>')
+        parts.append(f'<p class="lead">{_text(section.lead)}</p>')
     for chart in section.charts:
         text = html.escape(chart.text)
         caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
@@ -76,6 +102,12 @@ def _table(table: Table) -> str:
     opened = "" if table.folded else " open"
     summary = f"<summary>{title} <small>({rows})</small></summary>"
     return f'<details class="table"{opened} id="table-{table.name}">{summary}</details>'
+
+
+def _findings_section(document: Document) -> str:
+    cards = "".join(_findings(document))
+    heading = '<h2 id="findings" class="hidden">Findings</h2>'
+    return f'<section aria-labelledby="findings">{heading}{cards}</section>' if cards else ""
 
 
 def _findings(document: Document) -> Iterator[str]:
@@ -124,7 +156,7 @@ def _where(row: Any, opened: str) -> Iterator[str]:
 
 def _diagnostics(document: Document) -> Iterator[str]:
     if document.diagnostics:
-        items = "".join(f"<li>{row['count']:,} {html.escape(row['message'])}</li>" for row in document.diagnostics)
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document))
         yield '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
         yield f"<ul>{items}</ul></section>"
 

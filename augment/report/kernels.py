@@ -63,9 +63,11 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
     largest = sorted(usable, key=lambda row: -row["time_ns"])[:_MOST_POINTS]
     points = [_point(row) for row in largest]
     used = {bound: colour for bound, colour in _BOUNDS.items() if any(point["kind"] == bound for point in points)}
-    text = "Operators: operations per byte, and TFLOP/s; the area is time; the dashed lines are what the device can do."
     xs = [point["x"] for point in points]
-    lines = _roofs(usable, min(xs), max(xs))
+    lines = _roofs(rows, min(xs) / 3, max(xs) * 3)
+    text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
+        "; the dashed lines are what the device can do." if lines else "."
+    )
     return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
 
 
@@ -100,7 +102,7 @@ def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:
             start = min(low, knee / 2)
             lines.append({"x": start, "y": start * bandwidth / 1e3, "line": name})
             lines.append({"x": knee, "y": peak, "line": name})
-            lines.append({"x": max(high, knee * 2), "y": peak, "line": name})
+            lines.append({"x": max(high, knee * 2), "y": peak, "line": name, "shown": name})
         else:
-            lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name}]
+            lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from augment.report.document import Document
-from augment.report.html import said
+from augment.report.html import doubts, said
 from augment.units import counted
 
 _LEADS = 6
@@ -17,9 +17,9 @@ def markdown(document: Document) -> str:
             advice = f" {row['advice']}." if row.get("advice") else ""
             lines.append(f"- **{row.get('severity') or 'info'}**: {row['title']}.{advice}")
     leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
-    doubts = [f"- {row['count']:,} {row['message']}" for row in document.diagnostics]
+    caveats = [f"- {text}" for text in doubts(document)]
     if leads:
         lines += ["", *leads]
-    if doubts:
-        lines += ["", f"<details><summary>{counted(len(doubts), 'caveat')}</summary>", "", *doubts, "", "</details>"]
+    if caveats:
+        lines += ["", f"<details><summary>{counted(len(caveats), 'caveat')}</summary>", "", *caveats, "", "</details>"]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from augment.diagnosis.wording import percent, short, time
 from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.rows import made_table, others, rows_of, table, totals
+from augment.units import TIMES, scale_of
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 12
@@ -63,7 +64,7 @@ def figures(sidecar: Sidecar) -> Section:
         interval = "" if low is None or high is None else f", 95 % interval {time(low)} to {time(high)}"
         label, delta, verdict = row["figure"].removesuffix("_ns").replace("_", " "), row["delta"], row["verdict"]
         noise = " (within noise)" if verdict == "within_noise" else ""
-        exact, shown = f"{delta:+,.0f} ns{interval}", f"{delta / 1e6:+.3g} ms{noise}"
+        exact, shown = f"{delta:+,.0f} ns{interval}", f"{_signed(delta)}{noise}"
         bars.append(charts.bar(label, 0.0, delta / 1e6, _colour(delta, verdict), exact, shown))
     lead = "Changes of a step's figures; grey: within the noise of the steps."
     chart = [charts.waterfall("figures", lead, bars, x_title="change per step (ms)")] if bars else []
@@ -89,7 +90,9 @@ def waterfall(sidecar: Sidecar) -> Section:
         bars.append(_bar(label, at, at + ns, colour))
         at += ns
     bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
-    lead = f"{changes[0][0]} changed most: {changes[0][1] / 1e6:+.3g} ms per step."
+    lead = f"{changes[0][0]} changed most: {_signed(changes[0][1])} per step."
+    if step["verdict"] == "within_noise":
+        lead += " The change of the whole step is within noise."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
     largest = sorted(rows, key=lambda row: -abs(row[_DELTA]))
     return Section("What changed", lead, [chart], [made_table("diff_waterfall", "Parts of the change", largest)])
@@ -136,7 +139,13 @@ def names(sidecar: Sidecar) -> Section:
 
 def _bar(label: str, start: float, end: float, colour: str) -> Row:
     ns = end - start
-    return charts.bar(label, start / 1e6, end / 1e6, colour, f"{ns:+,.0f} ns", f"{ns / 1e6:+.3g} ms")
+    return charts.bar(label, start / 1e6, end / 1e6, colour, f"{ns:+,.0f} ns", _signed(ns))
+
+
+def _signed(ns: float) -> str:
+    """``+12.3 ms``: three digits."""
+    scale, sign = scale_of(ns, TIMES)
+    return f"{ns / scale:+.3g} {sign}" if ns else "0"
 
 
 def _colour(delta: float, verdict: str) -> str:

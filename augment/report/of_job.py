@@ -12,6 +12,16 @@ from augment.report.rows import made_table, not_possible, others, rows_of, table
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 40
+_LEAST = 0.005  #: ranks that are charged less, of the most, are in the table alone
+_MEANWHILE = (
+    "What late ranks did while others waited. It is not yet the cause: after a stall of its host, a device does its "
+    "usual work, only later."
+)
+_CAUSES = {
+    "gpu": "; the cause is its work on the GPU",
+    "host": "; the cause is its host",
+    "queued": "; the cause is launched work that did not start",
+}
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
 LEADS = {
     "compute_ns": ("computing", charts.BLUE),
@@ -67,16 +77,18 @@ def stragglers(sidecar: Sidecar) -> Section:
     whole = sum(row["charged_ns"] for row in charged)
     lead = (
         f"Most is charged to {_rank(worst)}: {time(worst['charged_ns'])}, "
-        f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks."
+        f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks{_CAUSES.get(worst['cause'], '')}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
         for row in charged[:_MOST_BARS]
+        if row["charged_ns"] >= _LEAST * worst["charged_ns"]
         for name, (label, _) in LEADS.items()
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    chart = charts.stacked("stragglers", lead, bars, y="rank", x_title="charged to it, by what it did (ms)", parts=used)
+    x_title = "charged to it, by what it did meanwhile (ms)"
+    chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
     return Section("Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="charged_ns")])
 
 

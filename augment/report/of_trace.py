@@ -16,6 +16,8 @@ from augment.report.steps import efficiency, steps
 from augment.units import counted
 
 Sidecar = Mapping[str, Any]
+_LEAST = 0.0005  #: shares of the path below this are not drawn
+_IDLE = {"host_wait": "waits for the host", "kernel_wait": "between kernels", "other": "other"}
 
 
 def document(sidecar: Sidecar) -> Document:
@@ -74,6 +76,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     bars = [
         charts.bar(kind.replace("_", " "), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
         for kind, ns in ((kind, sums[kind][0]) for kind in order)
+        if ns >= _LEAST * whole
     ]
     lead = (
         f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
@@ -109,23 +112,23 @@ def idle(sidecar: Sidecar) -> Section:
     """Why streams were idle."""
     rows = rows_of(sidecar, "idle_time_breakdown")
     parts = {
-        "host_wait": charts.ORANGE,
-        "kernel_wait": charts.PURPLE,
+        "waits for the host": charts.ORANGE,
+        "between kernels": charts.PURPLE,
         "other": charts.GREY,
         "another stream busy": charts.SKY,
     }
     bars = []
     for row in rows:
         others = row.get("other_stream_busy_ns") or 0
-        label = f"GPU {row['device']} stream {row['stream']}"
-        for part, ns in ((row["category"], row["idle_ns"] - others), ("another stream busy", others)):
+        label = _stream(row)
+        for part, ns in ((_IDLE.get(row["category"], ""), row["idle_ns"] - others), ("another stream busy", others)):
             if ns and part in parts:
                 bars.append(charts.part(label, part, ns))
     if not bars:
         return Section("Idle time")
-    waits = totals(rows, lambda row: row["category"], "device_host_wait_ns")
-    host = sum(ns for (ns,) in waits.values())
-    lead = f"While nothing ran on the device, streams waited {time(host)} for the host." if host else ""
+    longest = max(rows, key=lambda row: row.get("device_host_wait_ns") or 0)
+    host = longest.get("device_host_wait_ns") or 0
+    lead = f"{_stream(longest)} waited {time(host)} for the host while nothing ran on the device." if host else ""
     chart = charts.stacked(
         "idle", "Idle time of each stream by cause", bars, y="stream", x_title="idle time (ms)", parts=parts
     )
@@ -135,6 +138,10 @@ def idle(sidecar: Sidecar) -> Section:
         [chart],
         table(sidecar, "idle_time_breakdown", "Idle time by cause", by="idle_ns", folded=True),
     )
+
+
+def _stream(row: Row) -> str:
+    return f"GPU {row['device']} stream {row['stream']}"
 
 
 def launches(sidecar: Sidecar) -> Section:

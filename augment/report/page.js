@@ -98,7 +98,7 @@ function fill(details, name, table) {
   const caption = element("thead", null);
   caption.append(head);
   made.append(caption, body);
-  const scroll = element("div", null, { class: "scroll", tabindex: "0", role: "region", "aria-label": title });
+  const scroll = element("div", null, { class: "scroll", tabindex: "0", role: "region", "aria-label": `table: ${title}` });
   scroll.append(made);
   details.append(tools, scroll);
   draw();

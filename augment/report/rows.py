@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -52,11 +53,19 @@ def made_table(
 def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
     """The tables of all analyses that no section has ``shown``, folded."""
     tables = [
-        made_table(name, name.replace("_", " ").capitalize(), analysis["rows"], folded=True)
+        made_table(name, _title(name), analysis["rows"], folded=True)
         for name, analysis in sidecar["analyses"].items()
         if analysis["rows"] and name not in shown
     ]
     return Section("All other figures", "", (), tables)
+
+
+def _title(analysis: str) -> str:
+    """``GPU time by phase``."""
+    words = analysis.replace("_", " ")
+    for word in ("gpu", "cupti", "ddp", "flops"):
+        words = re.sub(rf"\b{word}\b", word.upper().replace("FLOPS", "FLOPs"), words)
+    return words[0].upper() + words[1:]
 
 
 def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

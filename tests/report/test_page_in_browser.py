@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from test_report import history_of, metrics, outputs, run  # noqa: F401
 
+import demo
 from augment.report.document import Document
 from augment.report.html import page
 from augment.report.of_history import document as of_history
@@ -40,6 +41,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+PICTURES = Path(os.environ["KINETO_AUGMENT_PICTURES"]).absolute() if "KINETO_AUGMENT_PICTURES" in os.environ else None
 KINDS = [("trace", "light"), ("job", "dark"), ("comparison", "light"), ("trend", "light")]
 
 
@@ -62,13 +64,25 @@ def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: st
         _sorts_and_filters(seen)
     assert _serious(seen) == []
     if kind == "trend":
-        seen.screenshot(path=Path(os.environ.get("KINETO_AUGMENT_PICTURES") or tmp_path) / "trend.png")
+        seen.screenshot(path=(PICTURES or tmp_path) / "trend.png")
     context.close()
+
+
+@pytest.mark.skipif(not PICTURES, reason="pictures for docs are made on request: KINETO_AUGMENT_PICTURES")
+def test_picture_of_the_demo(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page that ``make demo`` writes, as README shows it."""
+    assert PICTURES
+    monkeypatch.chdir(tmp_path)
+    demo.main()
+    seen = browser.new_page(viewport={"width": 1100, "height": 1020})
+    seen.goto((tmp_path / demo.OUTPUT / "job.report.html").as_uri())
+    seen.wait_for_selector("body[data-charts=drawn]", timeout=90_000)
+    seen.screenshot(path=PICTURES / "report.png")
 
 
 def _document(kind: str, outputs: Path, scratch: Path) -> Document:  # noqa: F811
     if kind == "trend":
-        return of_history([*history_of(30, 18), *history_of(12, 99, branch="fp8")], "runs")
+        return of_history([*history_of(30, 18), *history_of(12, 99, branch="fp8", faster_ns=9e6)], "runs")
     source = outputs if kind == "job" else metrics(outputs)
     if kind == "comparison":
         first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]

@@ -18,7 +18,9 @@ from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store
 from augment.report import charts, html
 from augment.report.document import Document, Section, Table
+from augment.report.kernels import kernels
 from augment.report.markdown import markdown
+from augment.report.modules import modules
 from augment.report.of_history import document as of_history
 from augment.report.of_job import document as of_job
 from augment.report.of_trace import document as of_trace
@@ -133,16 +135,18 @@ def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> 
         trend_of(str(tmp_path / "run00"))
 
 
-def history_of(count: int, changed_at: int, branch: str = "main", device: str = "H100") -> list[Run]:
+def history_of(
+    count: int, changed_at: int, branch: str = "main", device: str = "H100", faster_ns: float = 0
+) -> list[Run]:
     """Runs of a day each; from one on the host is late by 4 ms in each step."""
     runs = []
     for place in range(count):
         host = 3e6 + 1e4 * (place % 3) + (4e6 if place >= changed_at else 0.0)
-        step = 80e6 + 1e5 * (place * 7 % 5) + host
+        step = 80e6 - faster_ns + 1e5 * (place * 7 % 5) + host
         values = {
             "step_ns": step,
             "host_wait_ns": host,
-            "compute_ns": 70e6 + 1e5 * (place * 7 % 5),
+            "compute_ns": 70e6 - faster_ns + 1e5 * (place * 7 % 5),
             "other_wait_ns": 5.0,
         }
         figures = {name: RunFigure(value, value, 0.0, 5) for name, value in values.items()}
@@ -205,6 +209,42 @@ def test_a_store_is_reported_on(tmp_path: Path) -> None:
 def test_labels_are_of_a_history(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="augment history add"):
         trend_of(str(tmp_path), {"branch": "main"})
+
+
+def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> None:
+    common = {"device": 0, "count": 1, "shapes": "", "roof_ratio": 0.5, "time_ns": 2e6}
+    product = {"operator": "aten::mm", "number": "bf16", "bound": "compute", "flops": 4e12, "roof_ns": 4e6,
+               "intensity": 800.0, "achieved_tflops": 500.0, "size_bytes": 1e9}  # fmt: skip
+    norm = {"operator": "aten::norm", "number": None, "bound": "memory", "flops": None, "roof_ns": 1e6,
+            "intensity": None, "achieved_tflops": None, "size_bytes": 3e9}  # fmt: skip
+    kernel = {"name": "k", "family": "gemm", "kernel_type": "COMPUTATION", "sum_ns": 1, "count": 1}
+    rows = {"roofline": [common | product, common | norm], "kernel_breakdown": [kernel]}
+    section = kernels({"analyses": {name: {"rows": each} for name, each in rows.items()}})
+    roof, points, words = section.charts[1].spec["layer"]
+    assert [(row["x"], row["y"]) for row in roof["data"]["values"]][1] == (pytest.approx(1000 / 3), 1000.0)
+    assert [row["shown"] for row in words["data"]["values"]] == ["peak of bf16, 1000 TFLOP/s"]
+    assert points["mark"]["type"] == "point"
+
+
+def test_modules_of_both_passes(outputs: Path) -> None:
+    sidecar = json.loads(metrics(outputs).read_text())
+    forward, backward = modules(sidecar).charts
+    table = sidecar["analyses"]["gpu_time_by_module"]["rows"]
+    rows = {row["module"]: row for row in table if row["module"] and "/" not in row["module"]}
+    whole = sum(row["backward_gpu_ns"] for row in rows.values())
+    widths = {box["label"]: box["x2"] - box["x"] for box in backward.spec["data"]["values"] if not box["depth"]}
+    shares = {name: 100 * row["backward_gpu_ns"] / whole for name, row in rows.items() if row["backward_gpu_ns"]}
+    assert widths == pytest.approx(shares)
+    assert (forward.name, backward.name) == ("modules_forward", "modules_backward")
+
+
+def test_one_message_is_told_once_and_code_is_code() -> None:
+    diagnostics = [{"count": 2, "message": "rows left out"}, {"count": 3, "message": "rows left out"}]
+    document = Document("t", "trace", ["in `a<b>` most"], [("GPU", "H100")], [], (), diagnostics)
+    page = html.page(document)
+    assert page.count("5 rows left out") == 1
+    assert "in <code>a&lt;b&gt;</code> most" in page
+    assert '<p class="small">H100</p>' in page
 
 
 def test_names_cannot_end_the_page() -> None:
