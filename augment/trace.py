@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import mended_json, storable
 from augment.records import dataclass
@@ -77,19 +78,19 @@ class SparseColumn:
     Columns may share their ``rows``.
     """
 
-    rows: Int64s
-    values: Int64s
+    rows: Values[np.int64]
+    values: Values[np.int64]
 
     def at(self, rows: Int64s, missing: int) -> Int64s:
         """The value at each of ``rows``, or ``missing``; as long as ``rows``."""
         if not len(self.rows):
             return np.full(len(rows), missing, np.int64)
-        where = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        return np.where(self.rows[where] == rows, self.values[where], missing)
+        where, is_there = looked_up(self.rows, rows)
+        return np.where(is_there, self.values[where], missing)
 
     def moved(self, new_row: Int64s | Int32s) -> SparseColumn:
         """The column after its rows moved: row ``r`` becomes ``new_row[r]``; a negative new row drops the value."""
-        rows, order = _moved_rows(self.rows, new_row)
+        rows, order = _moved_rows(self.rows[:], new_row)
         return SparseColumn(rows, self.values if order is None else self.values[order])
 
 
@@ -128,7 +129,7 @@ def moved_args(args: Mapping[str, ArgColumn], new_row: Int64s | Int32s) -> dict[
     def moved(column: SparseColumn) -> SparseColumn:
         key = id(column.rows)
         if key not in known:
-            known[key] = _moved_rows(column.rows, new_row)
+            known[key] = _moved_rows(column.rows[:], new_row)
         rows, order = known[key]
         return SparseColumn(rows, column.values if order is None else column.values[order])
 
@@ -139,6 +140,7 @@ def moved_args(args: Mapping[str, ArgColumn], new_row: Int64s | Int32s) -> dict[
 class EventTable:
     """Equal-length read-only columns, one row per event with a time, ascending ``ts``, ties in file order.
 
+    Readers keep most of them narrow: index a column (``dur[rows]``, ``dur[:]``) for an array of the type below.
     ``ts, dur`` int64 ns (absolute; ``dur`` is 0 unless the phase is ``X``); ``phase`` uint8, ``ord`` of the letter;
     ``category`` uint8, a :class:`Category`; ``category_name`` and ``name`` int32, indexes into ``Trace.strings``;
     ``track`` int32, index into ``Trace.tracks``; ``correlation`` int64, :data:`NO_CORRELATION` where there is none;
@@ -151,15 +153,15 @@ class EventTable:
     """
 
     ts: Int64s
-    dur: Int64s
+    dur: Values[np.int64]
     phase: Bytes
     category: Bytes
-    category_name: Int32s
-    name: Int32s
-    track: Int32s
-    correlation: Int64s
-    offset: Int64s
-    length: Int32s
+    category_name: Values[np.int32]
+    name: Values[np.int32]
+    track: Values[np.int32]
+    correlation: Values[np.int64]
+    offset: Values[np.int64]
+    length: Values[np.int32]
     bytes: SparseColumn
     flow_id: SparseColumn
     args: Mapping[str, ArgColumn] | None = None
@@ -174,7 +176,8 @@ class EventTable:
     @property
     def end(self) -> Int64s:
         """``ts + dur``, int64 ns, computed at each call: select rows first where only some are needed."""
-        return self.ts + self.dur
+        end: Int64s = self.ts + self.dur[:]
+        return end
 
     def slices_of(self, *categories: Category) -> Int64s:
         """The rows of phase ``X`` in any of ``categories``, ascending."""

@@ -104,7 +104,7 @@ def _found(trace: Trace, finding: Finding) -> Row:
         start_ns=None if longest is None else int(spans.start[longest] - trace.events.ts[0]),
         dur_ns=None if longest is None else int(spans.end[longest] - spans.start[longest]),
         track=track_of(trace, row) or None,
-        slice=short(trace.strings[trace.events.name[row]]) if row >= 0 else None,
+        slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
         evidence=list(problem.evidence),
         advice=problem.advice,
         docs=f"{DOCS}#{finding.rule}",

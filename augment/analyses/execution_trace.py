@@ -72,7 +72,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
     """The rows of the nodes, most time first; then the rows of events without a node."""
-    dur = trace.events.dur
+    dur = trace.events.dur[:]
     event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
     groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
     for place, node in enumerate(links.nodes):

@@ -120,7 +120,7 @@ def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str],
     wanted = [rank for rank in there.tolist() if not ranks or any(rank in some for some in ranks)]
     if not wanted:
         raise UsageError(f"--ranks: {name} has none of these, only {', '.join(map(str, there.tolist()))}")
-    of_event = of_track[trace.events.track]
+    of_event = of_track[trace.events.track[:]]
     suffix = ".json.gz" if trace.source.insert_at is not None else ".pftrace"
     outs = []
     for rank in wanted:

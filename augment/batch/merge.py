@@ -343,7 +343,7 @@ def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
     """The row in ``part`` of each of ``rows`` of ``whole``, by the event's offset in the text; -1 if it is absent."""
     if part is whole or not len(part.events):
         return rows if part is whole else np.full(len(rows), -1, np.int64)
-    order = np.argsort(part.events.offset, kind="stable")
+    order = np.argsort(part.events.offset[:], kind="stable")
     offsets = part.events.offset[order]
     wanted = whole.events.offset[rows]
     at = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)

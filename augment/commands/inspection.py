@@ -190,7 +190,7 @@ def _odd(trace: Trace) -> Iterator[Report]:
     """Anomalies that readers and analyses tolerate, but a user may want to know of."""
     events = trace.events
     slices = events.phase == COMPLETE
-    in_file = events.ts[np.argsort(events.offset, kind="stable")]
+    in_file = events.ts[np.argsort(events.offset[:], kind="stable")]
     of_work = np.isin(events.category, np.array(GPU_WORK, np.uint8)) & slices
     unordered = int((in_file[1:] < in_file[:-1]).sum())
     text = sum(isinstance(track.pid, str) or isinstance(track.tid, str) for track in trace.tracks)

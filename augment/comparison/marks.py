@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
+from augment.arrays.columns import Values
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.records import dataclass
@@ -141,6 +142,6 @@ def lanes(ts: Int64s, dur: Int64s) -> Int64s:
     return lane.astype(np.int64)
 
 
-def texts_at(rows: Int64s, codes: npt.NDArray[np.int32], strings: Sequence[str]) -> Texts:
+def texts_at(rows: Int64s, codes: Values[np.int32], strings: Sequence[str]) -> Texts:
     """The string of each of ``rows`` through the column ``codes``; none where the row is negative."""
     return Texts(np.where(rows >= 0, codes[rows], np.int32(LEFT_OUT)), strings)

@@ -48,7 +48,7 @@ def _instances(trace: Events, annotation: str) -> Int64s:
     """The rows on the host with ``annotation`` in their names."""
     events = trace.events
     codes = [code for code, name in enumerate(trace.strings) if annotation in name]
-    rows = np.flatnonzero(np.isin(events.name, codes) & (events.phase == COMPLETE))
+    rows = np.flatnonzero(np.isin(events.name[:], codes) & (events.phase == COMPLETE))
     on_host: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
     return on_host
 

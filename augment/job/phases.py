@@ -41,7 +41,7 @@ def phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
     if not is_autograd.any():
         return np.full(len(launch), UNKNOWN, np.int64)
     backward = is_autograd[events.track[launch]]
-    nodes = np.flatnonzero(is_autograd[events.track]) if not len(ops) else ops
+    nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
     around = innermost(trace, launch, (Category.USER_ANNOTATION,), _named(trace, _OPTIMIZER))
     after = (around != NO_ROW) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
     phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))

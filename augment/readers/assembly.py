@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.columns import Values, keyed, narrowed, positions
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source import cut_mark
 from augment.readers import ascend
@@ -17,6 +18,7 @@ from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.records import dataclass
 from augment.trace import (
     ON_DEVICE,
+    ArgColumn,
     Category,
     Decode,
     Diagnostic,
@@ -193,9 +195,24 @@ def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
     """Update the sparse columns after rows were moved, or left out where ``new_row`` is negative."""
     raw.sizes, raw.flows = raw.sizes.moved(new_row), raw.flows.moved(new_row)
     ends = raw.ends.moved(new_row)
-    kept = new_row[ends.values] >= 0
+    kept = new_row[ends.values[:]] >= 0
     raw.ends = SparseColumn(ends.rows[kept], new_row[ends.values[kept]].astype(np.int64))
     raw.args = raw.args and moved_args(raw.args, new_row)
+
+
+def _narrow_sparse(raw: RawEvents) -> None:
+    """Narrow the sparse columns. Those that share their rows still do."""
+    known: dict[int, tuple[Values[np.int64], Values[np.int64]]] = {}  # by identity, with what it is the identity of
+
+    def narrow(column: SparseColumn) -> SparseColumn:
+        if id(column.rows) not in known:
+            known[id(column.rows)] = column.rows, narrowed(column.rows[:])
+        return SparseColumn(known[id(column.rows)][1], narrowed(column.values[:]))
+
+    raw.sizes, raw.flows, raw.ends = (narrow(column) for column in (raw.sizes, raw.flows, raw.ends))
+    raw.args = raw.args and {
+        name: ArgColumn(narrow(arg.numbers), narrow(arg.others), arg.json) for name, arg in raw.args.items()
+    }
 
 
 def _categories(raw: RawEvents) -> Bytes:
@@ -262,25 +279,32 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
             moved = room.view(values.dtype)[: len(values)]
             np.take(values, order, out=moved, mode="clip")
             values[:] = moved
-        values.flags.writeable = False
         return values
 
-    columns: list[Any] = []
-    raw_names = ("ts", "dur", "phase", "category", "name", "correlation", "offset", "length")
-    for name in raw_names:
-        columns.append(column(getattr(raw, name)))
+    def taken(name: str) -> Any:
+        values = column(getattr(raw, name))
         setattr(raw, name, None)
-    ts, dur, phase, category_name, name_column, correlation, offset, length = columns
+        return values
+
+    category = column(category)
+    ts, phase, category_name = taken("ts"), taken("phase"), keyed(category, taken("category"))
+    dur, name, correlation, length = (
+        narrowed(taken(each), consume=True) for each in ("dur", "name", "correlation", "length")
+    )
+    offset, tracks = positions(taken("offset")), narrowed(column(track), consume=True)
     if order is not None:
         _move_sparse(raw, _inverse(order))
+    _narrow_sparse(raw)
+    for values in (ts, phase, category):
+        values.flags.writeable = False
     return EventTable(
         ts,
         dur,
         phase,
-        column(category),
+        category,
         category_name,
-        name_column,
-        column(track),
+        name,
+        tracks,
         correlation,
         offset,
         length,

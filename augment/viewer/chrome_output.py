@@ -32,7 +32,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
 def _added(trace: Trace) -> Bools:
     """Which rows augment added."""
     is_ours = np.array([name.startswith("augment.") for name in trace.strings], np.bool_)
-    added: Bools = is_ours[trace.events.category_name]
+    added: Bools = is_ours[trace.events.category_name[:]]
     return added
 
 

@@ -156,7 +156,7 @@ def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
 
     Perfetto reads an id that is a string as a hexadecimal number.
     """
-    values = trace.events.flow_id.values
+    values = trace.events.flow_id.values[:]
     numbers = values[(values >= 0) & (values < 2**52)]
     first = int(numbers.max(initial=0)) + 1
     for code in distinct(values[values < -1]).tolist():

@@ -155,7 +155,7 @@ class _Told:
     def kinds(self) -> Texts:
         """The kind of each collective: from the user's rules, the arg, the host's names, or the kernel's name."""
         strings = self._trace.strings
-        name = self._trace.events.name
+        name = self._trace.events.name[:]
         arg = self.texts("Collective name")
         host = innermost(
             self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), _named(self._trace, _TELLING)

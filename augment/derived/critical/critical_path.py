@@ -143,7 +143,7 @@ def critical_path(trace: Trace) -> CriticalPath:
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
         *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),
         *(state, stacks.place_of, _outermost(trace), start, end, _is_early(trace).view(np.uint8), _IS_NAMED),
-        *(events.name, np.zeros(len(events), np.uint8), time.ravel(), early_time.ravel(), *slices),
+        *(events.name[:], np.zeros(len(events), np.uint8), time.ravel(), early_time.ravel(), *slices),
         *(np.zeros(len(stacks) + 1, np.int64), np.empty(len(stacks) + 1, np.int32)),
         *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
     )
@@ -165,7 +165,7 @@ def _outermost(trace: Trace) -> Int32s:
     stacks, events = call_stacks(trace), trace.events
     outer, opened = np.empty(len(stacks), np.int32), np.empty(len(stacks), np.int32)
     is_operator = (events.category == Category.CPU_OP).view(np.uint8)
-    native("critical_path.outermost")(stacks.row, events.track, events.ts, events.dur, is_operator, opened, outer)
+    native("critical_path.outermost")(stacks.row, events.track[:], events.ts, events.dur[:], is_operator, opened, outer)
     return outer
 
 

@@ -78,7 +78,8 @@ def _masters(trace: Trace, main: int) -> dict[int, int]:
 def _masters_by_flow(trace: Trace) -> dict[int, int]:
     """The thread from which most ``fwdbwd`` flows lead to a thread, by track."""
     events = trace.events
-    flows = events.flow_id.rows[events.category[events.flow_id.rows] == Category.FWDBWD]
+    flows = events.flow_id.rows[:]
+    flows = flows[events.category[flows] == Category.FWDBWD]
     ids, phase, track = events.flow_id.at(flows, 0), events.phase[flows], events.track[flows]
     begins, ends = np.flatnonzero(phase == ord("s")), np.flatnonzero(phase == ord("f"))
     begins = begins[np.argsort(ids[begins], kind="stable")]

@@ -143,7 +143,7 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
         cuts = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
         made = native("critical_path.without")(
             *(graph.lane, graph.first_work, graph.ts, edge_from, graph.target, graph.weight, node_slack(trace)),
-            *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name),
+            *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name[:]),
             *(names.view(np.uint8), start, end, np.searchsorted(window, np.arange(len(start) + 1))),
             *(key.astype(np.int32), np.full(_size(trace), -1, np.int32), total, least, *cuts),
         )

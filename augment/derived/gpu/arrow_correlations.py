@@ -30,8 +30,9 @@ def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
     """The id of the arrow after each slice in the file, if time and thread agree; else ``NO_CORRELATION``."""
     events, flows = trace.events, trace.events.flow_id
     correlations = np.full(len(rows), NO_CORRELATION, np.int64)
-    chosen = (events.category[flows.rows] == Category.AC2G) & (flows.values > 0)
-    arrow, number = flows.rows[chosen], flows.values[chosen]
+    arrow, number = flows.rows[:], flows.values[:]
+    chosen = (events.category[arrow] == Category.AC2G) & (number > 0)
+    arrow, number = arrow[chosen], number[chosen]
     if not len(arrow) or not len(rows):
         return correlations
     in_file = np.argsort(events.offset[rows])

@@ -51,8 +51,9 @@ def _by_flows(trace: Trace) -> ForwardBackward:
     """The pairs linked by flows. Ends of flows outside operators, or without a beginning, are ignored."""
     events = trace.events
     sparse = events.flow_id
-    chosen = events.category[sparse.rows] == Category.FWDBWD
-    rows, ids = sparse.rows[chosen], sparse.values[chosen]
+    rows = sparse.rows[:]
+    chosen = events.category[rows] == Category.FWDBWD
+    rows, ids = rows[chosen], sparse.values[chosen]
     begins = events.phase[rows] == _BEGIN
     known = begins | np.isin(events.phase[rows], _ENDS)
     rows, ids, begins = rows[known], ids[known], begins[known]
@@ -73,7 +74,8 @@ def _by_sequence_number(trace: Trace) -> ForwardBackward:
     without a forward thread."""
     args = arg_columns(trace)
     numbers = args.ints("Sequence number")
-    rows, number = numbers.rows[numbers.values >= 0], numbers.values[numbers.values >= 0]
+    rows, number = numbers.rows[:], numbers.values[:]
+    rows, number = rows[number >= 0], number[number >= 0]
     is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
     order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
     rows, number, is_backward = rows[order], number[order], is_backward[order]

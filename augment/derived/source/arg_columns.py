@@ -55,7 +55,7 @@ class ArgColumns:
         The JSON is Python's: a blank after each comma and colon. ``Texts.values`` are distinct.
         """
         texts = self.args[name]
-        return texts.column.rows, Texts(texts.column.values.astype(np.int32), texts.texts)
+        return texts.column.rows[:], Texts(texts.column.values[:].astype(np.int32), texts.texts)
 
     def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
         """Diagnostics: repaired and dropped values of these args."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.args import Arg, TakenArgs
+from augment.arrays.columns import narrowed
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.source.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
@@ -170,25 +171,27 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
     """The values of ``arg`` in the rows that ``may_have`` it."""
 
     def chosen(column: SparseColumn) -> SparseColumn:
-        kept = may_have(column.rows)
-        return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
+        rows = column.rows[:]
+        kept = may_have(rows)
+        return column if kept.all() else SparseColumn(rows[kept], column.values[kept])
 
     numbers, others = chosen(taken.numbers), chosen(taken.others)
     column = Column(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
-    occurs[others.values] = True
+    codes = others.values[:]
+    occurs[codes] = True
     stored = np.zeros((len(taken.json), 2), np.int64)
     for code in np.flatnonzero(occurs).tolist():
         stored[code] = column.stored_json(taken.json[code])
-    flags = stored[others.values, 0]
+    flags = stored[codes, 0]
     counts = np.bincount(flags, minlength=4)
     counts[layout.PLAIN] += len(numbers.rows)
     if len(others.rows):
         kept = (flags != layout.ABSENT) & (flags != layout.DROPPED)
-        rows = np.concatenate([numbers.rows, others.rows[kept]])
-        values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
+        rows = np.concatenate([numbers.rows[:], others.rows[kept]])
+        values = np.concatenate([numbers.values[:], stored[codes[kept], 1]])
         order = np.argsort(rows, kind="stable")
-        numbers = SparseColumn(rows[order], values[order])
+        numbers = SparseColumn(narrowed(rows[order]), narrowed(values[order]))
     return ArgValues(numbers, column.texts, counts.tolist())
 
 

@@ -33,7 +33,8 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     events = trace.events
     ts = clock(events.ts)
     # negative durations are repaired by writers and stay unchanged here
-    dur = np.where(events.dur > 0, clock(events.ts + np.maximum(events.dur, 0)) - ts, events.dur)
+    dur = events.dur[:]
+    dur = np.where(dur > 0, clock(events.ts + np.maximum(dur, 0)) - ts, dur)
     changes = trace.memory_changes
     if changes is not None:
         changes = replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))

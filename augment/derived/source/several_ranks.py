@@ -49,7 +49,7 @@ def rank_of_track(trace: Trace) -> Int64s:
 def _by_args(trace: Trace, process: Int64s, count: int) -> Int64s:
     """The rank of each process by the args of its first events."""
     ranks = np.full(count, _UNKNOWN, np.int64)
-    of = process[trace.events.track]
+    of = process[trace.events.track[:]]
     samples = [(number, rows[:_LOOKED_AT]) for number, rows in each(of, count)]
     if not samples:
         return ranks

@@ -46,8 +46,9 @@ def of_steps(trace: Trace, first: int, last: int) -> Bools:
 def of_time(trace: Trace, start: int, end: int) -> Bools:
     """The slices that lie within ``[start, end)``, absolute ns, and the other events in that period."""
     events = trace.events
-    lasting = (events.phase == COMPLETE) & (events.dur > 0)
-    keep: Bools = (events.ts < end) & np.where(lasting, events.ts + events.dur > start, events.ts >= start)
+    dur = events.dur[:]
+    lasting = (events.phase == COMPLETE) & (dur > 0)
+    keep: Bools = (events.ts < end) & np.where(lasting, events.ts + dur > start, events.ts >= start)
     return keep
 
 
@@ -57,19 +58,19 @@ def without(trace: Trace, categories: Sequence[str]) -> Bools:
     Raises:
         UsageError: the trace has no event of one of these categories.
     """
-    used = sorted({trace.strings[code] for code in distinct(trace.events.category_name).tolist()} - {""})
+    used = sorted({trace.strings[code] for code in distinct(trace.events.category_name[:]).tolist()} - {""})
     for name in categories:
         if name not in used:
             raise UsageError(f"--drop {name}: {trace.source.label} has no event of it, only of {', '.join(used)}")
     codes = [code for code, name in enumerate(trace.strings) if name in categories]
-    return ~np.isin(trace.events.category_name, codes)
+    return ~np.isin(trace.events.category_name[:], codes)
 
 
 def whole(trace: Trace, keep: Bools) -> Bools:
     """``keep`` without arrows that lost an end, and with the ends of slices that are written as two events."""
     events = trace.events
     keep = keep.copy()
-    keep[events.ends.values] = keep[events.ends.rows]
+    keep[events.ends.values[:]] = keep[events.ends.rows[:]]
     rows = np.flatnonzero(np.isin(events.phase, _ARROWS))
     if len(rows):
         ids = events.flow_id.at(rows, -1)

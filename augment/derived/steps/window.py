@@ -92,7 +92,7 @@ def only(trace: Trace, keep: Bools) -> Trace:
 
 def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
     """The ends of slices that are written as two events; a slice keeps its duration if its end is left out."""
-    moved = SparseColumn(ends.rows, new_row[ends.values]).moved(new_row)
+    moved = SparseColumn(ends.rows, new_row[ends.values[:]]).moved(new_row)
     known = moved.values >= 0
     return SparseColumn(moved.rows[known], moved.values[known])
 

@@ -128,7 +128,7 @@ def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None,
     called = int(trace.events.ts[call])
     if stream < 0:
         return _Scope(device, None, called, False)
-    waits = "Synchronize" in trace.strings[trace.events.name[call]]
+    waits = "Synchronize" in trace.strings[int(trace.events.name[call])]
     return _Scope(device, stream, called if recorded is None else recorded, waits and recorded is not None)
 
 

@@ -66,7 +66,7 @@ def collections(trace: Trace) -> Int64s:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
     named = matching(trace, _NAMES)
-    rows = np.flatnonzero((events.phase == COMPLETE) & named[events.name] & (events.dur > 0))
+    rows = np.flatnonzero((events.phase == COMPLETE) & named[events.name[:]] & (events.dur > 0))
     rows = rows[~np.isin(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)
     end = events.ts[rows] + events.dur[rows]

@@ -102,7 +102,7 @@ def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
 
 def _ids(trace: Trace, rows: Int64s) -> Int64s:
     known = trace.events.flow_id
-    return known.values if np.array_equal(known.rows, rows) else known.at(rows, _NO_MARK)
+    return known.values[:] if np.array_equal(known.rows[:], rows) else known.at(rows, _NO_MARK)
 
 
 def _keys(trace: Trace, rows: Int64s) -> Int64s:

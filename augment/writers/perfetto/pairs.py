@@ -48,7 +48,7 @@ def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> P
     """The pairs of a trace. ``texts`` holds the members of asynchronous events."""
     ends, phase = trace.events.ends, trace.events.phase
     is_lone = phase == ord("E")
-    is_lone[ends.values] = False
+    is_lone[ends.values[:]] = False
     lone_ends = np.flatnonzero(is_lone).tolist()
     lone_begins = np.flatnonzero(phase == ord("B")).tolist()
     result = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
@@ -98,7 +98,7 @@ class _Names:
     """Names by row."""
 
     def __init__(self, trace: Trace) -> None:
-        self._strings, self._name = trace.strings, trace.events.name
+        self._strings, self._name = trace.strings, trace.events.name[:]
 
     def __getitem__(self, row: int) -> str:
         return str(self._strings[self._name[row]])

@@ -54,13 +54,13 @@ class Plan:
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
     """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
     events, repairs = trace.events, Counter[str]()
-    place = tracks.place_of_track[events.track]
+    place = tracks.place_of_track[events.track[:]]
     texts = _texts(trace)
     groups: dict[int, tuple[int, str]] = {}
     kind, end, ended_by = _kinds(trace, place, texts, repairs, groups)
     slice_place, group_names = _with_groups(tracks, place, groups)
     rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
-    slices = Slices(rows, slice_place, events.ts, end, events.correlation)
+    slices = Slices(rows, slice_place, events.ts, end, events.correlation[:])
     flow_rows = flows.flow_rows(trace)
     points = flows.points(trace, flow_rows, slice_place)
     lane, next_slice = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
@@ -69,9 +69,10 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
     arrows = flows.arrows(trace, flow_rows, next_slice)
     repairs["flow_without_slices"] = arrows.lost
     order = np.flatnonzero(kind)
-    if np.any(np.diff(events.offset[order]) < 0):
-        order = order[np.argsort(events.offset[order])]
-    late = _late(slices, events.offset)
+    offset = events.offset[:]
+    if np.any(np.diff(offset[order]) < 0):
+        order = order[np.argsort(offset[order])]
+    late = _late(slices, offset)
     numbers = Numbers(trace, *_places(len(events), order, late), annotations, part)
     of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
     track = _uuids(tracks, kind, slice_place, lane, group_names)
@@ -116,8 +117,9 @@ def _kinds(
     events = trace.events
     kind = np.zeros(len(events), np.uint8)
     kind[events.phase == COMPLETE] = BEGIN
-    end = events.ts + np.maximum(events.dur, 0)
-    repairs["negative_duration"] = int(np.count_nonzero(events.dur < 0))
+    dur = events.dur[:]
+    end = events.ts + np.maximum(dur, 0)
+    repairs["negative_duration"] = int(np.count_nonzero(dur < 0))
     kind[(events.phase != COMPLETE)] = INSTANT
     for phase in b"stfCE":
         kind[events.phase == phase] = 0

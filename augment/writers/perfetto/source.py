@@ -30,8 +30,8 @@ class SourceEvents:
         self._trace, self._plan, self._tracks = trace, plan, tracks
         self._encoder = ArgsEncoder(interned)
         events = trace.events
-        self._names = _numbers(trace, events.name, plan, interned, INTERNED_NAMES)
-        self._categories = _numbers(trace, events.category_name, plan, interned, INTERNED_CATEGORIES)
+        self._names = _numbers(trace, events.name[:], plan, interned, INTERNED_NAMES)
+        self._categories = _numbers(trace, events.category_name[:], plan, interned, INTERNED_CATEGORIES)
         self._late: dict[int, bytes] = {}
         self._is_late = np.zeros(len(events), np.bool_)
         self._is_late[plan.late] = True

@@ -1,0 +1,264 @@
+"""Columns that take few bytes a value and return arrays of full width, so that sums cannot overflow.
+
+``column[rows]`` is an array of the values at ``rows``, ``column[:]`` of all: both are made at each call, so select
+first where only some are needed. Columns can be compared and calculated with like arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from augment.arrays.types import Bools, Places
+
+Value = TypeVar("Value", bound=np.integer[Any])
+
+_KINDS = (np.uint8, np.uint16, np.uint32)
+_MOST_EXCEPTIONS = 1 << 12  #: and no more than one of _VALUES_AN_EXCEPTION values
+_VALUES_AN_EXCEPTION = 64
+_BLOCK = 1 << 15  #: values
+_HALF = 32  #: bits
+
+
+class Column(NDArrayOperatorsMixin, Generic[Value]):
+    """Values of ``dtype``, which subclasses keep in fewer bytes."""
+
+    __slots__ = ("dtype",)
+    dtype: np.dtype[Value]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _at(self, rows: Any) -> npt.NDArray[Value]:
+        """The values at ``rows``, which index like those of an array, but are no single number; in fresh memory."""
+        raise NotImplementedError
+
+    @property
+    def stored(self) -> tuple[npt.NDArray[Any], ...]:
+        """The arrays that hold the values."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, rows: slice | npt.NDArray[Any] | list[int]) -> npt.NDArray[Value]: ...
+    @overload
+    def __getitem__(self, rows: int | np.integer[Any]) -> Value: ...
+    def __getitem__(self, rows: Any) -> Any:
+        if hasattr(rows, "__index__") and not isinstance(rows, np.ndarray):
+            return self._at(np.array([rows]))[0]
+        return self._at(rows)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of values, as of an array."""
+        return (len(self),)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays that hold the values."""
+        return sum(array.nbytes for array in self.stored)
+
+    def tolist(self) -> list[Any]:
+        """All values as Python's."""
+        values: list[Any] = self[:].tolist()
+        return values
+
+    def __array__(self, dtype: None = None, copy: bool | None = None) -> npt.NDArray[Value]:
+        if copy is False:
+            raise ValueError("a narrow column is no array: reading it makes one")
+        values = self[:]
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        whole = [each[:] if isinstance(each, Column) else each for each in inputs]
+        return getattr(ufunc, method)(*whole, **options)
+
+    def __repr__(self) -> str:
+        return f"<column: {len(self):,} values of {self.dtype}, {self.nbytes:,} bytes>"
+
+
+class Narrow(Column[Value]):
+    """Values as unsigned offsets from the least one. The few that do not fit lie apart: from ``limit`` on, an offset is
+    their index.
+    """
+
+    __slots__ = ("_base", "_exceptions", "_limit", "_offsets")
+
+    def __init__(
+        self, dtype: np.dtype[Value], base: int, offsets: npt.NDArray[Any], limit: int, exceptions: npt.NDArray[Value]
+    ) -> None:
+        """Take what :func:`narrowed` made."""
+        self.dtype, self._base, self._offsets = dtype, base, offsets
+        self._limit, self._exceptions = limit, exceptions
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def stored(self) -> tuple[npt.NDArray[Any], ...]:
+        """The offsets, and the values that do not fit."""
+        return self._offsets, self._exceptions
+
+    def _at(self, rows: Any) -> npt.NDArray[Value]:
+        offsets = self._offsets[rows]
+        values: npt.NDArray[Value] = offsets.astype(self.dtype)
+        if self._base:
+            values += self.dtype.type(self._base)
+        if len(self._exceptions):
+            apart = offsets >= self._limit
+            if apart.any():
+                values[apart] = self._exceptions[offsets[apart] - offsets.dtype.type(self._limit)]
+        return values
+
+    def looked_up(self, values: npt.NDArray[np.int64]) -> tuple[Places, Bools]:
+        """See :func:`looked_up`: the search takes no wider copy of the column."""
+        last = self._limit - 1
+        is_there = (values >= self._base) & (values <= self._base + last)
+        offsets = (np.where(is_there, values, self._base) - self._base).astype(self._offsets.dtype)
+        where = np.minimum(np.searchsorted(self._offsets, offsets), len(self) - 1)
+        is_there &= self._offsets[where] == offsets
+        if len(self._exceptions):
+            apart = np.minimum(np.searchsorted(self._exceptions, values), len(self._exceptions) - 1)
+            late = self._exceptions[apart] == values
+            where[late] = apart[late] + len(self) - len(self._exceptions)
+            is_there |= late
+        return where, is_there
+
+
+class Halved(Column[np.int64]):
+    """Integers from 0 to 2**40, as 32 bits and 8 bits of each."""
+
+    __slots__ = ("_high", "_low")
+    END = 1 << 40
+
+    def __init__(self, values: npt.NDArray[np.int64]) -> None:
+        """Take ``values``, which lie in that range."""
+        self.dtype = np.dtype(np.int64)
+        self._low, self._high = values.astype(np.uint32), (values >> _HALF).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._low)
+
+    @property
+    def stored(self) -> tuple[npt.NDArray[Any], ...]:
+        """The lower and the upper bits."""
+        return self._low, self._high
+
+    def _at(self, rows: Any) -> npt.NDArray[np.int64]:
+        values: npt.NDArray[np.int64] = self._high[rows].astype(np.int64)
+        values <<= _HALF
+        values |= self._low[rows].astype(np.int64)
+        return values
+
+
+class Keyed(Column[Value]):
+    """Values that mostly follow from another column, of uint8: ``usual`` has one for each of its values."""
+
+    __slots__ = ("_exceptions", "_keys", "_rows", "_usual")
+
+    def __init__(
+        self, keys: npt.NDArray[np.uint8], usual: npt.NDArray[Value], rows: npt.NDArray[np.uint32],
+        exceptions: npt.NDArray[Value],
+    ) -> None:  # fmt: skip
+        """``exceptions`` are the values at ``rows``, ascending, where the usual value is wrong."""
+        self.dtype = usual.dtype
+        self._keys, self._usual, self._rows, self._exceptions = keys, usual, rows, exceptions
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def stored(self) -> tuple[npt.NDArray[Any], ...]:
+        """The table and the exceptions; the keys are another column's."""
+        return self._usual, self._rows, self._exceptions
+
+    def _at(self, rows: Any) -> npt.NDArray[Value]:
+        values: npt.NDArray[Value] = self._usual[self._keys[rows]]
+        if len(self._rows):
+            if isinstance(rows, slice) and rows == slice(None):
+                values[self._rows] = self._exceptions
+                return values
+            wanted = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows)
+            wanted = np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted
+            wanted = np.where(wanted < 0, wanted + len(self), wanted).astype(np.uint32)
+            where = np.minimum(np.searchsorted(self._rows, wanted), len(self._rows) - 1)
+            apart = self._rows[where] == wanted
+            values[apart] = self._exceptions[where[apart]]
+        return values
+
+
+Values = Column[Value] | npt.NDArray[Value]  #: a column, or an array
+
+
+def narrowed(values: npt.NDArray[Value], *, consume: bool = False) -> Values[Value]:
+    """Integers in as few bytes as nearly all of them need: a column, or ``values`` where nothing is gained.
+
+    With ``consume`` the column takes the memory of ``values``, which nothing else may use, and gives back the rest.
+    """
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    if low < 0 and high - low > np.iinfo(values.dtype).max:  # differences may overflow
+        return values
+    most = min(_MOST_EXCEPTIONS, len(values) // _VALUES_AN_EXCEPTION)
+    for kind in _KINDS:
+        room = int(np.iinfo(kind).max)
+        if np.dtype(kind).itemsize >= values.itemsize:
+            break
+        if high - low <= room:
+            return Narrow(values.dtype, low, _offsets(values, low, kind, consume), room + 1, np.empty(0, values.dtype))
+        apart = np.flatnonzero(values > low + room - most) if most else None
+        if apart is not None and len(apart) <= most:
+            limit, exceptions = room + 1 - len(apart), values[apart]
+            offsets = _offsets(values, low, kind, consume)
+            offsets[apart] = np.arange(limit, room + 1)
+            return Narrow(exceptions.dtype, low, offsets, limit, exceptions)
+    return values
+
+
+def _offsets(values: npt.NDArray[Any], low: int, kind: Any, consume: bool) -> npt.NDArray[Any]:
+    """``values - low`` as ``kind``, modulo its range."""
+    count = len(values)
+    consume &= values.flags.owndata and values.flags.writeable
+    offsets = values.view(kind)[:count] if consume else np.empty(count, kind)
+    for start in range(0, count, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        offsets[block] = (values[block] - values.dtype.type(low)).astype(kind)
+    if consume:
+        del offsets
+        values.resize(-(-count * np.dtype(kind).itemsize // values.itemsize), refcheck=False)
+        offsets = values.view(kind)[:count]
+    return offsets
+
+
+def positions(values: npt.NDArray[np.int64]) -> Values[np.int64]:
+    """Places in a file, in as few bytes as all of them need. Consumes ``values``: see :func:`narrowed`."""
+    column = narrowed(values, consume=True)
+    if column is values and len(values) and values.min() >= 0 and values.max() < Halved.END:
+        return Halved(values)
+    return column
+
+
+def keyed(keys: npt.NDArray[np.uint8], values: npt.NDArray[Value]) -> Values[Value]:
+    """``values``, indexes, as those that ``keys`` mostly tell, or narrowed where they do not."""
+    usual = np.zeros(256, values.dtype)
+    exceptional = 0
+    for key in np.flatnonzero(np.bincount(keys, minlength=256)).tolist() if len(keys) else ():
+        counts = np.bincount(values[keys == key])
+        usual[key] = counts.argmax()
+        exceptional += int(counts.sum() - counts.max())
+    if exceptional > len(values) // _VALUES_AN_EXCEPTION:
+        return narrowed(values)
+    rows = np.flatnonzero(usual[keys] != values)
+    return Keyed(keys, usual, rows.astype(np.uint32), values[rows])
+
+
+def looked_up(ascending: Values[np.int64], values: npt.NDArray[np.int64]) -> tuple[Places, Bools]:
+    """The place of each of ``values`` in a column that is not empty, and whether it is there: elsewhere, any place."""
+    if isinstance(ascending, Narrow):
+        return ascending.looked_up(values)
+    ascending = ascending[:]
+    where = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return where, ascending[where] == values
