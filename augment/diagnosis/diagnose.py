@@ -55,10 +55,11 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
     return Finding(rule, severity, problem, ratio)
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
-    """What must come first; what is merely possible last; then by severity, then by the time that would be saved."""
-    problem = finding.found
-    return not problem.first, problem.confidence == "low", SEVERITIES.index(finding.severity), -(problem.saved_ns or 0)
+def _rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
+    """What must come first; what is merely possible last; then by severity, then what is about the recording, then by
+    the time that would be saved."""
+    problem, grade = finding.found, SEVERITIES.index(finding.severity)
+    return not problem.first, problem.confidence == "low", grade, not problem.of_recording, -(problem.saved_ns or 0)
 
 
 def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import longest
 from augment.diagnosis.rule import Finding
+from augment.diagnosis.wording import percent
 from augment.records import dataclass
 from augment.trace import Trace
 
@@ -40,7 +41,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         under=_under(trace),
         ts=np.array([each.start for each in slices], np.int64),
         dur=np.array([each.end - each.start for each in slices], np.int64),
-        names=Texts(code, [each.found.title for each in findings]),
+        names=Texts(code, [_name(each) for each in findings]),
         args={
             "rule": Texts(code, [each.rule for each in findings]),
             "severity": Texts(code, [each.severity for each in findings]),
@@ -56,6 +57,12 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     caused = np.flatnonzero(rows >= 0)
     flows = Flows(analysis, TRACK, Ends(caused, track), Ends(rows[caused]))
     return [track, flows] if len(flows) else [track]
+
+
+def _name(finding: Finding) -> str:
+    """``data loading 23 %: The host fetches …``: what a narrow slice has no room for comes last."""
+    share = "" if finding.saved_ratio is None else f" {percent(finding.saved_ratio)}"
+    return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title}"
 
 
 def _under(trace: Trace) -> int:

@@ -58,6 +58,7 @@ class Found:
     severity: Severity | None = None
     evidence: Sequence[str] = ()
     first: bool = False  #: whether it is said before all others, because it puts them in doubt
+    of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
 
 
 @dataclass(frozen=True, slots=True)

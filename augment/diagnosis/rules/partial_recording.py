@@ -50,6 +50,7 @@ def check(trace: Trace) -> Answer:
         Spans.of(trace, work.row[early]),
         "high",
         severity="info",
+        of_recording=True,
     )
 
 

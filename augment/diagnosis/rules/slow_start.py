@@ -38,4 +38,5 @@ def check(trace: Trace) -> Answer:
         Spans(windows.start[:1], windows.end[:1], none),
         "high",
         severity="info",
+        of_recording=True,
     )
