@@ -1,10 +1,11 @@
-"""How often the verdict on a simulated job is right: the rank, the cause, and nobody in healthy jobs.
+"""How often the verdict on a simulated job is right: rank, cause and dimension; and nobody in healthy jobs.
 
-    python benchmarks/verdicts.py [SEEDS [RANKS]]      (default: 100 faults and 100 healthy jobs)
+    python benchmarks/verdicts.py [SEEDS [RANKS [FIRST]]]      (default: 100 faults and 100 healthy jobs, from seed 0)
 
-Faults are of every kind, in jobs of 2 to 16 ranks of data, tensor and pipeline parallelism, whose clocks are apart;
-with RANKS, such as 128, in jobs of so many ranks. It also prints by how much the predicted gain misses that of the same
-job without the fault.
+Faults are of every kind, in jobs of 2 to 32 ranks of data, tensor, pipeline and expert parallelism and their products,
+whose clocks are apart; with RANKS, such as 128, in jobs of so many ranks. It prints what share of the faults is named
+(and by kind of fault), whom it names in error, how many clocks differ from the truth by more than their stated
+uncertainty, and by how much the predicted gain misses that of the same job without the fault.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +26,20 @@ from augment.job.answer import Answer, answer
 from augment.job.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
+from simulator.job import START_NS
+from simulator.kineto import BASE_TIME_NS
 
 SHAPES = (
     {"ranks": 2}, {"ranks": 4}, {"ranks": 8, "collectives": "fsdp"}, {"ranks": 8, "tp": 2, "layers": 2},
     {"ranks": 8, "tp": 2, "pp": 2, "layers": 2, "microbatches": 2}, {"ranks": 16, "layers": 2},
     {"ranks": 16, "tp": 4, "pp": 2, "layers": 2, "microbatches": 2}, {"ranks": 4, "sync_every": 0, "run_ahead": 1},
-    {"ranks": 8, "collective_args": "no_seq"},
+    {"ranks": 8, "collective_args": "no_seq"}, {"ranks": 8, "ep": 4, "layers": 2},
+    {"ranks": 16, "tp": 2, "ep": 4, "layers": 2},
+    {"ranks": 16, "tp": 2, "pp": 2, "ep": 2, "layers": 2, "microbatches": 2},
+    {"ranks": 32, "tp": 4, "pp": 2, "layers": 2, "microbatches": 2, "collectives": "fsdp"},
+    {"ranks": 32, "tp": 2, "pp": 2, "ep": 4, "layers": 2, "microbatches": 2}, {"ranks": 32, "layers": 2},
+    {"ranks": 8, "pp": 4, "layers": 4, "microbatches": 4, "schedule": "1f1b"},
+    {"ranks": 8, "pp": 2, "layers": 4, "microbatches": 4, "schedule": "interleaved"},
 )  # fmt: skip
 #: of a job of many ranks
 LARGE = (
@@ -38,14 +48,21 @@ LARGE = (
 )  # fmt: skip
 #: "backlog": the recording begins while the slow rank works off what was launched before
 KINDS = ("compute", "host", "once", "communication", "backlog")
+#: slow links need other groups of equal data to be compared with
+LINKS = (
+    {"ranks": 16, "tp": 2, "layers": 2}, {"ranks": 16, "tp": 4, "layers": 2},
+    {"ranks": 32, "tp": 2, "pp": 2, "layers": 2, "microbatches": 2}, {"ranks": 32, "tp": 4, "ep": 2, "layers": 2},
+)  # fmt: skip
 
 
 def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, int | None, str]:
     """A job (of so ``many`` ranks), the rank at fault (None for no rank), and the cause."""
     random = np.random.default_rng([seed, 77])
     shape = {"ranks": many, "layers": 2, **LARGE[seed % len(LARGE)]} if many else dict(SHAPES[seed % len(SHAPES)])
-    if kind == "communication":  # needs other groups to compare with
-        shape = {"ranks": many or 16, "tp": (2, 4)[seed % 8 // 4], "layers": 2}
+    if kind == "communication":
+        shape = (
+            {"ranks": many, "tp": (2, 4)[seed % 8 // 4], "layers": 2} if many else dict(LINKS[seed // len(KINDS) % 4])
+        )
     ranks = int(shape["ranks"])  # type: ignore[call-overload]
     offsets = (0, *random.integers(-(10**9), 10**9, ranks - 1).tolist())
     drifts = (0.0, *random.uniform(-30, 30, ranks - 1).tolist())
@@ -69,6 +86,16 @@ def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, int | N
     return base, None, ""
 
 
+def dimensions_of(options: JobOptions, kind: str) -> set[str]:
+    """The dimensions in which others wait for a slow rank: those within each layer, else data parallelism."""
+    data = {"dp", "dp_shard", "dp_cp"}
+    within = {name for name, size in (("tp", options.tp), ("ep", options.ep)) if size > 1}
+    if kind == "communication":
+        return within | data | {"pp", ""}
+    gathers = options.collectives == "fsdp" and kind in ("host", "once")  # which come before the first layer
+    return within | data if gathers else within or data
+
+
 def job(options: JobOptions) -> Answer:
     """The answer for a simulated job."""
     with tempfile.TemporaryDirectory() as folder:
@@ -84,37 +111,76 @@ def judged(seed: int, kind: str, many: int = 0) -> tuple[bool, Answer, JobOption
     rows = result.verdict.rows
     if rank is None:
         return not rows, result, options
-    if len(rows) != 1 or rows[0].cause != cause:
+    if len(rows) != 1 or rows[0].cause != cause or rows[0].dimension not in dimensions_of(options, kind):
         return False, result, options
     in_group = rows[0].rank is None and str(rank) in re.findall(r"\d+", rows[0].evidence.partition("[")[2])
     return rows[0].rank == rank or in_group, result, options
 
 
-def main(seeds: int, many: int = 0) -> None:
+def clocks_apart(result: Answer, options: JobOptions) -> tuple[int, int]:
+    """How many clocks were compared, and how many miss the true ones by more than their stated uncertainty.
+
+    The error is that at the ends of the recording, relative to the median rank's, as the job's clock is no rank's.
+    """
+    known = [place for place, clock in enumerate(result.clocks) if clock.comparable]
+    if len(known) < 2:
+        return 0, 0
+    starts, ends = (
+        [int(summary.step_column(side)[at]) - options.offset_of(summary.rank or 0) for summary in result.summaries]
+        for side, at in (("start", 0), ("end", -1))
+    )
+    moments = np.array([min(starts), max(ends)], np.int64)
+    errors = []
+    for place in known:
+        rank = result.summaries[place].rank or 0
+        drift = np.rint(options.drift_of(rank) * (moments - START_NS - BASE_TIME_NS)).astype(np.int64)
+        shown = moments + options.offset_of(rank) + drift
+        errors.append(result.clocks[place].to_common(shown) - moments)
+    table = np.array(errors)
+    table -= np.median(table, axis=0).astype(np.int64)
+    stated = np.array([result.clocks[place].uncertainty_ns for place in known])
+    return len(known), int((np.abs(table).max(axis=1) > stated + np.median(stated)).sum())
+
+
+def healthy(options: JobOptions) -> JobOptions:
+    """The same job without its fault."""
+    none: dict[str, None] = {"straggler": None, "host_stall_rank": None, "host_stall_step": None, "slow_link": None}
+    return replace(options, host_stall_us=0.0, **none)
+
+
+def main(seeds: int, many: int = 0, start: int = 0) -> None:
     """Print the shares."""
-    right, misses = 0, []
-    for seed in range(seeds):
+    right, of_kind, misses, named = Counter[str](), Counter[str](), [], 0
+    clocks = np.zeros(2, np.int64)
+    for seed in range(start, start + seeds):
         kind = KINDS[seed % len(KINDS)]
         good, result, options = judged(seed, kind, many)
-        right += good
+        right[kind] += good
+        of_kind[kind] += 1
+        clocks += clocks_apart(result, options)
+        rank = options_of(seed, kind, many)[1]
+        named += sum(row.rank not in (rank, None) for row in result.verdict.rows)
         if not good:
-            print(f"seed {seed}, {kind}: {options_of(seed, kind, many)[1:]}: {' '.join(result.verdict.text)}")
-        elif seed < 4 * len(KINDS) and not many:
-            healthy = replace(
-                options, straggler=None, host_stall_rank=None, host_stall_us=0.0, host_stall_step=None, slow_link=None
-            )
-            with_fault, without = (each.judgement.recorded_ns for each in (result, job(healthy)))
+            told = [(row.rank, row.cause, row.dimension) for row in result.verdict.rows]
+            print(f"seed {seed}, {kind}, {options_of(seed, kind, many)[1:]}: {told} {' '.join(result.verdict.text)}")
+        elif seed < 4 * len(KINDS) and not many and result.verdict.rows[0].gain_ns is not None:
+            with_fault, without = (each.judgement.recorded_ns for each in (result, job(healthy(options))))
             predicted = result.verdict.rows[0].gain_ns / with_fault
             misses.append(100 * (predicted - (with_fault - without) / with_fault))
             print(f"seed {seed}, {kind}, {options.ranks} ranks: gain {100 * predicted:.1f} %, off by {misses[-1]:.1f}")
     missed = f"; predicted gain misses by {np.abs(misses).max():.1f} points at most" if misses else ""
-    print(f"faults: {right} of {seeds} right{missed}")
-    healthy_jobs = [judged(seed, "", many) for seed in range(seeds)]
-    for seed, (good, result, _) in enumerate(healthy_jobs):
+    kinds = ", ".join(f"{kind} {right[kind]} of {count}" for kind, count in of_kind.items())
+    print(f"faults: {right.total()} of {seeds} right ({kinds}); {named} other ranks named{missed}")
+    nobody = 0
+    for seed in range(start, start + seeds):
+        good, result, options = judged(seed, "", many)
+        nobody += good
+        clocks += clocks_apart(result, options)
         if not good:
             print(f"seed {seed}, healthy: {' '.join(result.verdict.text)}")
-    print(f"healthy: {sum(good for good, _, _ in healthy_jobs)} of {seeds} name nobody")
+    print(f"healthy: {nobody} of {seeds} name nobody")
+    print(f"clocks: {clocks[1]} of {clocks[0]} differ from the true ones by more than their stated uncertainty")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3] or [100]))
+    main(*map(int, sys.argv[1:4] or [100]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import CounterTrack, SliceTrack
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bools, Int64s
 from augment.findings import Findings, Outcome, Skipped, Verdict
 from augment.job import (
     aggregates,
@@ -26,9 +26,10 @@ from augment.job import (
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
 from augment.job.parallel import questions
+from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
-from augment.job.untold_groups import ABOUT
+from augment.job.untold_groups import ABOUT, is_unnamed
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
@@ -36,6 +37,7 @@ from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
+_BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
@@ -89,7 +91,7 @@ class Answer:
             "job_step_efficiency": step_parts.step_parts(self.matched, self.parted, self.summaries),
             **self._of_path(),
             "job_what_if": self.judgement.what_if,
-            **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.parallelism),
+            **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.dimensions),
             "aggregates": self.aggregation.outcome(self.summaries)
             if self.aggregation
             else aggregates.aggregates(self.summaries),
@@ -98,7 +100,12 @@ class Answer:
     @cached_property
     def judgement(self) -> Judgement:
         """Who holds the job up, and what would be gained."""
-        return Judgement(self.matched, self.clocks, self.summaries)
+        return Judgement(self.matched, self.clocks, self.summaries, self.dimensions)
+
+    @cached_property
+    def dimensions(self) -> Dimensions:
+        """The parallel dimensions of the process groups."""
+        return dimensions(self.summaries, self.matched, self.parallelism)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -188,11 +195,13 @@ def answer(
         # most of a summary's memory are figures that only the aggregates need
         summaries[-1].figures = {kept: figure for kept, figure in summaries[-1].figures.items() if kept in _KEPT}
     matched = match(summaries)
+    refuted = _refuted(matched, summaries, trusted=trust_clocks)
+    matched = matched.take(~refuted)
     clocks, doubts = align(matched, summaries, trusted=trust_clocks)
     wrong = apart(matched, clocks)
-    if wrong.any():
+    if count := int(wrong.sum()) + int(refuted.sum()):
         why = "collectives without known group in which a rank ends before another begins: not matched; left out"
-        doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
+        doubts.append(Diagnostic("collectives_apart", count, why))
         matched = matched.take(~wrong)
     doubts += _doubts(summaries, matched)
     return Answer(
@@ -204,6 +213,19 @@ def answer(
         parallelism or {},
         aggregation,
     )
+
+
+def _refuted(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool) -> Bools:
+    """The collectives of unnamed groups that the clocks by all named groups show to be none: in more than a few of the
+    group's, a rank ends before another begins."""
+    unnamed = np.array([is_unnamed(group) for group in matched.groups], np.bool_)[matched.group]
+    if not unnamed.any() or unnamed.all():
+        return np.zeros(len(matched), np.bool_)
+    clocks, _ = align(matched.take(~unnamed), summaries, trusted=trusted)
+    broken = np.bincount(matched.group, apart(matched, clocks), len(matched.groups))
+    count = np.bincount(matched.group, unnamed, len(matched.groups))
+    refuted: Bools = unnamed & (broken > _BROKEN * np.maximum(count, 1))[matched.group]
+    return refuted
 
 
 def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diagnostic]:

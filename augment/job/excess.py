@@ -50,6 +50,11 @@ class Excess:
     lasting_ns: Int64s
     lasting_causes: dict[str, Int64s]
 
+    @property
+    def by_parts(self) -> dict[tuple[str, ...], Int64s]:
+        """``by_cause`` by the parts of a stretch that each cause consists of."""
+        return {CAUSES[cause]: values for cause, values in self.by_cause.items()}
+
 
 def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     """The excess of all members."""

@@ -9,12 +9,14 @@ the replay gives the recorded times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.rank_progress import NONE
+from augment.job.matching import Floats
 from augment.job.progress import Progress, Stretches
 from augment.job.summary import RankSummary
 from augment.kernels.native import native
@@ -76,10 +78,17 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class Shift:
-    """Stretches of own work that take so much longer (``by``, ns, negative: less), parallel to ``stretches``."""
+    """Stretches of own work that take so much longer (``by``, ns, negative: less), parallel to ``stretches``.
+
+    Within a stretch, as before a send to the next stage of a pipeline, the change is spread over the time in which the
+    rank did what changes: ``causes``, parts of a stretch and how much of the change is due to each (parallel, too).
+    Without ``causes`` all of it comes at the end.
+    """
 
     stretches: Stretches
     by: Int64s
+    causes: Mapping[tuple[str, ...], Int64s] = field(default_factory=dict)
+    summaries: Sequence[RankSummary] = ()
 
     def members(self) -> list[int]:
         """See :class:`Change`."""
@@ -90,8 +99,27 @@ class Shift:
         """See :class:`Change`: the changes of the stretches that end by then."""
         start, stop = np.searchsorted(self.stretches.member, (member, member + 1))
         total = np.append(0, np.cumsum(self.by[start:stop]))
-        late: Int64s = total[np.searchsorted(self.stretches.ts[start:stop], moments, side="right")]
+        ended = np.searchsorted(self.stretches.ts[start:stop], moments, side="right")
+        late: Int64s = total[ended]
+        inside = np.flatnonzero((ended < stop - start) & (self.by[np.minimum(start + ended, stop - 1)] != 0))
+        if self.causes and len(inside):
+            row = start + ended[inside]
+            late[inside] += np.rint(self.by[row] * self._share(member, row, moments[inside])).astype(np.int64)
         return late
+
+    def _share(self, member: int, row: Int64s, moments: Int64s) -> Floats:
+        """The share of the change of each stretch in ``row`` that has come by a moment within it."""
+        whole = [part[row] for part in self.stretches.parts]
+        since = self.stretches.ts[row] - sum(whole, np.zeros(len(row), np.int64))
+        until = self.summaries[member].states.parts(np.minimum(since, moments), moments)
+        come, due = np.zeros(len(row)), np.zeros(len(row))
+        for names, values in self.causes.items():
+            spent = sum((getattr(until, name) for name in names), np.zeros(len(row), np.int64))
+            of = sum((getattr(self.stretches.parts, name)[row] for name in names), np.zeros(len(row), np.int64))
+            weight = np.maximum(values[row], 0)
+            come += weight * np.minimum(spent / np.maximum(of, 1), 1.0)
+            due += weight
+        return come / np.maximum(due, 1)
 
 
 @dataclass(frozen=True)

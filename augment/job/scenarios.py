@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from augment.arrays.types import Bools
+from augment.arrays.types import Bools, Int64s
 from augment.job.excess import Excess
 from augment.job.parallel.names import dimension_told
 from augment.job.parallel.stages import chains
@@ -43,8 +43,11 @@ def _of_ranks(
     largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_RANKS]
     for member in largest[excess.total_ns[largest] > 0].tolist():
         rank, chosen = summaries[member].rank, excess.stretches.member == member
-        for name, less in ((LIKE_MEDIAN, excess.by_stretch), (NO_HOST, excess.stretches.parts.host)):
-            yield name, replay.time_ns(shift=Shift(excess.stretches, np.where(chosen, -less, 0))), rank, ""
+        host = excess.stretches.parts.host
+        waits: dict[tuple[str, ...], Int64s] = {("host",): host}
+        for name, less, parts in ((LIKE_MEDIAN, excess.by_stretch, excess.by_parts), (NO_HOST, host, waits)):
+            shift = Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
+            yield name, replay.time_ns(shift=shift), rank, ""
 
 
 def _of_dimensions(replay: Replay) -> Iterator[tuple[str, int, int | None, str]]:

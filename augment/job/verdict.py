@@ -8,11 +8,13 @@ moves equal data for much longer than the other groups of its dimension, and the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
 from augment.findings import Findings, Skipped, Verdict
 from augment.job import verdict_text
@@ -20,7 +22,8 @@ from augment.job.alignment import Clock
 from augment.job.causes import main_cause
 from augment.job.excess import Excess, excess_of
 from augment.job.matching import Matched
-from augment.job.parallel.names import dimension_told
+from augment.job.parallel.dimensions import Dimensions
+from augment.job.parallel.names import UNKNOWN, WORLD
 from augment.job.progress import progress_of, stretches
 from augment.job.replay import Replay, Shift, replay_of
 from augment.job.scenarios import scenarios
@@ -41,14 +44,16 @@ MOST_ERROR = 0.01  #: of the replay of the unchanged job
 class Judgement:
     """The verdict of a job, and what it rests on."""
 
-    def __init__(self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> None:
-        self._matched, self._clocks, self._summaries = matched, clocks, summaries
+    def __init__(
+        self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary], dims: Dimensions
+    ) -> None:
+        self._matched, self._clocks, self._summaries, self._dims = matched, clocks, summaries, dims
 
     @cached_property
     def verdict(self) -> Verdict:
         """The sentences and rows."""
         reason = self._why_not
-        doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen)
+        doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
         rows = self._rank_rows + self._group_rows
@@ -83,7 +88,9 @@ class Judgement:
             return Skipped("no collective was found on two ranks")
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
-        return Findings(scenarios(self._replay, self._excess, self._summaries))
+        why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
+        rows = scenarios(self._replay, self._excess, self._summaries)
+        return Findings(rows, partial=why if self._gain_unknown else None)
 
     @cached_property
     def _progress(self) -> tuple[Replay | None, Excess]:
@@ -126,6 +133,12 @@ class Judgement:
         return self._replay.members
 
     @cached_property
+    def _gain_unknown(self) -> bool:
+        """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""
+        parts = sum(len(summary.column("ts")) for summary in self._summaries)
+        return parts - len(self._matched.instance) > verdict_text.MUCH * parts
+
+    @cached_property
     def _step_time(self) -> tuple[float, int]:
         """The mean time of a step, ns, and the number of steps; 0 steps where none was recorded."""
         numbers = self._summaries[int(self._members[0])].step_column("number")
@@ -159,7 +172,8 @@ class Judgement:
 
     def _shift(self, members: Int64s) -> Shift:
         chosen = np.isin(self._excess.stretches.member, members)
-        return Shift(self._excess.stretches, np.where(chosen, -self._excess.by_stretch, 0))
+        by = np.where(chosen, -self._excess.by_stretch, 0)
+        return Shift(self._excess.stretches, by, self._excess.by_parts, self._summaries)
 
     def _gain(self, members: Int64s) -> int:
         return self._unchanged - self._replay.time_ns(shift=self._shift(members))
@@ -187,16 +201,17 @@ class Judgement:
     @cached_property
     def _rank_rows(self) -> list[Row]:
         alone = [member for member, gain in self._gains.items() if gain >= LEAST * self._time]
-        if not alone and self._all_gain >= LEAST * self._time:
+        if self._gain_unknown or (not alone and self._all_gain >= LEAST * self._time):
             alone = list(self._gains)
-        alone.sort(key=lambda member: -self._gains[member])
+        if not self._gain_unknown:
+            alone.sort(key=lambda member: -self._gains[member])
         return [self._rank_row(member) for member in alone[:MOST_NAMED]]
 
     @property
     def _together(self) -> tuple[str, ...]:
         """A sentence where several ranks must change for the job to gain."""
         alone = max(self._gains.values(), default=0)
-        if len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
+        if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
             return ()
         share = 100 * self._all_gain / self._time
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
@@ -220,27 +235,35 @@ class Judgement:
         if self._step_time[1] > 2 and self._excess.worst_share[member] > ONCE:
             evidence += ", most of it in one step"
         unnamed = not any(group.name for group in self._matched.groups)
-        sure = share >= 0.75 and not summary.partial and self._seen[0] == self._seen[1]
+        sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]
         return Row(
             rank=summary.rank,
             host=summary.host,
             dimension=self._dimension_of(member),
             cause=cause,
             charged_ns=total,
-            gain_ns=self._gains[member],
+            gain_ns=None if self._gain_unknown else self._gains[member],
             confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
             evidence=evidence,
         )
 
     def _dimension_of(self, member: int) -> str:
-        """The dimension in which the rank's excess showed most."""
+        """The dimension in which the rank's excess showed most; empty if it is unknown."""
         stretches = self._excess.stretches
-        chosen = stretches.member == member
+        chosen = np.flatnonzero(stretches.member == member)
         matched = self._replay.progress.matched
-        group = matched.group[matched.instance[stretches.row[chosen]]]
-        totals = np.bincount(group, self._excess.by_stretch[chosen], len(matched.groups))
-        named = matched.groups[int(totals.argmax())]
-        return dimension_told(named.description) or ""
+        instance = matched.instance[stretches.row[chosen]]
+        (groups, kinds), which = combinations(matched.group[instance], matched.kind[instance])
+        totals: Counter[str] = Counter()
+        for group, kind, ns in zip(
+            groups.tolist(),
+            kinds.tolist(),
+            sums(which, self._excess.by_stretch[chosen], len(groups)).tolist(),
+            strict=True,
+        ):
+            totals[self._dims.of(group, matched.kinds[kind])] += ns
+        most = max(totals, key=lambda name: totals[name], default=UNKNOWN)
+        return "" if most in (UNKNOWN, WORLD) else most
 
     @cached_property
     def _group_rows(self) -> list[Row]:

@@ -8,11 +8,13 @@ import numpy as np
 
 from augment.job.alignment import Clock
 from augment.job.excess import Excess
+from augment.job.matching import Matched
 from augment.job.rank_lists import ranks_text
 from augment.job.summary import Figures, RankSummary
 from augment.job.verdict_rows import Row
 
 _MOST_KERNELS = 2
+MUCH = 0.2  #: of the collectives
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
 _NAME_CHARS = 60
@@ -46,7 +48,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     host = f" (host {row.host})" if row.host else ""
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
     charged = f"{_time(row.charged_ns)} of {_time(time_ns)} ({share:.0f} %)"
-    return f"{who}{host} holds up {others}{where}: {charged}; {row.evidence}. If it were like the median, {after}."
+    text = f"{who}{host} holds up {others}{where}: {charged}; {row.evidence}."
+    return text if row.gain_ns is None else f"{text} If it were like the median, {after}."
 
 
 def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
@@ -132,9 +135,18 @@ def _kernel_times(figures: Figures | None) -> dict[str, float]:
     return out
 
 
-def doubts(summaries: Sequence[RankSummary], clocks: Sequence[Clock], seen: tuple[int, int]) -> Iterator[str]:
+def doubts(
+    summaries: Sequence[RankSummary], clocks: Sequence[Clock], seen: tuple[int, int], matched: Matched
+) -> Iterator[str]:
     """Sentences about what the verdict does not cover."""
     count, world = seen
+    parts = sum(len(summary.column("ts")) for summary in summaries)
+    missed = parts - len(matched.instance)
+    if len(matched) and missed > MUCH * parts:
+        yield (
+            f"{100 * missed / parts:.0f} % of the collectives could not be matched across ranks: waits in them are not "
+            "charged, and what would be gained cannot be told."
+        )
     if world > count:
         yield f"Only {count} of {world} ranks have traces; the others are not judged."
     if cut := [summary for summary in summaries if summary.partial]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +34,29 @@ def test_the_rank_and_the_cause_are_named_and_the_gain_is_true(seed: int) -> Non
     kind = verdicts.KINDS[seed % len(verdicts.KINDS)]
     right, result, options = verdicts.judged(seed, kind)
     assert right, result.verdict
-    healthy = replace(
-        options, straggler=None, host_stall_rank=None, host_stall_us=0.0, host_stall_step=None, slow_link=None
-    )
     before = result.judgement.recorded_ns
-    true = (before - verdicts.job(healthy).judgement.recorded_ns) / before
+    true = (before - verdicts.job(verdicts.healthy(options)).judgement.recorded_ns) / before
     gain = result.verdict.rows[0].gain_ns
     assert gain / before == pytest.approx(true, abs=POINTS)
+
+
+@pytest.mark.parametrize("seed", [11, 16])
+def test_products_of_dimensions(seed: int) -> None:
+    """Experts' kernels that do not tell their groups, so that the gain is unknown; and a stall before
+    the sends of interleaved stages, which delays the stages after it."""
+    right, result, options = verdicts.judged(seed, verdicts.KINDS[seed % len(verdicts.KINDS)])
+    assert right, result.verdict
+    (row,) = result.verdict.rows
+    assert (row.gain_ns is None) == (options.ep > 1)
+    compared, apart = verdicts.clocks_apart(result, options)
+    assert compared == options.ranks
+    assert not apart
+    if options.ep > 1:
+        assert "could not be matched" in result.verdict.text[-1]
+    else:
+        before = result.judgement.recorded_ns
+        true = (before - verdicts.job(verdicts.healthy(options)).judgement.recorded_ns) / before
+        assert row.gain_ns / before == pytest.approx(true, abs=POINTS)
 
 
 @pytest.mark.parametrize("seed", range(4))

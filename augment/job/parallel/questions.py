@@ -37,10 +37,9 @@ def outcomes(
     clocks: Sequence[Clock],
     matched: Matched,
     parted: Waits,
-    parallelism: Mapping[str, int],
+    dims: dimensions.Dimensions,
 ) -> Mapping[str, Outcome]:
-    """The figures by question, in the order of :data:`ROWS`; ``parallelism`` are the sizes that the user states."""
-    dims = dimensions.dimensions(summaries, matched, parallelism)
+    """The figures by question, in the order of :data:`ROWS`."""
     steps = rank_steps(summaries)
     cells = heat.heat(steps, matched, parted, summaries)
     stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
