@@ -198,7 +198,9 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
 
 def _lists_without_bytes(trace: Trace) -> Iterator[Diagnostic]:
     work, lists = gpu_work(trace), list_kernels(trace)
-    unknown = ~np.isin(lists.row, operator_work(trace).row)
+    known = np.zeros(len(trace.events), np.bool_)
+    known[operator_work(trace).row] = True
+    unknown = ~known[lists.row]
     ns = int(lists.ns[unknown].sum())
     if ns and ns >= LEAST_UNKNOWN * (work.end - work.ts)[work.type == KernelType.COMPUTATION].sum():
         why = "no shapes are recorded of more than 30 tensors, and types only in names of PyTorch's kernels"

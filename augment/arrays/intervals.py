@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.ordering import where_in
 from augment.arrays.types import Bools, Int64s, Places
 
 Masks = npt.NDArray[np.int8]
@@ -84,7 +85,7 @@ def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
     if not len(ts):
         return np.zeros(len(moments), np.int64)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.where(chosen[:-1], np.diff(ts), 0))))
-    place = np.searchsorted(ts, moments, side="right") - 1
+    place = where_in(ts, moments, side="right") - 1
     inside = until[place] + np.where(chosen[place], moments - ts[place], 0)
     return np.where(place >= 0, inside, 0)
 
@@ -120,8 +121,8 @@ def steps(ts: Int64s, change: Int64s) -> tuple[Int64s, Int64s]:
 
 def touched(start: Int64s, end: Int64s, disjoint: Intervals) -> tuple[Places, Places]:
     """Which of the ``disjoint`` intervals each non-empty ``[start, end)`` overlaps: the places ``[first, stop)``."""
-    first = np.searchsorted(disjoint.end, start, side="right")
-    stop = np.searchsorted(disjoint.start, end, side="left")
+    first = where_in(disjoint.end, start, side="right")
+    stop = where_in(disjoint.start, end)
     return first, np.maximum(first, stop)
 
 

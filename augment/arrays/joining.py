@@ -80,7 +80,12 @@ def longest(dur: Int64s, most: int) -> Places:
     """The places of the ``most`` longest, ascending; of equal ones the first."""
     if len(dur) <= most:
         return np.arange(len(dur))
-    return np.sort(np.argsort(-dur, kind="stable")[:most])
+    if not most:
+        return np.empty(0, np.intp)
+    least = np.partition(dur, len(dur) - most)[len(dur) - most]
+    kept = dur > least
+    kept[np.flatnonzero(dur == least)[: most - np.count_nonzero(kept)]] = True
+    return np.flatnonzero(kept)
 
 
 def peaks(ts: Int64s, values: npt.NDArray[Any], most: int) -> Places:

@@ -35,6 +35,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_path.without": _WITHOUT,
     "dictionary.fill_slots": 4 * (INT,),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
+    "enclosing.of_places": (INTS, INTS, INTS, INT32S, INTS, INT, INT32S, INTS, INT32S),
     "encode_blobs.scan_args": 13 * (INT,),
     "encode_packets.columns_to_args": 6 * (INT,),
     "encode_packets.encode_rows": 13 * (INT,),
@@ -50,4 +51,5 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "packet_scan.scan_packets": 5 * (INT,),
     "replay.play": 13 * (INTS,),
     "render.render_rows": 11 * (INT,),
+    "searching.search": (INTS, INTS, INT, INTS),
 }

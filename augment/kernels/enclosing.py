@@ -1,4 +1,4 @@
-"""The loop of ``derived/host/enclosing.py``."""
+"""The loops of ``derived/host/enclosing.py``."""
 
 from __future__ import annotations
 
@@ -31,4 +31,62 @@ def around(
             else:
                 high = middle
         result[i] = opened[low - 1] if low > 0 and thread[opened[low - 1]] == asker[i] else -1
+    return 0
+
+
+@compiled
+def of_places(
+    row: Column,
+    ts: Column,
+    dur: Column,
+    track: Column,
+    places: Column,
+    outermost: int,
+    opened: Column,
+    ends: Column,
+    result: Column,
+) -> int:
+    """Fill ``result`` for every place of the call stacks: which of ``places`` is the innermost other slice around it,
+    or the ``outermost``; -1: none.
+
+    A slice that ends no later than one that began after it is never the innermost, and one that ends no later than one
+    that began before it is never the outermost. The remaining slices of the thread are kept in ``opened``, and when
+    they end in ``ends``, which descend for the innermost and ascend for the outermost.
+    """
+    depth, passed, thread = 0, 0, -1
+    for i in range(len(row)):
+        r = row[i]
+        if track[r] != thread:
+            depth, thread = 0, track[r]
+        end = ts[r] + dur[r]
+        needed = max(end, ts[r] + 1)
+        low, high = 0, depth
+        if outermost:
+            while low < high:
+                middle = (low + high) // 2
+                if ends[middle] >= needed:
+                    high = middle
+                else:
+                    low = middle + 1
+            result[i] = opened[low] if low < depth else -1
+        else:
+            while depth > 0 and ends[depth - 1] <= ts[r]:
+                depth -= 1
+            high = depth
+            if depth > 0 and ends[depth - 1] >= needed:
+                low = depth  # as nearly always
+            while low < high:
+                middle = (low + high) // 2
+                if ends[middle] >= needed:
+                    low = middle + 1
+                else:
+                    high = middle
+            result[i] = opened[low - 1] if low > 0 else -1
+        if passed < len(places) and places[passed] == i:
+            while not outermost and depth > 0 and ends[depth - 1] < end:
+                depth -= 1
+            if not outermost or depth == 0 or ends[depth - 1] < end:
+                opened[depth], ends[depth] = passed, end
+                depth += 1
+            passed += 1
     return 0

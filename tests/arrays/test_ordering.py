@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Literal
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.arrays.ordering import combinations, distinct, each, run_starts, sums
+from augment.arrays.ordering import combinations, distinct, each, run_starts, sums, where_in
 from augment.arrays.statistics import median
+from oracles import plain_kernels
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
 
@@ -18,6 +22,20 @@ def test_combinations_are_those_that_occur(rows: list[tuple[int, int, int]]) -> 
     result = list(zip(*(value.tolist() for value in values), strict=True))
     assert result == sorted(set(rows))
     assert [result[which] for which in code.tolist()] == rows
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@given(seed=st.integers(0, 99), most=st.sampled_from([0, 1, 3, 50, 1000]), side=st.sampled_from(["left", "right"]))
+@settings(max_examples=30)
+def test_places_of_values_in_any_order_are_those_of_numpy(
+    plain: bool, seed: int, most: int, side: Literal["left", "right"]
+) -> None:
+    random = np.random.default_rng(seed)
+    ascending = np.sort(random.integers(0, most // 2 + 1, most))
+    values = random.integers(-2, most + 2, 300)
+    values[:200] = np.sort(values[:200])
+    with plain_kernels() if plain else nullcontext():
+        assert (where_in(ascending, values, side) == np.searchsorted(ascending, values, side)).all()
 
 
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])

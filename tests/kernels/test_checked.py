@@ -59,6 +59,8 @@ def small_tables() -> ExitStack:
         "writers.perfetto.encoding._OUT_BYTES": 256,
         "writers.rendering._BUFFER_BYTES": 256,
         "bounds.LEAST_ROWS": 30,
+        "bounds.SMALL_ROWS": 30,
+        "arrays.ordering._FEW": 8,
     }.items():
         stack.enter_context(patch(f"augment.{name}", value))
     return stack

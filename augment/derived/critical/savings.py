@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.intervals import held_before, union
-from augment.arrays.ordering import each
+from augment.arrays.ordering import each, numbered
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import saved
@@ -40,7 +40,7 @@ def joined(cuts: Sequence[Cut]) -> Cut:
     """All edges of ``cuts``. If several name an edge, the greatest time counts."""
     edge = np.concatenate([np.empty(0, np.int64), *(cut.edge for cut in cuts)])
     ns = np.concatenate([np.empty(0, np.int64), *(cut.ns for cut in cuts)])
-    edges, which = np.unique(edge, return_inverse=True)
+    edges, which = numbered(edge)
     most = np.zeros(len(edges), np.int64)
     np.maximum.at(most, which, ns)
     return Cut(edges, most)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.intervals import expand, least_over
-from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums
+from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums, where_in
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_loops import saved
@@ -241,7 +241,7 @@ def _window(trace: Trace, ts: Int64s) -> Int64s:
 
 def _split(start: Int64s, end: Int64s, cuts: Int64s) -> tuple[Places, Int64s, Int64s]:
     """The parts of ``[start, end)`` between ascending ``cuts``: each part's interval, start and length."""
-    whose, after = expand(np.searchsorted(cuts, start, side="right"), np.searchsorted(cuts, end, side="left") + 1)
+    whose, after = expand(where_in(cuts, start, side="right"), where_in(cuts, end) + 1)
     padded = np.concatenate((start[:1], cuts, end[:1]))  # the interval's own start and end overrule the cuts
     ts = np.where(after == 0, start[whose], np.maximum(padded[after], start[whose]))
     until = np.where(after == len(cuts), end[whose], np.minimum(padded[after + 1], end[whose]))

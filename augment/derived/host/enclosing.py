@@ -24,23 +24,21 @@ def enclosing(trace: Trace, places: Places) -> Int32s:
 
     The innermost is the one that began last among those that enclose it wholly, whatever else crosses them.
     """
-    every = np.arange(len(call_stacks(trace)))
-    around = _last_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
+    around = _others_around(trace, places)
     around[places] = np.arange(len(places), dtype=np.int32)
     return around
 
 
 def outermost_of(trace: Trace, places: Places) -> Int32s:
     """As :func:`enclosing`, but the outermost: the one that began first."""
-    every = np.arange(len(call_stacks(trace)))
-    outermost = _first_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
-    outermost[places] = np.where(outermost[places] < 0, np.arange(len(places), dtype=np.int32), outermost[places])
-    return outermost
+    around = _others_around(trace, places, outermost=True)
+    around[places] = np.where(around[places] < 0, np.arange(len(places), dtype=np.int32), around[places])
+    return around
 
 
 def directly_around(trace: Trace, places: Places) -> Int32s:
     """For each of ``places`` (ascending, distinct): the index of the innermost other one around it; -1: none."""
-    return _last_around(trace, places, _asked(trace, places), np.arange(len(places)))
+    return _others_around(trace, places)[places]
 
 
 def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
@@ -50,12 +48,12 @@ def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named:
     encloses, that are on no call stack (GPU work), or that are negative. ``named``, if given, is the mask of names that
     count, over ``trace.strings``. The innermost is the one that began last among those that enclose the row wholly.
     """
-    return _sought(trace, rows, categories, named, _last_around)
+    return _sought(trace, rows, categories, named, enclosing)
 
 
 def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """As :func:`innermost`, but the outermost: the one that began first."""
-    return _sought(trace, rows, categories, named, _first_around)
+    return _sought(trace, rows, categories, named, outermost_of)
 
 
 def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequence[Category]) -> tuple[Int64s, Int64s]:
@@ -88,40 +86,32 @@ class _Asked(NamedTuple):
     thread: Int32s
 
 
-_Search = Callable[[Trace, Places, _Asked, Places], Int32s]
-
-
-def _asked(trace: Trace, places: Places) -> _Asked:
-    """The slices at ``places`` of the call stacks. Intervals are half-open, so around a slice without length they end
-    later."""
-    row, events = call_stacks(trace).row[places], trace.events
-    ts = events.ts[row]
-    return _Asked(np.maximum(ts + events.dur[row], ts + 1), events.track[row])
+_Search = Callable[[Trace, Places], Int32s]
 
 
 def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None, search: _Search) -> Int64s:
-    """The result of ``search`` around each of ``rows``. A row that is wanted itself is its own innermost slice. It is
-    its own outermost slice only if no other is around it."""
+    """The result of ``search`` for each of ``rows``."""
     stacks = call_stacks(trace)
     result = np.full(len(rows), NO_ROW, np.int64)
-    is_wanted = is_of(trace, categories, named)
-    wanted = np.flatnonzero(is_wanted)
-    known = np.flatnonzero(rows >= 0)
-    known = known[stacks.place_of[rows[known]] >= 0]
+    wanted = np.flatnonzero(is_of(trace, categories, named))
+    place = stacks.place_of[rows]  # of negative rows, which are left out, any
+    known = np.flatnonzero((rows >= 0) & (place >= 0))
     if not len(wanted) or not len(known):
         return result
-    asked = np.zeros(len(stacks), np.bool_)
-    asked[stacks.place_of[rows[known]]] = True
-    places = np.flatnonzero(asked)
-    which = search(trace, wanted, _asked(trace, places), np.searchsorted(wanted, places))
-    around = np.append(wanted, -1)[which]
-    is_self = is_wanted[places] if search is _last_around else is_wanted[places] & (which < 0)
-    around[is_self] = places[is_self]
-    index = np.empty(len(stacks), np.int32)
-    index[places] = np.arange(len(places), dtype=np.int32)
-    around = around[index[stacks.place_of[rows[known]]]]
-    result[known] = np.where(around >= 0, stacks.row[around], NO_ROW)
+    around = search(trace, wanted)[place[known]]
+    result[known] = np.append(stacks.row[wanted], NO_ROW)[around]  # -1 reads the last entry
     return result
+
+
+def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> Int32s:
+    """For each slice: the index in ``places`` (ascending, distinct) of the innermost or outermost other slice around
+    it; -1: none. Intervals are half-open, so around a slice without length others end later."""
+    row, events = call_stacks(trace).row, trace.events
+    around, opened = np.empty(len(row), np.int32), np.empty(len(places), np.int32)
+    ends, chosen = np.empty(len(places), np.int64), places.astype(np.int64, copy=False)
+    columns = row.astype(np.int64, copy=False), events.ts[:], events.dur[:], events.track[:]
+    native("enclosing.of_places")(*columns, chosen, outermost, opened, ends, around)
+    return around
 
 
 def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.arrays.intervals import Intervals, expand, touched, union
-from augment.arrays.ordering import compressed, group_bounds, grouped, settled
+from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.host_segments import segments
 from augment.trace import Category, Trace
@@ -120,7 +120,7 @@ def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
 def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
     """The rows of ``rows`` that overlap an interval of ``when``."""
     start = trace.events.ts[rows]
-    place = np.searchsorted(when.end, start, side="right")
+    place = where_in(when.end, start, side="right")
     begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[place]
     return rows[begins < start + trace.events.dur[rows]]
 

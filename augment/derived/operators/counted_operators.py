@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from augment.annotations import Texts
-from augment.arrays.ordering import combinations, distinct
+from augment.arrays.ordering import combinations, distinct, where_in
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around
@@ -110,7 +110,7 @@ def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
     text_rows, texts = arg_columns(trace).texts(arg)
     codes = np.full(len(rows), -1, np.int32)
     if len(text_rows):
-        at = np.minimum(np.searchsorted(text_rows, rows), len(text_rows) - 1)
+        at = np.minimum(where_in(text_rows, rows), len(text_rows) - 1)
         codes = np.where(text_rows[at] == rows, texts.codes[at], np.int32(-1))
     return Texts(codes, texts.values)
 

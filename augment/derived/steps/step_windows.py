@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from augment.arrays.ordering import where_in
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -58,7 +59,7 @@ class StepWindows:
         """The place of the step that the host is in at each moment, int64; -1 where there is none."""
         if not len(self):
             return np.full(len(ts), -1, np.int64)
-        place = np.searchsorted(self.begin, ts, side="right") - 1
+        place = where_in(self.begin, ts, side="right") - 1
         return np.where((place >= 0) & (ts < self.finish[place]), place, -1)
 
 

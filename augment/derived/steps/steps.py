@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
+from augment.arrays.ordering import distinct, where_in
 from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -33,7 +33,7 @@ class Steps:
 
     def at(self, ts: Int64s) -> Int64s:
         """The place of the step in which each moment lies, int64; -1 where there is none."""
-        place = np.searchsorted(self.ts, ts, side="right") - 1
+        place = where_in(self.ts, ts, side="right") - 1
         if not len(self):
             return np.full(len(ts), -1, np.int64)
         inside = (place >= 0) & (ts < self.end[place])

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from augment.arrays.ordering import where_in
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -201,8 +202,8 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
         places = places[work.launch[places] != NO_ROW]
         call = work.launch[places]
         begun, returned = events.ts[call], events.ts[call] + events.dur[call]
-        waiting = places - stream.start - np.searchsorted(work.ts[stream.places], begun, side="right")
-        started = stream.start + np.searchsorted(work.ts[stream.places], returned, side="right") - 1
+        waiting = places - stream.start - where_in(work.ts[stream.places], begun, side="right")
+        started = stream.start + where_in(work.ts[stream.places], returned, side="right") - 1
         blocked = (waiting >= full_queue - 1) & (started >= stream.start) & (started < places)
         blocked &= work.ts[started] > begun
         parts.append((places[blocked], started[blocked]))

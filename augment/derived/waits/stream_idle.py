@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.intervals import Intervals, expand, touched
-from augment.arrays.ordering import each
+from augment.arrays.ordering import each, where_in
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -101,13 +101,13 @@ def _parts(gaps: IdleGaps, device: _Device) -> Int64s:
 def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, pause: Places) -> IdlePieces:
     """The pieces of the gaps: the device's long pauses within them, and the rest, in which another stream works."""
     idle = device.idle
-    busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])))
-    busy_end = np.sort(np.concatenate((gaps.end, idle.start[pause])))
+    busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])), kind="stable")  # merges what ascends
+    busy_end = np.sort(np.concatenate((gaps.end, idle.start[pause])), kind="stable")
     real = busy_end > busy_start
     busy = Intervals(busy_start[real], busy_end[real])
     start, end = np.concatenate((idle.start[pause], busy.start)), np.concatenate((idle.end[pause], busy.end))
     cause = np.concatenate((idle.cause[pause], np.full(len(busy.start), OTHER_STREAM_BUSY, np.uint8)))
-    gap = np.searchsorted(gaps.start, start, side="right") - 1
+    gap = where_in(gaps.start, start, side="right") - 1
     busy_evidence, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
     ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # otherwise the arrow begins at another stream's work
     row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_ROW), row))

@@ -98,7 +98,7 @@ def _elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s)
 def _other_work(trace: Trace, row: Int64s) -> Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
     kind = host_kinds(trace, row)
-    other: Bools = np.isin(kind, (BoundBy.CPU_OPERATOR, BoundBy.OUTSIDE_OPERATORS))
+    other: Bools = (kind == BoundBy.CPU_OPERATOR) | (kind == BoundBy.OUTSIDE_OPERATORS)
     named = compiles(trace) | np.array([name.startswith(_COMMUNICATION) for name in trace.strings], np.bool_)
     other &= ~((row >= 0) & named[trace.events.name[row]])
     return other

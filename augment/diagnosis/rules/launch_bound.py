@@ -65,7 +65,8 @@ _OF_ASCEND = (
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
 _CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
-_LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
+_LAUNCHING = np.zeros(256, np.bool_)
+_LAUNCHING[[BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS]] = True
 
 
 def check(trace: Trace) -> Answer:
@@ -159,7 +160,7 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         kind = host_kinds(trace, row)
         longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, LONG_CALL_NS, LONG_NS)
-        chosen = np.isin(kind, _LAUNCHING) & (np.diff(ts) < longest_ns)
+        chosen = _LAUNCHING[kind] & (np.diff(ts) < longest_ns)
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         other = graph_capture.capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
