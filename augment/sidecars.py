@@ -11,11 +11,11 @@ import msgspec
 
 from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.records import dataclass
-from augment.writers.files import METRICS_SUFFIX
+from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX
 
 _OF_JOB = f"*job*{METRICS_SUFFIX}"
 _PARENTS = 3  #: how many folders above a rank's folder its job's metrics may be
-_SUFFIXES = (".diff.metrics.json", METRICS_SUFFIX)
+_SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def is_sidecar(path: str) -> bool:
     try:
         expect_regular(path)
         with open(path, "rb") as file:
-            return b'"schema_version"' in file.read(64) or path.endswith(".metrics.json")
+            return b'"schema_version"' in file.read(64) or path.endswith(METRICS_SUFFIX)
     except OSError as error:
         raise InputError.of(path, error) from error
 

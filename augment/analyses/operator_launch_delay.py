@@ -33,6 +33,7 @@ from augment.derived.gpu.launch_delays import launch_diagnostics
 from augment.derived.gpu.launched_work import launched_work
 from augment.derived.host.call_stacks import NO_ROW, call_stacks
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import starting
 from augment.findings import Findings, Skipped, column
 from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
@@ -66,7 +67,7 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     place = launched_work(trace).place
     if not len(place):
         return Skipped("no GPU work whose correlation names a launch")
-    named = np.array([name.startswith(operator_prefix) for name in trace.strings], np.bool_)
+    named = starting(trace, operator_prefix)
     operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named if operator_prefix else None)
     owned = operator != NO_ROW
     remarks = list(launch_diagnostics(trace))

@@ -22,11 +22,10 @@ from augment.batch.results import File, Result, result_of
 from augment.batch.stages import Concluded
 from augment.errors import AugmentError, InputError
 from augment.records import dataclass
+from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.client import Augmented, AugmentedJob, Client
-
-_METRICS = ".metrics.json"
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _concluded(
     there = {os.path.realpath(path) for path in augmented.files}
     concluded, timelines = [], []
     for job in jobs_of(folder.inputs, results):
-        metrics, timeline = locations.join(job.folder, job.stem + _METRICS), default_output(job)
+        metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
         if os.path.realpath(metrics) in there:
             text = msgspec.json.decode(locations.read(metrics))["verdict"]["text"]
             concluded.append(Concluded(job, [metrics], (), 0, text))

@@ -13,6 +13,7 @@ from augment.commands.perfetto_limits import perfetto_findings
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.derived.names.matching import strings_where
 from augment.findings import AugmentedTrace, Skipped
 from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text
@@ -143,7 +144,7 @@ def _has(trace: Trace) -> Report:
     """What was recorded in addition to times, judged by the args of a few events."""
     operators = _sampled(trace, trace.events.slices_of(Category.CPU_OP))
     kernels = trace.events.slices_of(Category.KERNEL)
-    collective = np.array(["nccl" in name.lower() for name in trace.strings], np.bool_)
+    collective = strings_where(trace, lambda name: "nccl" in name.lower())
     collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
     return {
         "python_stacks": _any(trace, Category.PYTHON_FUNCTION),
@@ -170,7 +171,7 @@ def _launches(trace: Trace) -> Report:
     events = trace.events
     linked = int((work.launch != NO_ROW).sum())
     rows = events.slices_of(*LAUNCHES)
-    launching = np.array([any(part in name for part in _LAUNCHING) for name in trace.strings], np.bool_)
+    launching = strings_where(trace, lambda name: any(part in name for part in _LAUNCHING))
     rows = rows[launching[events.name[rows]]] if len(rows) else rows
     arrived = np.isin(correlations_of(trace, rows), correlations_of(trace, work.row))
     return {

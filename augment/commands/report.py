@@ -91,12 +91,13 @@ def _document(
     from augment.report.subject import document_of, trend_of
     from augment.request import Request
     from augment.sidecars import read_sidecar
+    from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
 
     if test and client:
         return document_of(_compared_there(client, source, test, scratch), _no_trace)
     if test:
         _run("diff", source, test, "-o", scratch, "--quiet")
-        return document_of(str(next(Path(scratch).glob("*.diff.metrics.json"))), _no_trace)
+        return document_of(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}"))), _no_trace)
     if trend or labels:
         return trend_of(source, labels)
 
@@ -106,7 +107,7 @@ def _document(
         if not os.path.isdir(path):
             return analysed(path, Request())
         _run("run", path, "-o", scratch, "--quiet")
-        made = [*Path(scratch).rglob("job.metrics.json"), *Path(scratch).rglob("*.metrics.json")]
+        made = [*Path(scratch).rglob(JOB_METRICS), *Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
         return read_sidecar(str(made[0]))
 
     return document_of(source, analyse)

@@ -95,11 +95,12 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     from augment.comparison.baseline import samples_of_sidecar
     from augment.comparison.totals import mean_of_ranks
     from augment.sidecars import is_sidecar, read_sidecar
+    from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
-    names = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob("*.metrics.json")))
-    names = [name for name in names if not name.endswith(("job.metrics.json", ".diff.metrics.json"))]
+    names = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob(f"*{METRICS_SUFFIX}")))
+    names = [name for name in names if not name.endswith((JOB_METRICS, DIFF_METRICS_SUFFIX))]
     if not os.path.isdir(path) and is_sidecar(path):
         names = [path]
     if not names:

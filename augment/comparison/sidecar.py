@@ -14,11 +14,11 @@ from augment.comparison.calls import Side
 from augment.comparison.core import Diff
 from augment.comparison.rows import ROWS
 from augment.trace import Diagnostic
-from augment.writers.files import replacing
+from augment.writers.files import DIFF_METRICS_SUFFIX, replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
 from augment.writers.metrics_schema import Schema, schema, source_schema, verdict_schema
 
-SUFFIX = ".diff.metrics.json"
+SUFFIX = DIFF_METRICS_SUFFIX
 
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:

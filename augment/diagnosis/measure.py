@@ -12,6 +12,7 @@ from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.derived.names.matching import starting
 from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
@@ -91,7 +92,7 @@ def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
 @derived
 def fetches_in_steps(trace: Trace) -> Int64s:
     """The slices, rows of the event table, in which the host fetches a batch in a steady step."""
-    named = np.array([name.startswith(FETCH) for name in trace.strings], np.bool_)
+    named = starting(trace, FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
     return rows_in_steps(trace, rows[named[trace.events.name[rows]]])
 

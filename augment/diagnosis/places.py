@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from augment.arrays.types import Int64s
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import strings_where
 from augment.diagnosis.wording import short
 from augment.trace import Category, Trace
 
@@ -18,7 +17,7 @@ _LIBRARIES = ("torch/", "<", "nn.Module", "contextlib.py", "threading.py", "impo
 def python_lines(trace: Trace, rows: Int64s) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
-    is_users = np.array([_is_theirs(name) for name in trace.strings], np.bool_)
+    is_users = strings_where(trace, _is_theirs)
     frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), is_users)
     frames = frames[frames >= 0]
     return [short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]

@@ -11,6 +11,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
 from augment.diagnosis.rules.graph_capture import captures
 from augment.trace import Trace, derived
@@ -53,7 +54,7 @@ def unlaunched_ratio(trace: Trace) -> float:
 def kernel_launches(trace: Trace) -> Int64s:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = np.sort(launches(trace).row)
-    named: Bools = np.array([_KERNEL.match(name) is not None for name in trace.strings], np.bool_)
+    named: Bools = strings_where(trace, _KERNEL.match)
     rows = rows[named[trace.events.name[rows]]]
     spans = captures(trace)
     whole = union(spans.start, spans.end)

@@ -20,6 +20,7 @@ import numpy as np
 from augment.arrays.types import Int64s
 from augment.derived.critical.critical_events import EventGraph, event_graph
 from augment.derived.critical.critical_path import BoundBy
+from augment.derived.names.matching import strings_where
 from augment.derived.steps.window import rows_in_whole
 from augment.errors import InputError, UsageError
 from augment.hta.frames import SymbolTable, pandas
@@ -147,7 +148,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         """The nodes and edges; events are those of ``index``."""
         (graph, types), trace = _as_htas(event_graph(self.events)), self.events
         index = np.append(index, NO_EVENT)  # events without a row map to the last entry
-        blocking = np.array([name in self.BLOCKING_SYNC_CALLS for name in trace.strings], np.bool_)
+        blocking = strings_where(trace, lambda name: name in self.BLOCKING_SYNC_CALLS)
         is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
         nodes = (index[graph.row], (graph.ts - origin_ns) / 1000, graph.is_start, is_blocking)
         for idx, (event, *rest) in enumerate(zip(*(node.tolist() for node in nodes), strict=True)):

@@ -7,6 +7,7 @@ import numpy as np
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.derived.names.collective_kinds import element_bytes
+from augment.derived.names.matching import strings_where
 from augment.job.pipeline_actions import step_at
 from augment.trace import Category, Trace
 
@@ -18,7 +19,7 @@ def gradient_rows(trace: Trace) -> Int64s:
     """The rows of the operators that accumulate a parameter's gradient in steps, at most :data:`MOST`."""
     events = trace.events
     rows = np.sort(events.slices_of(Category.CPU_OP))
-    named = np.array([name == _ACCUMULATE for name in trace.strings], np.bool_)
+    named = strings_where(trace, lambda name: name == _ACCUMULATE)
     rows = rows[named[events.name[rows]]]
     return rows[step_at(trace, events.ts[rows]) >= 0][:MOST]
 

@@ -6,16 +6,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import STEP, starting
 from augment.derived.steps.steps import steps
 from augment.trace import Category, Trace
 
 _ENGINE = "autograd::engine::evaluate_function"
 _AUTOGRAD_THREAD = "pt_autograd"
-_STEP = "ProfilerStep"
 _OPTIMIZER = "Optimizer.step"
 
 
@@ -31,18 +31,18 @@ class Phase(IntEnum):
 def phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
     """The :class:`Phase` of work by the rows of its launches (in steps of these numbers), -1 where unknown, int64."""
     events = trace.events
-    engine = _named(trace, _ENGINE)
+    engine = starting(trace, _ENGINE)
     ops = events.slices_of(Category.CPU_OP)
     ops = ops[engine[events.name[ops]]]
     is_autograd = np.array([_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks], np.bool_)
     is_autograd[events.track[ops]] = True
     annotations = events.slices_of(Category.USER_ANNOTATION)
-    is_autograd[events.track[annotations[_named(trace, _STEP)[events.name[annotations]]]]] = False
+    is_autograd[events.track[annotations[starting(trace, STEP)[events.name[annotations]]]]] = False
     if not is_autograd.any():
         return np.full(len(launch), UNKNOWN, np.int64)
     backward = is_autograd[events.track[launch]]
     nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
-    around = innermost(trace, launch, (Category.USER_ANNOTATION,), _named(trace, _OPTIMIZER))
+    around = innermost(trace, launch, (Category.USER_ANNOTATION,), starting(trace, _OPTIMIZER))
     after = (around != NO_ROW) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
     phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
     return np.where(launch == NO_ROW, UNKNOWN, phase)
@@ -57,7 +57,3 @@ def _last_in_step(trace: Trace, ts: Int64s, step: Int64s) -> Int64s:
     last = {int(number): int(ts[at]) for number, at in zip(windows.number[inside], place[inside], strict=True)}
     never = int(np.iinfo(np.int64).max)
     return np.array([last.get(number, never) for number in step.tolist()], np.int64)
-
-
-def _named(trace: Trace, beginning: str) -> Bools:
-    return np.array([name.startswith(beginning) for name in trace.strings], np.bool_)

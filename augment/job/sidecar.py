@@ -8,10 +8,11 @@ from augment.findings import Findings
 from augment.job.answer import ROWS, Answer
 from augment.job.verdict_rows import Row as VerdictRow
 from augment.jsontext import storable
+from augment.writers.files import METRICS_SUFFIX
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
 from augment.writers.metrics_schema import Schema, schema, verdict_schema
 
-SUFFIX = ".metrics.json"
+SUFFIX = METRICS_SUFFIX
 
 
 def document(result: Answer, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from augment.history.store import Store, is_store
 from augment.report import of_diff, of_history, of_job, of_runs, of_trace
 from augment.report.document import Document
 from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
+from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace
 
@@ -65,7 +66,7 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
 
 
 def _of_folder(folder: str, analyse: Analyse) -> Document:
-    job = Path(folder) / "job.metrics.json"
+    job = Path(folder) / JOB_METRICS
     if job.exists():
         return _of_metrics(read_sidecar(str(job)))
     metrics = [each for each in sidecars_in([folder]) if "control" not in each.content] if _has_metrics(folder) else []
@@ -83,7 +84,7 @@ def _name(folder: str) -> str:
 
 
 def _has_metrics(folder: str) -> bool:
-    return any(True for _ in Path(folder).rglob("*.metrics.json"))
+    return any(True for _ in Path(folder).rglob(f"*{METRICS_SUFFIX}"))
 
 
 def _of_metrics(sidecar: Mapping[str, Any]) -> Document:

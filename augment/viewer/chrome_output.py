@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from augment.arrays.types import Bools
+from augment.derived.names.matching import starting
 from augment.derived.steps.window import only
 from augment.findings import AugmentedTrace
 from augment.trace import GPU_WORK, Trace, Track
@@ -31,7 +32,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
 
 def _added(trace: Trace) -> Bools:
     """Which rows augment added."""
-    is_ours = np.array([name.startswith("augment.") for name in trace.strings], np.bool_)
+    is_ours = starting(trace, "augment.")
     added: Bools = is_ours[trace.events.category_name[:]]
     return added
 

@@ -12,6 +12,8 @@ from typing import BinaryIO
 from augment.errors import OutputError
 
 METRICS_SUFFIX = ".metrics.json"
+DIFF_METRICS_SUFFIX = f".diff{METRICS_SUFFIX}"
+JOB_METRICS = f"job{METRICS_SUFFIX}"  #: a name that may have an addition after ``job``
 SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for its job
 MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest
 

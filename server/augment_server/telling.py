@@ -15,7 +15,7 @@ from augment.report.html import page
 from augment.report.markdown import markdown
 from augment.report.subject import document_of
 from augment.sidecars import Sidecar
-from augment.writers.files import METRICS_SUFFIX
+from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Order = dict[str, Any]
 Stage = Callable[[str, int, int], None]  #: called with the stage that begins, and how many stages of how many are done
@@ -44,7 +44,7 @@ def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> 
 def _called(given: Order, metrics: Sequence[Order]) -> str:
     """The page's name: a whole job's folder, or a trace's file name up to the first dot."""
     name = str(given["file_name"])
-    of_job = bool(metrics) and os.path.basename(metrics[-1]["file_name"]) == f"job{METRICS_SUFFIX}"
+    of_job = bool(metrics) and os.path.basename(metrics[-1]["file_name"]) == JOB_METRICS
     return name if of_job else Sidecar.of(name, {}).trace
 
 

@@ -20,6 +20,7 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_c
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.matching import starting
 from augment.derived.names.own_collectives import stated_kind
 from augment.derived.source.arg_columns import ArgColumns, arg_columns
 from augment.derived.steps.steps import steps, steps_of_gpu_work
@@ -137,7 +138,7 @@ class _Told:
     def __init__(self, trace: Trace, row: Int64s, launch: Int64s) -> None:
         self._trace, self._row, self._launch = trace, row, launch
         self._columns: ArgColumns = arg_columns(trace)
-        self._op = innermost(trace, launch, (Category.CPU_OP,), _named(trace, (_COMMS,)))
+        self._op = innermost(trace, launch, (Category.CPU_OP,), starting(trace, _COMMS))
 
     def ints(self, name: str) -> Int64s:
         column = self._columns.ints(name)
@@ -158,7 +159,7 @@ class _Told:
         name = self._trace.events.name[:]
         arg = self.texts("Collective name")
         host = innermost(
-            self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), _named(self._trace, _TELLING)
+            self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), starting(self._trace, *_TELLING)
         )
         known: dict[str, int] = {}
         sources: list[tuple[Int64s, Sequence[str]]] = [
@@ -224,10 +225,6 @@ class _Told:
             size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
             sizes.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
         return np.array(sizes, np.int64)[which]
-
-
-def _named(trace: Trace, beginnings: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.array([string.startswith(beginnings) for string in trace.strings], np.bool_)
 
 
 def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:

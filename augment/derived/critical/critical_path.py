@@ -20,6 +20,7 @@ from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
+from augment.derived.names.matching import starting
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_path as loops
@@ -246,7 +247,7 @@ def _in_loader(trace: Trace) -> Bools:
     """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
     stacks, events = call_stacks(trace), trace.events
     in_loader = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
-    loads = np.array([name.startswith("enumerate(DataLoader)") for name in trace.strings], np.bool_)
+    loads = starting(trace, "enumerate(DataLoader)")
     if not loads.any():
         return in_loader
     ts, bounds = events.ts[stacks.row], thread_bounds(trace)

@@ -10,6 +10,7 @@ from augment.arrays.ordering import combinations
 from augment.arrays.types import Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
+from augment.derived.names.matching import starting, strings_where
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
@@ -98,13 +99,10 @@ def _autograd_threads(trace: Trace) -> list[int]:
     """The tracks on which autograd's functions are executed: ``autograd::engine::…``, before PyTorch 1.9 functions such
     as ``AddmmBackward``."""
     events = trace.events
-    functions = [code for code, name in enumerate(trace.strings) if name.startswith("autograd::engine::")]
-    functions = functions or [code for code, name in enumerate(trace.strings) if _BACKWARD.fullmatch(name)]
-    if not functions:
-        return []
+    executes = starting(trace, "autograd::engine::")
+    if not executes.any():
+        executes = strings_where(trace, _BACKWARD.fullmatch)
     rows = events.slices_of(Category.CPU_OP)
-    executes = np.zeros(len(trace.strings), np.bool_)
-    executes[functions] = True
     counts = np.bincount(events.track[rows[executes[events.name[rows]]]], minlength=1)
     return [int(track) for track in np.flatnonzero(counts)]
 

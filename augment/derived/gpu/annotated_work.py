@@ -10,9 +10,8 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import NO_ROW, crossed, crossing_diagnostics
 from augment.derived.host.enclosing import innermost
 from augment.derived.host.occupancy import timelines
+from augment.derived.names.matching import STEP, starting
 from augment.trace import Category, Diagnostic, Trace
-
-STEP = "ProfilerStep"
 
 
 def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
@@ -23,7 +22,7 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
     annotations nest or cross.
     """
     work = gpu_work(trace)
-    named = None if include_steps else np.array([not name.startswith(STEP) for name in trace.strings], np.bool_)
+    named = None if include_steps else ~starting(trace, STEP)
     rows = _on_the_gpu(trace, named)
     rest = np.flatnonzero((rows == NO_ROW) & (work.launch != NO_ROW))
     rows[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)

@@ -11,6 +11,7 @@ from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.host_segments import segments
+from augment.derived.names.matching import STEP, starting
 from augment.trace import Category, Trace
 
 PAIRS_AT_ONCE = 1 << 18  #: pairs of an interval and a slice per round, which bounds the memory
@@ -109,12 +110,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
 
 
 def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
-    steps = [code for code, name in enumerate(trace.strings) if name.startswith("ProfilerStep")]
-    if not steps:
-        return rows
-    is_step = np.zeros(len(trace.strings), np.bool_)
-    is_step[steps] = True
-    return rows[~is_step[trace.events.name[rows]]]
+    return rows[~starting(trace, STEP)[trace.events.name[rows]]]
 
 
 def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:

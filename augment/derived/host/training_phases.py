@@ -13,13 +13,13 @@ from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import ForwardBackward, forward_backward
 from augment.derived.host.modules import modules
+from augment.derived.names.matching import STEP
 from augment.trace import Category, Trace, derived
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"
 _BACKWARD = re.compile(rf"{_ENGINE}|\w+Backward\d*$")  #: a node of the autograd graph
 _SAYS_BACKWARD, _SAYS_FORWARD = re.compile(r"\bbackward\b"), re.compile(r"\bforward\b")  #: such as DDP's annotation
-_STEP = "ProfilerStep"
 _AUTOGRAD_THREAD = "pt_autograd"
 
 
@@ -65,7 +65,7 @@ def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces,
     track = trace.events.track[call_stacks(trace).row]
     is_autograd = np.zeros(len(trace.tracks), np.bool_)
     is_autograd[track[ops.where(lambda name: name.startswith(_ENGINE))]] = True
-    is_autograd[track[annotations.where(lambda name: name.startswith(_STEP))]] = False
+    is_autograd[track[annotations.where(lambda name: name.startswith(STEP))]] = False
     is_autograd[trace.events.track[links.forward]] = False
     is_autograd |= [_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks]
     matches: Bools = is_autograd[track]

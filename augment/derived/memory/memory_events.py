@@ -7,6 +7,7 @@ import numpy as np
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.matching import strings_where
 from augment.derived.source.arg_columns import arg_columns
 from augment.records import dataclass
 from augment.trace import Category, Diagnostic, Identity, Trace, derived
@@ -90,9 +91,8 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
 def memory_rows(trace: Trace) -> Int64s:
     """The rows of all ``[memory]`` instants, ascending."""
     events = trace.events
-    named = np.array([code for code, name in enumerate(trace.strings) if name == _NAME], np.int32)
     rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
-    return rows[np.isin(events.name[rows], named)]
+    return rows[strings_where(trace, lambda name: name == _NAME)[events.name[rows]]]
 
 
 def diagnostics(trace: Trace) -> list[Diagnostic]:

@@ -1,15 +1,28 @@
-"""Which names of a trace a pattern matches."""
+"""Which names of a trace satisfy a condition: masks over ``trace.strings``, which columns of names index."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from augment.arrays.types import Bools
 from augment.trace import Trace
 
+STEP = "ProfilerStep"  #: how the names of steps begin
+
+
+def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
+    """Whether ``condition`` is true for each of ``trace.strings``, bool."""
+    return np.array([bool(condition(name)) for name in trace.strings], np.bool_)
+
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Whether ``pattern`` is found in each of ``trace.strings``, bool; columns of names are indexes into it."""
-    return np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)
+    """Whether ``pattern`` is found in each of ``trace.strings``, bool."""
+    return strings_where(trace, pattern.search)
+
+
+def starting(trace: Trace, *beginnings: str) -> Bools:
+    """Whether each of ``trace.strings`` starts with one of ``beginnings``, bool."""
+    return strings_where(trace, lambda name: name.startswith(beginnings))

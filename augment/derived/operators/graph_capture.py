@@ -34,6 +34,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.matching import strings_where
 from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
@@ -135,7 +136,7 @@ def _has_graphs(trace: Trace) -> bool:
 def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
-    is_graph = np.array([bool(_GRAPH.match(name)) for name in trace.strings], np.bool_)
+    is_graph = strings_where(trace, _GRAPH.match)
     places = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
     places = places[is_graph[events.name[work.launch[places]]]]
     places = places[np.lexsort((work.ts[places], work.launch[places]))]
@@ -189,7 +190,7 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     names = events.name[host]
 
     def named(pattern: re.Pattern[str]) -> Int64s:
-        is_named = np.array([bool(pattern.match(name)) for name in trace.strings], np.bool_)
+        is_named = strings_where(trace, pattern.match)
         rows: Int64s = host[is_named[names]]
         return rows
 

@@ -16,6 +16,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.matching import strings_where
 from augment.derived.operators.operator_calls import TYPES
 from augment.records import dataclass
 from augment.trace import Trace, derived
@@ -47,7 +48,7 @@ class ListKernels:
 def list_kernels(trace: Trace) -> ListKernels:
     """The operators over lists of tensors, and what their kernels move."""
     work = gpu_work(trace)
-    is_list = np.array([bool(_OPERATOR.fullmatch(name)) for name in trace.strings], np.bool_)
+    is_list = strings_where(trace, _OPERATOR.fullmatch)
     if not is_list.any():
         return ListKernels(*(np.empty(0, np.int64) for _ in range(3)))
     operator = work_operators(trace)

@@ -7,10 +7,11 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import where_in
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import limits_of
 from augment.derived.steps.steps import steps
 from augment.records import dataclass
@@ -86,20 +87,20 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
     """
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[np.isin(events.name[rows], _codes(trace, name))]
+    rows = rows[_named(trace, name)[events.name[rows]]]
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     first = np.ones(len(rows), np.bool_)
     first[1:] = ts[1:] >= np.maximum.accumulate(end)[:-1]
     return windows_of(trace, np.arange(int(first.sum()), dtype=np.int64), ts[first], end[first])
 
 
-def _codes(trace: Trace, name: str) -> list[int]:
-    """The codes of the strings that equal ``name`` or, if there are none, match it."""
-    same = [code for code, text in enumerate(trace.strings) if text == name]
-    if same or not set(name) & {"*", "?"}:
+def _named(trace: Trace, name: str) -> Bools:
+    """Which of the trace's strings equal ``name`` or, if none does, match it."""
+    same = strings_where(trace, lambda text: text == name)
+    if same.any() or not set(name) & {"*", "?"}:
         return same
     wanted = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-    return [code for code, text in enumerate(trace.strings) if wanted.fullmatch(text)]
+    return strings_where(trace, wanted.fullmatch)
 
 
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:

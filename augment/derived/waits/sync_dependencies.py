@@ -8,6 +8,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.names.matching import strings_where
 from augment.derived.source.arg_columns import arg_columns
 from augment.derived.waits.dependencies import (
     NO_PLACE,
@@ -148,7 +149,7 @@ def _blocking_copies(trace: Trace) -> Waits:
     work, events = gpu_work(trace), trace.events
     copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_ROW))
     call = work.launch[copies]
-    is_copy = np.array(["emcpy" in name for name in trace.strings], np.bool_)
+    is_copy = strings_where(trace, lambda name: "emcpy" in name)
     returned = events.ts[call] + events.dur[call]
     waited = (work.end[copies] <= returned) & (work.ts[copies] >= events.ts[call])
     if len(copies):

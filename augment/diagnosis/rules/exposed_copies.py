@@ -18,6 +18,7 @@ from augment.arrays.intervals import union
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
@@ -32,7 +33,7 @@ _ACROSS = ("HtoD", "DtoH")
 def check(trace: Trace) -> Answer:
     """Predict steps whose copies are hidden."""
     work, events = gpu_work(trace), trace.events
-    across = np.array([any(way in name for way in _ACROSS) for name in trace.strings], np.bool_)
+    across = strings_where(trace, lambda name: any(way in name for way in _ACROSS))
     copies = np.flatnonzero(work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):

@@ -21,6 +21,7 @@ from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
+from augment.derived.names.matching import starting
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -99,7 +100,7 @@ def _other_work(trace: Trace, row: Int64s) -> Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
     kind = host_kinds(trace, row)
     other: Bools = (kind == BoundBy.CPU_OPERATOR) | (kind == BoundBy.OUTSIDE_OPERATORS)
-    named = compiles(trace) | np.array([name.startswith(_COMMUNICATION) for name in trace.strings], np.bool_)
+    named = compiles(trace) | starting(trace, *_COMMUNICATION)
     other &= ~((row >= 0) & named[trace.events.name[row]])
     return other
 

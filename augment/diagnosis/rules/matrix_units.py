@@ -16,6 +16,7 @@ import numpy as np
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.names.matching import strings_where
 from augment.derived.operators.peaks import device_peaks
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
@@ -43,7 +44,7 @@ def check(trace: Trace) -> Answer:
     tf32 = all("tf32" in peak.tflops for peak in peaks)
     if not tf32 and not all("fp16" in peak.tflops for peak in peaks):
         return NotApplicable("the device has no matrix units")
-    plain = np.array([any(part in name.lower() for part in _PLAIN) for name in trace.strings], np.bool_)
+    plain = strings_where(trace, lambda name: any(part in name.lower() for part in _PLAIN))
     places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
     dur = np.maximum(work.end[places] - work.ts[places], 0)

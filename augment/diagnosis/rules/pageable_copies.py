@@ -19,6 +19,7 @@ from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import strings_where
 from augment.derived.waits.sync_calls import sync_calls
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step, work_in_steps
@@ -37,7 +38,7 @@ def check(trace: Trace) -> Answer:
     copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & work_in_steps(trace))
     if not len(copies):
         return NotApplicable("the steps copy nothing")
-    pageable = np.array(["Pageable" in name for name in trace.strings], np.bool_)
+    pageable = strings_where(trace, lambda name: "Pageable" in name)
     copies = copies[pageable[events.name[work.row[copies]]]]
     copies = copies[events.bytes.at(work.row[copies], 0) >= LEAST_BYTES]
     if not len(copies):

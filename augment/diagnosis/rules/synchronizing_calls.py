@@ -16,9 +16,10 @@ from collections import Counter
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import without_waits
 from augment.derived.host.enclosing import innermost, outermost
+from augment.derived.names.matching import STEP, starting
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step
 from augment.diagnosis.places import python_lines
@@ -69,5 +70,5 @@ def callers(trace: Trace, calls: Int64s) -> list[str]:
     return [name for name, _ in spent.most_common()]
 
 
-def _no_step(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.array([not name.startswith("ProfilerStep") for name in trace.strings], np.bool_)
+def _no_step(trace: Trace) -> Bools:
+    return ~starting(trace, STEP)

@@ -18,6 +18,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import starting, strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -36,7 +37,7 @@ _FUSED = ("FusedAdam", "FusedSgd", "FusedAdagrad", "fused_adam", "fused_sgd", "t
 @derived
 def _steps_of_optimizers(trace: Trace) -> Bools:
     """For each string whether it names a step of an optimizer."""
-    return np.array([name.startswith(_STEP) for name in trace.strings], np.bool_)
+    return starting(trace, _STEP)
 
 
 @derived
@@ -96,5 +97,5 @@ def _single(trace: Trace) -> Bools:
 
 def _fused(trace: Trace, rows: Int64s) -> Bools:
     """Whether each kernel is one of a fused optimizer, or compiled."""
-    fused = np.array([any(part in name for part in _FUSED) for name in trace.strings], np.bool_)
+    fused = strings_where(trace, lambda name: any(part in name for part in _FUSED))
     return fused[trace.events.name[rows]]

@@ -16,6 +16,7 @@ import numpy as np
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
+from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -34,10 +35,10 @@ def check(trace: Trace) -> Answer:
     inside = work_in_steps(trace)
     of = {family: place for place, family in enumerate(families.names)}
     products = inside & np.isin(families.family, [of[name] for name in ("gemm", "attention") if name in of])
-    half = np.array([bool(_HALF.search(text)) for text in trace.strings], np.bool_)
+    half = matching(trace, _HALF)
     if not (products & half[name]).any():
         return NotApplicable("no product of 16-bit numbers runs in the steps")
-    wide = np.array([bool(_WIDE.search(text)) for text in trace.strings], np.bool_)
+    wide = matching(trace, _WIDE)
     norms = np.isin(families.family, [of[name] for name in ("norm", "softmax") if name in of])
     places = np.flatnonzero(inside & norms & wide[name])
     dur = np.maximum(work.end[places] - work.ts[places], 0)
