@@ -13,8 +13,9 @@ options:
 Parameters and tokens are those of this rank's share: what the rank computes in a step, whatever the parallelism. The
 denominator is one device's peak for ``peak_number``, and the step's window. Where that gives more than 100 %, the
 numbers do not fit, and there is no MFU: ``lacking`` says by how much, and the diagnostic ``mfu_above_peak`` counts it.
-So ``mfu_ratio`` holds all operations
-against one peak, where step_efficiency holds each type of number against its own.
+So ``mfu_ratio`` holds all operations against one peak, where step_efficiency holds each type of number against its own.
+From shapes there is an MFU only where step_efficiency gives one: where the operations of 90 % of the time of matrix
+products are counted.
 
 **What to do**: compare with published figures of the same model only if the convention and the peak are the same.
 
@@ -32,8 +33,8 @@ from __future__ import annotations
 
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import NUMBERS, device_peaks, why_unknown
-from augment.derived.operators.step_efficiency import efficiencies
+from augment.derived.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
+from augment.derived.operators.step_efficiency import efficiencies, why_no_mfu
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
 from augment.records import dataclass
@@ -94,6 +95,9 @@ def analyze(
         peak = device_peaks(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
         counted = efficiency.model_flops
+        lacking = _without_peak(trace, device.device, peak_number) if not rate else None
+        if source == "shapes":
+            lacking = why_no_mfu(trace, place) or lacking
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
             achieved = flops / wall / 1e3 if wall else None
@@ -109,12 +113,24 @@ def analyze(
                     achieved_tflops=achieved,
                     peak_tflops=rate,
                     peak_number=peak_number,
-                    mfu_ratio=achieved / rate if rate and achieved is not None and achieved <= rate else None,
-                    lacking=why_unknown(trace, device.device) if not rate else _beyond(achieved or 0.0, rate, source),
+                    mfu_ratio=_mfu(achieved, rate) if lacking is None else None,
+                    lacking=lacking or _beyond(achieved or 0.0, rate or 0.0, source),
                 )
             )
-    beyond = sum(row.peak_tflops is not None and row.lacking is not None for row in rows)
+    beyond = sum(bool(row.peak_tflops and (row.achieved_tflops or 0) > row.peak_tflops) for row in rows)
     return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", beyond, _ABOVE)] if beyond else [])
+
+
+def _mfu(achieved: float | None, rate: float | None) -> float | None:
+    return achieved / rate if rate and achieved is not None and achieved <= rate else None
+
+
+def _without_peak(trace: Trace, device: Identity, number: str) -> str:
+    """What to do where a device has no dense peak of a type of number."""
+    peak = device_peaks(trace)[device]
+    if peak is None or not peak.tflops:
+        return why_unknown(trace, device)
+    return f"{name_of(trace, device)} has no peak of {number}: set peak_number to one of {', '.join(peak.tflops)}"
 
 
 def _beyond(achieved: float, peak: float, source: str) -> str | None:

@@ -45,8 +45,8 @@ import numpy as np
 from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import device_peaks, why_unknown
-from augment.derived.operators.step_efficiency import Efficiency, efficiencies, products_covered
+from augment.derived.operators.peaks import device_peaks
+from augment.derived.operators.step_efficiency import Efficiency, efficiencies, why_no_mfu
 from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
@@ -55,7 +55,6 @@ from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "step_efficiency"
 NEEDS = (GPU_WORK,)
-COVERED = 0.9  #: of the time of matrix products, for an MFU
 CONVENTION = "operations from shapes, masked pairs not counted, each type of number against its own dense peak"
 
 
@@ -156,23 +155,6 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
             convention=CONVENTION if sure else None,
             lacking=lacking,
         )
-
-
-def why_no_mfu(trace: Trace, place: int) -> str | None:
-    """What an MFU of that device lacks, if anything."""
-    device = gpu_work(trace).devices[place].device
-    if not operator_work(trace).recorded:
-        return "shapes were not recorded: record with record_shapes=True"
-    if device_peaks(trace)[device] is None:
-        return why_unknown(trace, device)
-    covered = products_covered(trace)[place]
-    if covered is None:
-        return "no matrix product, convolution or attention is known among the kernels"
-    if covered < COVERED:
-        share = f"operations are counted of {100 * covered:.1f} % of the time of matrix products alone"
-        why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
-        return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
-    return None
 
 
 def _overlap(figures: StepFigures, step: int) -> float | None:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.analyses.step_efficiency import why_no_mfu
 from augment.comparison.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import step_efficiency
+from augment.derived.operators.step_efficiency import step_efficiency, why_no_mfu
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped

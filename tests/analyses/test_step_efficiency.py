@@ -1,6 +1,7 @@
 """What a step's time went into: parts that add up, against a moment-by-moment count."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,10 @@ def test_products_that_no_operator_tells_of_leave_no_mfu(graph: bool) -> None:
     [row] = rows(trace)
     assert (row.mfu_ratio is None) == graph
     assert ("66.7 %" in (row.lacking or "")) == graph
+    assert rows_of(model_flops.analyze(trace), "lacking") == [(row.lacking,)]
+    assert [ratio is None for (ratio,) in rows_of(model_flops.analyze(trace), "mfu_ratio")] == [graph]
+    ((given, lacking),) = rows_of(model_flops.analyze(trace, flops_per_step_count=10**11), "mfu_ratio", "lacking")
+    assert (given is None, lacking) == (False, None)  # a user's own count covers what no operator tells of
 
 
 def test_what_is_lacking_is_said() -> None:
@@ -191,6 +196,17 @@ def test_model_flops_beyond_the_peak_are_no_mfu() -> None:
     assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("mfu_above_peak", 1)]
     fitting = model_flops.analyze(trace, flops_per_step_count=10**11)
     assert (rows_of(fitting, "lacking"), fitting.diagnostics) == ([(None,)], [])
+
+
+def test_model_flops_names_the_peaks_that_a_device_has() -> None:
+    trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096, "c10::Half")), *launched(1, 2, 1000, 2_001_000))
+    v100 = {"id": 0, "name": "Tesla V100-SXM2-16GB", "totalGlobalMem": 16 << 30}
+    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [v100]}), facts={})
+    ((ratio, lacking),) = rows_of(model_flops.analyze(trace), "mfu_ratio", "lacking")
+    assert ratio is None
+    assert "Tesla V100-SXM2-16GB has no peak of bf16: set peak_number to one of " in str(lacking)
+    assert "fp16" in str(lacking)
+    assert rows_of(model_flops.analyze(trace, peak_number="fp16"), "lacking") == [(None,)]
 
 
 def test_model_flops_needs_shapes_or_an_option() -> None:

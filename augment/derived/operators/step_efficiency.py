@@ -15,6 +15,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.operator_work import OperatorWork, operator_work
+from augment.derived.operators.peaks import device_peaks, why_unknown
 from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.operators.work_families import work_families
@@ -25,6 +26,7 @@ from augment.trace import Trace, derived
 
 #: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+COVERED = 0.9  #: of the time of matrix products, for an MFU
 _IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
 
 
@@ -188,3 +190,20 @@ def _rounded(parts: Floats, total: Int64s) -> Int64s:
     rest = total - whole.sum(axis=0)  # 0 apart from rounding errors of floats for long times
     whole[np.argmax(whole, axis=0), np.arange(whole.shape[1])] += rest
     return whole
+
+
+def why_no_mfu(trace: Trace, place: int) -> str | None:
+    """What an MFU of that device lacks, if anything."""
+    device = gpu_work(trace).devices[place].device
+    if not operator_work(trace).recorded:
+        return "shapes were not recorded: record with record_shapes=True"
+    if device_peaks(trace)[device] is None:
+        return why_unknown(trace, device)
+    covered = products_covered(trace)[place]
+    if covered is None:
+        return "no matrix product, convolution or attention is known among the kernels"
+    if covered < COVERED:
+        share = f"operations are counted of {100 * covered:.1f} % of the time of matrix products alone"
+        why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
+        return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
+    return None
