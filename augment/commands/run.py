@@ -202,7 +202,7 @@ class _Run:
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
-            blocks = summary(self._results), jobs(self._plan.inputs, self._results)
+            blocks = summary(self._results), jobs(self._plan.inputs, self._results, self._verdicts)
             for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._verdicts)):
                 for line in lines:
                     say(line)

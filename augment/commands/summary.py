@@ -72,16 +72,23 @@ def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[
         yield f"open it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
 
 
-def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
-    """A line for each job of several ranks, with the ranks that are present."""
+def jobs(
+    inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence[tuple[Job, Sequence[str]]] = ()
+) -> Iterator[str]:
+    """A line for each job of several ranks, with the ranks that are present; its verdict may be that it is none."""
     if len(results) < 2:
         return
-    from augment.batch.jobs import jobs_of
+    from augment.batch.jobs import folder_title, jobs_of
     from augment.batch.selection import spans
+    from augment.job.verdict_text import NO_JOB
 
     several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]
     names = _names_of_jobs(several)
+    unrelated = [job for job, sentences in concluded if sentences and NO_JOB in sentences[0]]
     for job, name in zip(several[:SHOWN], names, strict=False):
+        if job in unrelated:
+            yield f"{len(job.members)} traces in {folder_title(locations.parent(job.members[0].input.path))} {NO_JOB}"
+            continue
         ranks = sorted({member.rank for member in job.members if member.rank is not None})
         of = f" of {job.world_size}" if job.world_size else ""
         there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"

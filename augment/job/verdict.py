@@ -16,6 +16,7 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
+from augment.derived.collectives.collectives import UNKNOWN as UNKNOWN_WORLD
 from augment.findings import Findings, Skipped, Verdict
 from augment.job import verdict_text
 from augment.job.alignment import Clock
@@ -53,6 +54,8 @@ class Judgement:
     def verdict(self) -> Verdict:
         """The sentences and rows."""
         reason = self._why_not
+        if not len(self._matched) and not self._stated:
+            return Verdict((verdict_text.unrelated(len(self._summaries)),), ())
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
@@ -149,6 +152,13 @@ class Judgement:
     def _seen(self) -> tuple[int, int]:
         """The ranks with traces, and the ranks of the job (as many, if unknown)."""
         return len(self._summaries), max(self._matched.world, len(self._summaries))
+
+    @property
+    def _stated(self) -> bool:
+        """Whether the traces say themselves that they are ranks of one job: distinct ones of equally many."""
+        ranks = [summary.rank for summary in self._summaries]
+        worlds = {summary.world for summary in self._summaries}
+        return None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) == 1 and worlds != {UNKNOWN_WORLD}
 
     @cached_property
     def _why_not(self) -> str:
@@ -274,6 +284,15 @@ class Judgement:
                 rank = self._summaries[group.member].rank if group.member is not None else None
                 host = self._summaries[group.member].host if group.member is not None else ""
                 rows.append(
-                    Row(rank, host, group.dimension, "communication", group.charged_ns, gain, "medium", group.evidence)
+                    Row(
+                        rank,
+                        host,
+                        group.dimension,
+                        "communication",
+                        group.charged_ns,
+                        None if self._gain_unknown else gain,
+                        "medium",
+                        group.evidence,
+                    )
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]

@@ -14,6 +14,7 @@ from augment.job.summary import Figures, RankSummary
 from augment.job.verdict_rows import Row
 
 _MOST_KERNELS = 2
+NO_JOB = "share no collectives"
 MUCH = 0.2  #: of the collectives
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
@@ -26,6 +27,11 @@ _CAUSES = {
     "before_recording": "work from before its recording",
     "unknown": "for no single reason",
 }
+
+
+def unrelated(count: int) -> str:
+    """The sentence on traces that nothing joins."""
+    return f"These {spelled(count)} traces {NO_JOB}: nothing shows that they are ranks of one job."
 
 
 def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str:
@@ -42,7 +48,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} hold" if row.rank is not None else "Slow links hold"
-        return f"{who} the job up{where}: {row.evidence}; {after}."
+        return f"{who} the job up{where}: {row.evidence}" + (f"; {after}." if row.gain_ns is not None else ".")
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""

@@ -178,12 +178,12 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
 def test_jobs_are_told(job: Path, augment: Augment) -> None:
     look = f"waits of the ranks: augment show {job / 'job.metrics.json'}"
     output = augment("run", job).err.splitlines()
-    assert output[-3:-1] == ["job job: ranks 0-2", look]
-    assert "Cannot tell" in output[-1]
+    assert output[-3:-1] == ["3 traces in job share no collectives", look]
+    assert output[-1].startswith("These three traces share no collectives")
     for rank in (4, 7):
         write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})
     output = augment("run", job).err.splitlines()
-    first = output.index("job job: ranks 0-2")
+    first = output.index("3 traces in job share no collectives")
     assert output[first + 1] == "job job, window 3: ranks 4, 7 of 8"
     assert Path(output[first + 2].rpartition(" ")[2]).name.endswith("job.metrics.json")
 
@@ -241,3 +241,13 @@ def test_shares_make_the_whole(job: Path, tmp_path: Path, augment: Augment) -> N
     rows = [[line["input"] for line in lines(out, f"augment-manifest-{share}-of-2.jsonl")] for share in range(2)]
     assert rows == [["rank0.json.gz", "rank2.json.gz"], ["rank1.json.gz"]]
     assert "0 augmented, 3 done before" in augment("run", job, "-o", out).err
+
+
+def test_traces_that_share_no_collectives_are_no_job(tmp_path: Path, augment: Augment) -> None:
+    """Names that differ in the rank alone are no proof: nothing in the files says that they belong together."""
+    for rank, name in enumerate(("resnet", "bert")):
+        write_trace(tmp_path / f"rank{rank}.json", kernel(name), distributedInfo={"rank": rank})
+    run = augment("run", str(tmp_path), "-o", str(tmp_path / "out"))
+    assert f"2 traces in {tmp_path.name} share no collectives" in run.err
+    assert "These two traces share no collectives: nothing shows that they are ranks of one job." in run.err
+    assert "job" not in run.err.replace("one job", "").replace(tmp_path.name, "").replace("job.metrics.json", "")
