@@ -12,7 +12,7 @@ import numpy as np
 
 from augment.arrays.ordering import group_bounds, grouped
 from augment.arrays.types import Int64s
-from augment.kernels.wanted_args import IS_CODE, WantedArgs
+from augment.kernels.wanted_args import IS_CODE, Wanted, WantedArgs
 from augment.records import dataclass
 from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 
@@ -72,12 +72,18 @@ WANTED = (
 class TakenArgs:
     """Collects ``args``: kernels in ascending order of rows, Python for the events that kernels cannot decode."""
 
-    def __init__(self, args: Sequence[Arg], room: int, fields: Mapping[str, tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self,
+        args: Sequence[Arg],
+        room: int,
+        fields: Mapping[str, int] | None = None,
+        wanted: Wanted | None = None,
+    ) -> None:
         """See :class:`augment.kernels.wanted_args.WantedArgs`."""
         self._args = args
         self._numbers = {name: number for number, arg in enumerate(args) for name in (arg.name, *arg.also)}
         keys = [(name, number, args[number].is_text) for name, number in self._numbers.items()]
-        self.compiled = WantedArgs(keys, room, fields)
+        self.compiled = WantedArgs(wanted or Wanted(), keys, room, fields)
         self._odd: list[tuple[int, int, int]] = []
         self._odd_json: dict[bytes, int] = {}
 

@@ -23,12 +23,14 @@ os.environ |= {
 }
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from augment.kernels.catalogue import KERNELS
+from augment.kernels.native import record_of
 from building.targets import TARGETS
 
 DIGEST = "kernels_digest"
@@ -146,7 +148,7 @@ def _made(kernel: str, symbol: str) -> str:
     kinds = KERNELS[kernel]
     if function.__code__.co_argcount != len(kinds):
         raise RuntimeError(f"{kernel} takes {function.__code__.co_argcount} arguments, the catalogue says {len(kinds)}")
-    arguments = [_ARGUMENTS[kind] for kind in kinds]
+    arguments = [_ARGUMENTS.get(kind) or _record(record_of(kind)) for kind in kinds]
     made = njit(types.int64(*arguments), no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     result = made.overloads[tuple(arguments)]
     taken, given = zip(*(_passed(kind, number) for number, kind in enumerate(kinds)), strict=True)
@@ -159,10 +161,15 @@ def _made(kernel: str, symbol: str) -> str:
 def _passed(kind: str, number: int) -> tuple[str, str]:
     """What the C function takes for an argument, and what it gives to numba's: of a column its address and length."""
     if not kind.endswith("[]"):
-        return f"i64 %a{number}", f"i64 %a{number}"
+        passed = f"{'i64' if kind == 'int64' else 'ptr'} %a{number}"
+        return passed, passed
     width = int(kind.strip("uint[]")) // 8
     shape = f"i64 %n{number}, i64 {width}"
     return f"ptr %a{number}, i64 %n{number}", f"ptr null, ptr null, {shape}, ptr %a{number}, {shape}"
+
+
+def _record(kind: Any) -> Any:
+    return numba.from_dtype(np.dtype(kind))
 
 
 def _use_numba() -> None:
@@ -184,6 +191,7 @@ def _use_numba() -> None:
         "store_byte": _store(8),
         "store_int32": _store(32),
         "store_int": _store(64),
+        "record_at": _record_at,
         "as_word": njit(forceinline=True, **_OPTIONS)(_as_word),
         "as_int": njit(forceinline=True, **_OPTIONS)(_as_int),
         "trailing_zeros": _trailing_zeros,
@@ -217,6 +225,18 @@ def _store(bits: int) -> Any:
         return types.void(types.int64, types.int64), generate
 
     return intrinsic(store)
+
+
+def _record_at(kind: Any) -> Any:
+    made = _record(kind)
+
+    def at(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(made))
+
+        return made(types.int64), generate
+
+    return intrinsic(at)
 
 
 def _as_word(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import ctypes
 import importlib
 import itertools
 import json
@@ -11,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import addressof, sizeof
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,46 +38,52 @@ class Checked(np.ndarray[Any, Any]):
 
 
 class Memory:
-    """The memory that kernels may touch: the arrays alive of those whose address was asked for."""
+    """The memory that kernels may touch: arrays and records whose address was asked for, while anybody has them."""
 
     def __init__(self) -> None:
-        self._arrays: dict[int, Any] = {}
+        self._known: dict[int, Any] = {}
         self._starts, self._ends = list[int](), list[int]()
-        self._start = self._end = 0  # the array last touched
+        self._start = self._end = 0  # what was touched last
         self.called: set[str] = set()  #: the kernels that ran
 
-    def address(self, column: Any) -> int:
+    def address(self, memory: Any) -> int:
         """In place of :func:`augment.kernels.native.address`."""
-        assert column.flags.c_contiguous
-        self._arrays[id(column)] = column
-        return int(column.ctypes.data)
+        assert not isinstance(memory, np.ndarray) or memory.flags.c_contiguous
+        self._known[id(memory)] = memory
+        return _place(memory)[0]
 
     def begin_call(self, name: str) -> None:
-        """Look where the arrays are now, before a kernel runs."""
+        """Look where everything is now, before a kernel runs."""
         self.called.add(name)
-        for number in [each for each in self._arrays if self._is_gone(each)]:
-            del self._arrays[number]
-        arrays = self._arrays.values()
-        blocks = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
-        self._starts = [start for start, _ in blocks]
-        self._ends = list(itertools.accumulate((end for _, end in blocks), max))  # views lie within other arrays
+        for number in [each for each in self._known if self._is_gone(each)]:
+            del self._known[number]
+        places = sorted(map(_place, self._known.values()))
+        self._starts = [start for start, _ in places]
+        self._ends = list(itertools.accumulate((end for _, end in places), max))  # views lie within other arrays
         self._start = self._end = 0
 
     def _is_gone(self, number: int) -> bool:
-        """Whether nobody else has an array. A weak reference would tell, but forbid to resize it."""
-        return sys.getrefcount(self._arrays[number]) <= 2
+        """Whether nobody else has it. A weak reference would tell, but forbid to resize an array."""
+        return sys.getrefcount(self._known[number]) <= 2
 
     def at(self, kind: Any, address: Any) -> Any:
-        """In place of ``memory._at``: the value of a C type, which must lie within an array."""
+        """In place of ``memory._at``: the value of a C type, which must lie within one of them."""
         start = int(address)
-        end = start + ctypes.sizeof(kind)
+        end = start + sizeof(kind)
         if not self._start <= start <= end <= self._end:
             place = bisect.bisect_right(self._starts, start) - 1
-            assert place >= 0, f"{ctypes.sizeof(kind)} bytes before all columns"
+            assert place >= 0, f"{sizeof(kind)} bytes before all columns"
             beyond = end - self._ends[place]
             assert beyond <= 0, f"{beyond} bytes beyond a column"
             self._start, self._end = self._starts[place], self._ends[place]
         return kind.from_address(start)
+
+
+def _place(memory: Any) -> tuple[int, int]:
+    """Where it begins and ends."""
+    is_array = isinstance(memory, np.ndarray)
+    start = memory.ctypes.data if is_array else addressof(memory)
+    return start, start + (memory.nbytes if is_array else sizeof(memory))
 
 
 def plain_kernel(name: str, memory: Memory | None = None) -> Callable[..., int]:

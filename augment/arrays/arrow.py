@@ -17,15 +17,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.kernels.arrow import (
-    ARRAY,
-    ARRAY_GIVEN,
-    CONTROL_SIZE,
-    SCHEMA_COUNT,
-    SCHEMAS,
-    SCHEMAS_GIVEN,
-    STREAM_MARK,
-)
+from augment.kernels.arrow import Control
 from augment.kernels.native import address, address_of
 
 STREAM = b"arrow_array_stream"  #: the name of the capsule
@@ -92,7 +84,7 @@ class _Export:
         self._kept: list[Any] = []
         nodes = 1 + sum(2 if kind == "texts" else 1 for kind, _ in columns.values())
         self._marks = np.zeros((1 + _SCHEMA_COPIES, nodes), np.int64)
-        self._control = np.zeros(CONTROL_SIZE // 8, np.int64)
+        self._control = Control()
         self._schemas = (_Schema * _SCHEMA_COPIES)()
         for schema, marks in zip(self._schemas, self._marks[1:], strict=True):
             self._describe(schema, b"+s", "", [_field(name, kind) for name, (kind, _) in columns.items()], _each(marks))
@@ -100,9 +92,8 @@ class _Export:
         length = len(next(iter(columns.values()))[1]) if columns else 0
         whole = length, 0, (None,), [_values(*column) for column in columns.values()]
         self._fill(self._array, whole, _each(self._marks[0]))
-        self._control[SCHEMAS // 8] = ctypes.addressof(self._schemas)
-        self._control[SCHEMA_COUNT // 8] = _SCHEMA_COPIES
-        self._control[ARRAY // 8] = ctypes.addressof(self._array)
+        self._control.schemas, self._control.schema_count = ctypes.addressof(self._schemas), _SCHEMA_COPIES
+        self._control.array = ctypes.addressof(self._array)
         functions = ("get_schema", "get_next", "get_last_error", "release_stream")
         self._stream = _Stream(*(address_of(f"arrow.{name}") for name in functions), address(self._control))
         self.capsule: object = _NEW_CAPSULE(ctypes.addressof(self._stream), STREAM, None)
@@ -111,11 +102,11 @@ class _Export:
         """Whether anything that was handed out is in use; a capsule that nobody has any more hands out nothing."""
         if self.references() > _ALONE:
             return True
-        taken, schemas = not self._stream.release, int(self._control[SCHEMAS_GIVEN // 8])
-        if taken and not self._control[STREAM_MARK // 8]:
+        control = self._control
+        if not self._stream.release and not control.mark:
             return True
-        arrays = int(self._control[ARRAY_GIVEN // 8])
-        return not (self._marks[:arrays].all() and self._marks[1 : 1 + schemas].all())
+        marks = self._marks
+        return not (marks[: control.array_given].all() and marks[1 : 1 + control.schemas_given].all())
 
     def references(self) -> int:
         """How many references to the capsule there are, those of this function among them."""

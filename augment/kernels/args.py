@@ -13,8 +13,9 @@ from augment.kernels.memory import (
     compiled,
     compiled_apart,
     load_byte,
-    load_int,
     load_word,
+    record_at,
+    size_of,
     store_byte,
     store_int,
     store_int32,
@@ -41,35 +42,12 @@ from augment.kernels.tokens import (
     skip_value,
     string_end,
 )
-from augment.kernels.wanted_args import (
-    COUNT,
-    FIELD,
-    FIELDS_SEEN,
-    HAS,
-    IS_CODE,
-    IS_TEXT,
-    KEY_BITS,
-    KEY_MIXER,
-    KEY_SLOTS,
-    KEY_TEXT,
-    KEY_WIDTH,
-    KEY_WORD,
-    KEYS,
-    KINDS,
-    NUMBER,
-    ROOM,
-    ROW,
-    ROWS,
-    SEEN,
-    TAKEN,
-    TEXT_COUNTS,
-    TEXTS,
-    VALUES,
-)
+from augment.kernels.wanted_args import IS_CODE, KEY_BITS, KEY_MIXER, KEY_SLOTS, Key, Wanted
 
 SEVEN = np.uint64(7)
 OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
 ARGS_KEY = int.from_bytes(b'"args"', "little")
+KEY_WIDTH, key_at = size_of(Key), record_at(Key)
 MIXER, KEY_SHIFT = np.uint64(KEY_MIXER), np.uint64(64 - KEY_BITS)
 
 
@@ -176,47 +154,44 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
 
 
 @compiled
-def find_key(length: int, word: np.uint64, key: int, wanted: int) -> int:
-    """The address of the table entry of the key at ``key``; 0 if that arg is not wanted."""
-    keys = load_int(wanted + KEYS)
+def find_key(length: int, word: np.uint64, key: int, wanted: Wanted) -> Key:
+    """The entry of the key at ``key``; its length is -1 if that arg is not wanted."""
     slot = np.int64((word + np.uint64(length)) * MIXER >> KEY_SHIFT)
     while True:
-        entry: int = keys + KEY_WIDTH * slot
-        known = load_int(entry)
-        if known == length and load_word(entry + KEY_WORD) == word:
-            if length <= 8 or same_bytes(load_int(entry + KEY_TEXT), key, length):
-                return entry
-        if known < 0:
-            return 0
+        entry = key_at(wanted.keys + KEY_WIDTH * slot)
+        if entry.length < 0:
+            return entry
+        if entry.length == length and entry.word == word and (length <= 8 or same_bytes(entry.text, key, length)):
+            return entry
         slot = (slot + 1) & (KEY_SLOTS - 1)
 
 
 @compiled
-def begin_args(row: int, wanted: int) -> None:
+def begin_args(row: int, wanted: Wanted) -> None:
     """Begin the args of ``row``. Args of an earlier event that was not kept are discarded."""
-    store_int(wanted + ROW, row)
-    store_int(wanted + TAKEN, load_int(wanted + COUNT))
-    store_int(wanted + SEEN, 0)
-    store_int(wanted + FIELDS_SEEN, 0)
+    wanted.row = row
+    wanted.taken = wanted.count
+    wanted.seen = 0
+    wanted.has = 0
 
 
 @compiled
-def keep_args(wanted: int) -> None:
+def keep_args(wanted: Wanted) -> None:
     """Keep the args that were taken of the row."""
-    store_int(wanted + COUNT, load_int(wanted + TAKEN))
+    wanted.count = wanted.taken
 
 
 @compiled_apart
-def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
+def take_arg(stop: int, i: int, entry: Key, wanted: Wanted) -> int:
     """Take the value at ``i`` of a wanted arg. Returns the position after it, or :data:`FULL`."""
-    number, taken = load_int(entry + NUMBER), load_int(wanted + TAKEN)
+    number, taken = entry.number, wanted.taken
     bit = np.int64(1) << number
-    if load_int(wanted + SEEN) & bit:
+    if wanted.seen & bit:
         return ODD  # of two equal keys, the last counts, whatever its value
-    if taken >= load_int(wanted + ROOM):
+    if taken >= wanted.room:
         return FULL
     value, after = 0, ODD
-    if load_int(entry + IS_TEXT) == 0:
+    if entry.is_text == 0:
         value, after = read_int(stop, i)
         if after > i + 1 and load_byte(i) == ZERO_DIGIT:
             after = ODD  # JSON has no such number
@@ -224,36 +199,35 @@ def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
         after = skip_value(stop, i)
         if after < 0:
             return after
-        value = intern(i, after - i, hash_bytes(i, after - i, ZERO), wanted + TEXTS, wanted + TEXT_COUNTS)
+        value = intern(i, after - i, hash_bytes(i, after - i, ZERO), wanted.texts)
         if value == FULL:
             return FULL
         number += IS_CODE
     if after < 0:
         return after
-    store_int32(load_int(wanted + ROWS) + 4 * taken, load_int(wanted + ROW))
-    store_byte(load_int(wanted + KINDS) + taken, number)
-    store_int(load_int(wanted + VALUES) + 8 * taken, value)
-    store_int(wanted + TAKEN, taken + 1)
-    store_int(wanted + SEEN, load_int(wanted + SEEN) | bit)
+    store_int32(wanted.rows + 4 * taken, wanted.row)
+    store_byte(wanted.kinds + taken, number)
+    store_int(wanted.values + 8 * taken, value)
+    wanted.taken = taken + 1
+    wanted.seen |= bit
     return after
 
 
 @compiled
-def take_args(stop: int, i: int, row: int, fields: int, wanted: int) -> int:
-    """Take the wanted args from the args object of ``row`` that opens at ``i``. Returns the position after the object.
-
-    ``fields`` is where the caller stores the numbers that have a FIELD; 0 if none has one.
+def take_args(stop: int, i: int, row: int, wanted: Wanted) -> int:
+    """Take the wanted args from the args object of ``row`` that opens at ``i``. Returns the position after the
+    object.
     """
     begin_args(row, wanted)
     i, length, word, key = next_key(stop, i + 1, True)
     while i >= 0 and length >= 0:
         entry = find_key(length, word, key, wanted)
-        if entry == 0:
+        if entry.length < 0:
             i = skip_value(stop, i)
-        elif load_int(entry + FIELD) >= 0:
+        elif entry.field >= 0:
             value, i = read_int(stop, i)
-            store_int(fields + load_int(entry + FIELD), value)
-            store_int(wanted + FIELDS_SEEN, load_int(wanted + FIELDS_SEEN) | load_int(entry + HAS))
+            wanted.fields[entry.field] = value
+            wanted.has |= np.int64(1) << entry.field
         else:
             i = take_arg(stop, i, entry, wanted)
         if i < 0:

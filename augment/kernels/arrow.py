@@ -7,16 +7,29 @@ handed out by copying it. A released structure is marked; the address of its mar
 
 from __future__ import annotations
 
-from augment.kernels.memory import compiled, load_int, store_int
+from augment.kernels.memory import compiled, load_int, record, record_at, store_int
 
 # offsets of members in the structures ArrowSchema, ArrowArray and ArrowArrayStream; private_data follows release
 CHILD_COUNT = 32
 SCHEMA_CHILDREN, SCHEMA_RELEASE, SCHEMA_SIZE = 40, 56, 72
 ARRAY_CHILDREN, ARRAY_RELEASE, ARRAY_SIZE = 48, 64, 80
 STREAM_RELEASE, STREAM_PRIVATE = 24, 32
-# offsets of members in the private data of a stream
-STREAM_MARK, SCHEMAS, SCHEMA_COUNT, SCHEMAS_GIVEN, ARRAY, ARRAY_GIVEN, CONTROL_SIZE = 0, 8, 16, 24, 32, 40, 48
 NO_MORE = 22  #: EINVAL
+
+
+@record
+class Control:
+    """The private data of a stream."""
+
+    mark: int  #: whether the stream was released
+    schemas: int  #: the address of the prepared copies
+    schema_count: int
+    schemas_given: int
+    array: int  #: the address of the only array
+    array_given: int
+
+
+control_at = record_at(Control)
 
 
 @compiled
@@ -64,7 +77,7 @@ def release_array(array: int) -> int:
 @compiled
 def release_stream(stream: int) -> int:
     """``ArrowArrayStream.release``."""
-    store_int(load_int(stream + STREAM_PRIVATE) + STREAM_MARK, 1)
+    control_at(load_int(stream + STREAM_PRIVATE)).mark = 1
     store_int(stream + STREAM_RELEASE, 0)
     return 0
 
@@ -74,24 +87,23 @@ def get_schema(stream: int, out: int) -> int:
     """``ArrowArrayStream.get_schema``: hands out one of the prepared copies, because each copy is released
     separately.
     """
-    control = load_int(stream + STREAM_PRIVATE)
-    given = load_int(control + SCHEMAS_GIVEN)
-    if given >= load_int(control + SCHEMA_COUNT):
+    control = control_at(load_int(stream + STREAM_PRIVATE))
+    if control.schemas_given >= control.schema_count:
         return NO_MORE
-    _copy(load_int(control + SCHEMAS) + SCHEMA_SIZE * given, out, SCHEMA_SIZE)
-    store_int(control + SCHEMAS_GIVEN, given + 1)
+    _copy(control.schemas + SCHEMA_SIZE * control.schemas_given, out, SCHEMA_SIZE)
+    control.schemas_given += 1
     return 0
 
 
 @compiled
 def get_next(stream: int, out: int) -> int:
     """``ArrowArrayStream.get_next``: hands out the only array, then a released array, which marks the end."""
-    control = load_int(stream + STREAM_PRIVATE)
-    if load_int(control + ARRAY_GIVEN):
+    control = control_at(load_int(stream + STREAM_PRIVATE))
+    if control.array_given:
         store_int(out + ARRAY_RELEASE, 0)
         return 0
-    _copy(load_int(control + ARRAY), out, ARRAY_SIZE)
-    store_int(control + ARRAY_GIVEN, 1)
+    _copy(control.array, out, ARRAY_SIZE)
+    control.array_given = 1
     return 0
 
 

@@ -1,6 +1,7 @@
 """The catalogue of kernels: the functions of this package that Python calls, and the types of their arguments.
 
-An argument is an ``int64``, which may be an address, or a column: a contiguous array, written as ``int32[]``.
+An argument is an ``int64``, which may be an address; a column, which is a contiguous array, written as ``int32[]``; or
+a record, written as ``module.Class``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ _WITHOUT = (
     INT32S, INT, INTS, INT32S, INT32S, INTS, INTS, INTS, INT32S, INTS, BYTES, INT32S, BYTES,
     INTS, INTS, INTS, INT32S, INT32S, INTS, INTS, INT32S, INT32S, INTS,
 )  # fmt: skip
+_SCAN_ARGS = (
+    INT, INT, INTS, INT32S, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, "known_bytes.Known", "encode_layout.Encoding",
+    INT,
+)  # fmt: skip
 
 KERNELS: dict[str, tuple[str, ...]] = {
-    "arg_columns.scan_columns": 8 * (INT,),
+    "arg_columns.scan_columns": (INT, INT, INT, INTS, INT32S, INT, "wanted_args.Wanted"),
     "arrow.get_last_error": (INT,),
     "arrow.get_next": 2 * (INT,),
     "arrow.get_schema": 2 * (INT,),
@@ -33,23 +38,23 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_path.follow": _FOLLOW,
     "critical_path.outermost": (INTS, INT32S, INTS, INTS, BYTES, INT32S, INT32S),
     "critical_path.without": _WITHOUT,
-    "dictionary.fill_slots": 4 * (INT,),
+    "dictionary.fill_slots": (INT32S, INTS, INT),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
     "enclosing.of_places": (INTS, INTS, INTS, INT32S, INTS, INT, INT32S, INTS, INT32S),
-    "encode_blobs.scan_args": 13 * (INT,),
-    "encode_packets.columns_to_args": 6 * (INT,),
-    "encode_packets.encode_rows": 13 * (INT,),
-    "encode_packets.join_pieces": 4 * (INT,),
+    "encode_blobs.scan_args": _SCAN_ARGS,
+    "encode_packets.columns_to_args": (INT, INT, INT, INTS, INTS),
+    "encode_packets.encode_rows": (INT, *5 * (INTS,), INT, INTS, INTS, INT, INT, INTS),
+    "encode_packets.join_pieces": (INTS, INTS, INT),
     "host_segments.divide": (INTS, INTS, INT32S, INTS, INT32S, INTS, INT32S),
     "joining.longest": (INTS, INTS, INT32S, INTS, INTS),
     "joining.times": (INTS, INTS, INT32S, INTS),
-    "json_scan.scan": 6 * (INT,),
-    "json_tables.fill_place_slots": 4 * (INT,),
+    "json_scan.scan": (INT, INT, INT, "json_layout.Scan"),
+    "json_tables.fill_place_slots": (INT32S, INTS, INT),
     "lanes.walk": (INTS, INT32S, INTS, INTS, INTS, INT32S, INTS, INTS, *5 * (INT32S,), INTS),
     "match.match": (INTS, INTS, INT32S, INTS, INTS, INT32S, INTS, INTS, INTS, INTS),
-    "packet_args.scan_args": 9 * (INT,),
-    "packet_scan.scan_packets": 5 * (INT,),
+    "packet_args.scan_args": (INT, INT, INTS, INT32S, BYTES, INTS, INTS, "packet_args_layout.ArgScan"),
+    "packet_scan.scan_packets": (INT, INT, INT, "packet_layout.PacketScan"),
     "replay.play": 13 * (INTS,),
-    "render.render_rows": 11 * (INT,),
+    "render.render_rows": (INT, INT, INT, INT, INTS, INTS, INT, INT, INT, INT, INTS),
     "searching.search": (INTS, INTS, INT, INTS),
 }

@@ -7,20 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.interned import (
-    BYTES,
-    BYTES_ROOM,
-    FULL,
-    HASHES,
-    MASK,
-    POOL,
-    POOL_WANTED,
-    ROOM,
-    SIZES,
-    SLOTS,
-    STARTS,
-)
+from augment.kernels.interned import FULL, Interned
 from augment.kernels.memory import (
+    Column,
+    as_word,
     compiled,
     load_byte,
     load_int,
@@ -49,13 +39,14 @@ def same_bytes(left: int, right: int, size: int) -> bool:
 
 
 @compiled
-def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
+def fill_slots(slots: Column, hashes: Column, count: int) -> int:
     """Put the first ``count`` entries into a new, empty slot table. Returns 0."""
+    mask = len(slots) - 1
     for k in range(count):
-        slot = np.int64(load_word(hashes + 8 * k) >> np.uint64(20)) & mask
-        while load_int32(slots + 4 * slot) >= 0:
+        slot = np.int64(as_word(hashes[k]) >> np.uint64(20)) & mask
+        while slots[slot] >= 0:
             slot = (slot + 1) & mask
-        store_int32(slots + 4 * slot, k)
+        slots[slot] = k
     return 0
 
 
@@ -75,51 +66,44 @@ def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
 
 
 @compiled
-def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
-    """The id of the ``size`` bytes at ``start``; ``-1 - slot``, the slot for a new entry, if they are not in the
+def look_up(start: int, size: int, hashed: np.uint64, table: Interned) -> int:
+    """The number of the ``size`` bytes at ``start``; ``-1 - slot``, the slot for a new entry, if they are not in the
     dictionary.
     """
-    mask = load_int(dictionary + MASK)
-    slots, hashes = load_int(dictionary + SLOTS), load_int(dictionary + HASHES)
-    slot = np.int64(hashed >> np.uint64(20)) & mask
-    index = load_int32(slots + 4 * slot)
+    slot = np.int64(hashed >> np.uint64(20)) & table.mask
+    index = load_int32(table.slots + 4 * slot)
     while index >= 0:
-        if load_word(hashes + 8 * index) == hashed and load_int(load_int(dictionary + SIZES) + 8 * index) == size:
-            known = load_int(dictionary + BYTES) + load_int(load_int(dictionary + STARTS) + 8 * index)
-            if same_bytes(start, known, size):
+        if load_word(table.hashes + 8 * index) == hashed and load_int(table.sizes + 8 * index) == size:
+            if same_bytes(start, table.pool + load_int(table.starts + 8 * index), size):
                 return index
-        slot = (slot + 1) & mask
-        index = load_int32(slots + 4 * slot)
+        slot = (slot + 1) & table.mask
+        index = load_int32(table.slots + 4 * slot)
     return -1 - slot
 
 
 @compiled
-def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int, new: int, at: int) -> bool:
-    """Store bytes as id ``new`` at offset ``at`` of the pool; False if there is no room for them."""
-    if new >= load_int(dictionary + ROOM) or at + size + 8 > load_int(dictionary + BYTES_ROOM):
+def put_in(start: int, size: int, hashed: np.uint64, slot: int, table: Interned) -> bool:
+    """Add bytes; False if there is no room for them."""
+    new, at = table.count, table.used
+    if new >= table.room or at + size + 8 > table.pool_room:
+        table.wanted = at + size + 8
         return False
-    pool = load_int(dictionary + BYTES) + at
     for k in range(size):
-        store_byte(pool + k, load_byte(start + k))
-    store_int(load_int(dictionary + STARTS) + 8 * new, at)
-    store_int(load_int(dictionary + SIZES) + 8 * new, size)
-    store_int(load_int(dictionary + HASHES) + 8 * new, np.int64(hashed))
-    store_int32(load_int(dictionary + SLOTS) + 4 * slot, new)
+        store_byte(table.pool + at + k, load_byte(start + k))
+    store_int(table.starts + 8 * new, at)
+    store_int(table.sizes + 8 * new, size)
+    store_int(table.hashes + 8 * new, np.int64(hashed))
+    store_int32(table.slots + 4 * slot, new)
+    table.count = new + 1
+    table.used = at + size
     return True
 
 
 @compiled
-def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
-    """The id of bytes in the dictionary whose counts are at ``counts``. New bytes are added; :data:`FULL` if there is
-    no room.
-    """
-    index = look_up(start, size, hashed, dictionary)
+def intern(start: int, size: int, hashed: np.uint64, table: Interned) -> int:
+    """The number of bytes in the dictionary. New bytes are added; :data:`FULL` if there is no room."""
+    index = look_up(start, size, hashed, table)
     if index >= 0:
         return index
-    new, at = load_int(counts), load_int(counts + POOL)
-    if not put_in(start, size, hashed, -1 - index, dictionary, new, at):
-        store_int(counts + POOL_WANTED, at + size + 8)
-        return FULL
-    store_int(counts, new + 1)
-    store_int(counts + POOL, at + size)
-    return new
+    new = table.count
+    return new if put_in(start, size, hashed, -1 - index, table) else FULL

@@ -10,31 +10,10 @@ import numpy as np
 
 from augment.kernels.args import find_args, find_args_by_member
 from augment.kernels.dictionary import hash_bytes, look_up
-from augment.kernels.encode_layout import (
-    ARGS_END,
-    FULL,
-    KEYS,
-    MISS,
-    MISS_END,
-    MISS_HASH,
-    MISS_IS_KEY,
-    MISS_START,
-    MOST_KEYS,
-    ODD_ROW,
-    PACKET_ROOM,
-)
+from augment.kernels.encode_layout import FULL, MISS, MOST_KEYS, ODD_ROW, PACKET_ROOM, Encoding
 from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
-from augment.kernels.interned import BYTES
-from augment.kernels.known_bytes import CODE_SIZES, CODES
-from augment.kernels.memory import (
-    compiled,
-    load_byte,
-    load_int,
-    load_word,
-    quotient_bits,
-    store_byte,
-    store_int,
-)
+from augment.kernels.known_bytes import Known
+from augment.kernels.memory import as_word, compiled, load_byte, load_int, quotient_bits, store_byte, store_int
 from augment.kernels.tokens import (
     BAD_ESCAPE,
     CLOSE_BRACE,
@@ -58,139 +37,177 @@ MOST_DIGITS = 15  #: the most digits of a float that is computed as the quotient
 
 
 @compiled
-def put_key(out: int, entry: int, size: int, tables: int) -> int:
-    """The tag, length and key of an arg whose value takes ``size`` bytes."""
-    known: int = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
-    store_byte(out, 0x22)
-    out = put_varint(out + 1, known + size)
-    copy_bytes(out, load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry), known)
-    return out + known
+def code_size(entry: int, known: Known) -> int:
+    """The size of an entry's code."""
+    return load_int(known.code_sizes + WORD * entry)
 
 
 @compiled
-def put_number(i: int, stop: int, entry: int, out: int, tables: int) -> tuple[int, int]:
+def code_at(entry: int, known: Known) -> int:
+    """The address of an entry's code."""
+    return known.texts.pool + load_int(known.codes + WORD * entry)
+
+
+@compiled
+def put_key(out: int, entry: int, size: int, known: Known) -> int:
+    """The tag, length and key of an arg whose value takes ``size`` bytes."""
+    key_size = code_size(entry, known)
+    store_byte(out, 0x22)
+    out = put_varint(out + 1, key_size + size)
+    copy_bytes(out, code_at(entry, known), key_size)
+    return out + key_size
+
+
+@compiled
+def put_integer(value: int, entry: int, out: int, known: Known) -> int:
+    """Write an arg. Returns the position after it."""
+    out = put_key(out, entry, 1 + varint_size(value), known)
+    store_byte(out, 0x20)
+    return put_varint(out + 1, value)
+
+
+@compiled
+def put_float(bits: int, entry: int, out: int, known: Known) -> int:
+    """Write an arg whose float has these bits. Returns the position after it."""
+    out = put_key(out, entry, 9, known)
+    store_byte(out, 0x29)
+    store_int(out + 1, bits)
+    return out + 9
+
+
+@compiled
+def put_whole(
+    start: int, stop: int, hashed: np.uint64, out: int, last: int, known: Known, state: Encoding
+) -> int:  # fmt: skip
+    """Write the arg whose text has this hash. Returns the position after it, or ``-1 - reason``."""
+    entry = look_up(start, stop - start, hashed, known.texts)
+    if entry < 0:
+        return missed(start, stop, hashed, False, state)
+    size = code_size(entry, known)
+    if out + size + PACKET_ROOM > last:
+        return -1 - FULL
+    copy_bytes(out, code_at(entry, known), size)
+    return out + size
+
+
+@compiled
+def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: Encoding) -> int:
+    """Request the code of these bytes from Python."""
+    state.miss_start = start
+    state.miss_end = end
+    state.miss_hash = np.int64(hashed)
+    state.miss_is_key = 1 if is_key else 0
+    return -1 - MISS
+
+
+@compiled
+def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: Encoding) -> bool:
+    """Whether a key with this hash is among the first ``count`` keys of the event. If not, it becomes the next."""
+    if bloom & (np.uint64(1) << (hashed >> np.uint64(58))) != ZERO:
+        for k in range(count):
+            if as_word(state.keys[k]) == hashed:
+                return True
+    state.keys[count] = np.int64(hashed)
+    return False
+
+
+@compiled
+def read_digits(i: int, stop: int, value: int, most: int) -> tuple[int, int]:
+    """``value`` followed by at most so many digits from ``i`` on, and the position after them."""
+    last = min(i + most, stop)
+    while i < last and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    return value, i
+
+
+@compiled
+def ends_number(character: int) -> bool:
+    """Whether a number ends before this character."""
+    return character == COMMA or character == CLOSE_BRACE or character <= 32
+
+
+@compiled
+def put_number(i: int, stop: int, entry: int, out: int, known: Known) -> tuple[int, int]:
     """Write the arg whose number begins at ``i``. Returns the position after it in the text (:data:`ODD` if it was not
     written) and the position in the output. Integers of up to 18 digits are written, and floats for which a single
     division gives the nearest double.
     """
     negative = load_byte(i) == MINUS
-    if negative:
-        i += 1
-    first = i
-    value = np.int64(0)
-    while ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i < stop and i - first < 19:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
+    first = i + 1 if negative else i
+    value, i = read_digits(first, stop, 0, 19)
     digits = i - first
     if digits == 0 or digits > 18 or (digits > 1 and load_byte(first) == ZERO_DIGIT):
         return ODD, out
-    character = load_byte(i)
-    if character == COMMA or character == CLOSE_BRACE or character <= 32:
-        if negative:
-            value = -value
-        out = put_key(out, entry, 1 + varint_size(value), tables)
-        store_byte(out, 0x20)
-        return i, put_varint(out + 1, value)
-    if character != DOT:
+    if ends_number(load_byte(i)):
+        return i, put_integer(-value if negative else value, entry, out, known)
+    if load_byte(i) != DOT:
         return ODD, out
-    i += 1
-    point = i
-    while ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i < stop and digits + i - point <= MOST_DIGITS:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
-    character = load_byte(i)
-    decimals = i - point
-    if decimals == 0 or digits + decimals > MOST_DIGITS:
-        return ODD, out
-    if not (character == COMMA or character == CLOSE_BRACE or character <= 32):
+    value, after = read_digits(i + 1, stop, value, MOST_DIGITS + 1 - digits)
+    decimals = after - i - 1
+    if decimals == 0 or digits + decimals > MOST_DIGITS or not ends_number(load_byte(after)):
         return ODD, out
     power = np.int64(1)
     for _ in range(decimals):
         power *= 10
     bits = quotient_bits(value, power)
-    if negative:
-        bits |= SIGN
-    out = put_key(out, entry, 9, tables)
-    store_byte(out, 0x29)
-    store_int(out + 1, bits)
-    return i, out + 9
+    return after, put_float(bits | SIGN if negative else bits, entry, out, known)
 
 
 @compiled
-def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: int) -> bool:
-    """Whether a key with this hash is among the first ``count`` keys of the event."""
-    if bloom & (np.uint64(1) << (hashed >> np.uint64(58))) == ZERO:
-        return False
-    for k in range(count):  # noqa: SIM110 - numba does not compile any()
-        if load_word(state + KEYS + WORD * k) == hashed:
-            return True
-    return False
+def put_arg(
+    i: int, key_end: int, hashed: np.uint64, value: int, stop: int, out: int, last: int, known: Known, state: Encoding
+) -> tuple[int, int]:
+    """Write the arg whose key, with this hash, opens at ``i``. Returns the position after it in the text, and the
+    position in the output, or ``-1 - reason``.
+    """
+    character = load_byte(value)
+    if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
+        entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, known.texts)
+        if entry < 0:
+            return 0, missed(i + 1, key_end, hashed ^ IS_KEY, True, state)
+        if out + PACKET_ROOM + code_size(entry, known) > last:
+            return 0, -1 - FULL
+        after, out = put_number(value, stop, entry, out, known)
+        if after != ODD:
+            return after, out
+    after = skip_value(stop, value)
+    if after < 0:
+        return 0, -1 - ODD_ROW
+    return after, put_whole(i, after, hash_bytes(value, after - value, hashed), out, last, known, state)
 
 
 @compiled
-def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
+def put_args(i: int, stop: int, out: int, last: int, known: Known, state: Encoding) -> int:
     """Write the args of the object that opens at ``i``. Returns the address after them, or ``-1 - reason``."""
     count, bloom = 0, ZERO
     i = skip_blank(stop, i + 1)
-    if load_byte(i) == CLOSE_BRACE:
-        store_int(state + ARGS_END, i + 1)
-        return out
-    while True:
+    while load_byte(i) != CLOSE_BRACE or count > 0:
         if load_byte(i) != QUOTE or count >= MOST_KEYS:
             return -1 - ODD_ROW
         key_end, hashed, escapes = string_end(stop, i + 1)
         if key_end < 0 or escapes == BAD_ESCAPE or repeated(hashed, count, bloom, state):
             return -1 - ODD_ROW
         bloom |= np.uint64(1) << (hashed >> np.uint64(58))
-        store_int(state + KEYS + WORD * count, np.int64(hashed))
         count += 1
         value = skip_blank(stop, key_end + 1)
         if load_byte(value) != COLON:
             return -1 - ODD_ROW
-        value = skip_blank(stop, value + 1)
-        character = load_byte(value)
-        after = ODD
-        if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
-            entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, tables)
-            if entry < 0:
-                return missed(i + 1, key_end, hashed ^ IS_KEY, True, state)
-            if out + PACKET_ROOM + load_int(load_int(tables + CODE_SIZES) + WORD * entry) > last:
-                return -1 - FULL
-            after, out = put_number(value, stop, entry, out, tables)
-        if after == ODD:
-            after = skip_value(stop, value)
-            if after < 0:
-                return -1 - ODD_ROW
-            hashed = hash_bytes(value, after - value, hashed)
-            entry = look_up(i, after - i, hashed, tables)
-            if entry < 0:
-                return missed(i, after, hashed, False, state)
-            size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
-            if out + size + PACKET_ROOM > last:
-                return -1 - FULL
-            copy_bytes(out, load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry), size)
-            out += size
-        i = skip_blank(stop, after)
-        if load_byte(i) == CLOSE_BRACE:
-            store_int(state + ARGS_END, i + 1)
+        i, out = put_arg(i, key_end, hashed, skip_blank(stop, value + 1), stop, out, last, known, state)
+        if out < 0:
             return out
+        i = skip_blank(stop, i)
+        if load_byte(i) == CLOSE_BRACE:
+            break
         if load_byte(i) != COMMA:
             return -1 - ODD_ROW
         i = skip_blank(stop, i + 1)
+    state.args_end = i + 1
+    return out
 
 
 @compiled
-def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: int) -> int:
-    """Request the code of these bytes from Python."""
-    store_int(state + MISS_START, start)
-    store_int(state + MISS_END, end)
-    store_int(state + MISS_HASH, np.int64(hashed))
-    store_int(state + MISS_IS_KEY, 1 if is_key else 0)
-    return -1 - MISS
-
-
-@compiled
-def event_args(start: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
+def event_args(start: int, stop: int, out: int, last: int, known: Known, state: Encoding) -> int:
     """Write the args of the event between ``start`` and ``stop``. Returns the address after them, or ``-1 -
     reason``.
     """
@@ -199,9 +216,9 @@ def event_args(start: int, stop: int, out: int, last: int, tables: int, state: i
         return -1 - ODD_ROW
     if args == 0:
         return out
-    out = put_args(args, stop, out, last, tables, state)
+    out = put_args(args, stop, out, last, known, state)
     if out >= 0:
-        end = skip_blank(stop, load_int(state + ARGS_END))
+        end = skip_blank(stop, state.args_end)
         if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
             return -1 - ODD_ROW
     return out

@@ -5,72 +5,66 @@ suffixes.
 from __future__ import annotations
 
 from augment.kernels.encode_args import event_args
-from augment.kernels.encode_layout import (
-    AT,
-    DONE,
-    FULL,
-    PACKET_ROOM,
-    READY,
-    READY_ROW,
-    READY_SIZE,
-    ROW,
-    SUFFIX,
-    SUFFIX_COUNT,
-    SUFFIX_ROWS,
-    SUFFIX_SIZES,
-    SUFFIX_STARTS,
-    SUFFIXES,
-)
+from augment.kernels.encode_layout import DONE, FULL, PACKET_ROOM, Encoding
 from augment.kernels.encode_packet_args import packet_args
-from augment.kernels.encode_packets import WORD, copy_bytes
-from augment.kernels.memory import compiled, load_int, load_int32, store_int
+from augment.kernels.encode_packets import copy_bytes
+from augment.kernels.known_bytes import Known
+from augment.kernels.memory import Column, compiled
+
+
+@compiled
+def put_ready(data: int, size: int, out: int, last: int) -> int:
+    """Write bytes that are encoded already. Returns the address after them, or ``-1 - FULL``."""
+    if out + size + PACKET_ROOM > last:
+        return -1 - FULL
+    copy_bytes(out, data, size)
+    return out + size
+
+
+@compiled
+def put_suffixes(
+    row: int, suffix: int, rows: Column, starts: Column, sizes: Column, out: int, last: int, state: Encoding
+) -> tuple[int, int]:
+    """Write the suffixes of a row, from ``suffix`` on. Returns the address after them, or ``-1 - FULL``, and the
+    suffix after them.
+    """
+    while out >= 0 and suffix < len(rows) and rows[suffix] == row:
+        out = put_ready(state.suffixes + starts[suffix], sizes[suffix], out, last)
+        suffix += 1
+    return out, suffix
 
 
 @compiled
 def scan_args(
-    origin: int, base: int, rows: int, offsets: int, lengths: int, out: int, room: int, starts: int, sizes: int,
-    first: int, tables: int, state: int, of_packets: int,
+    origin: int, base: int, offsets: Column, lengths: Column, out: int, room: int, starts: Column, sizes: Column,
+    first: int, suffix_rows: Column, suffix_starts: Column, suffix_sizes: Column, known: Known, state: Encoding,
+    of_packets: int,
 ) -> int:  # fmt: skip
-    """Write the blobs of the ``rows`` rows at ``offsets``, from ``state[ROW]`` on, to ``out + state[AT]`` and on.
+    """Write the blobs of the rows at ``offsets``, from ``state.row`` on, to ``out + state.at`` and on.
 
     ``origin`` is the address of byte ``base`` of the text. ``first`` is the number of the first row in the numbering of
-    SUFFIX_ROWS. A row's blob begins with its args, or with what Python stored at READY if READY_ROW is that row; its
-    suffixes follow. The text of rows is JSON, or packets in Perfetto's format.
+    ``suffix_rows``. A row's blob begins with its args, or with what Python stored at ``state.ready`` if it is
+    ``state.ready_row``; its suffixes follow. The text of rows is JSON, or packets in Perfetto's format.
     """
     last = out + room
-    row, suffix, at = load_int(state + ROW), load_int(state + SUFFIX), out + load_int(state + AT)
-    suffix_count, suffix_rows = load_int(tables + SUFFIX_COUNT), load_int(tables + SUFFIX_ROWS)
-    while row < rows:
-        offset = load_int(offsets + WORD * row)
-        start = origin + offset - base
-        stop = start + load_int32(lengths + 4 * row)
-        to = at
-        if load_int(state + READY_ROW) == row:
-            size = load_int(state + READY_SIZE)
-            if to + size + PACKET_ROOM > last:
-                return FULL
-            copy_bytes(to, load_int(state + READY), size)
-            to += size
+    while state.row < len(offsets):
+        row, begin = state.row, out + state.at
+        start = origin + offsets[row] - base
+        stop = start + lengths[row]
+        if state.ready_row == row:
+            end = put_ready(state.ready, state.ready_size, begin, last)
         elif of_packets != 0:
-            to = packet_args(start, stop, offset, to, last, tables, state)
+            end = packet_args(start, stop, offsets[row], begin, last, known, state)
         else:
-            to = event_args(start, stop, to, last, tables, state)
-        if to < 0:
-            return -1 - to
-        while suffix < suffix_count and load_int(suffix_rows + WORD * suffix) == first + row:
-            size = load_int(load_int(tables + SUFFIX_SIZES) + WORD * suffix)
-            if to + size + PACKET_ROOM > last:
-                return FULL
-            copy_bytes(
-                to, load_int(tables + SUFFIXES) + load_int(load_int(tables + SUFFIX_STARTS) + WORD * suffix), size
-            )
-            to += size
-            suffix += 1
-        store_int(starts + WORD * row, at - out)
-        store_int(sizes + WORD * row, to - at)
-        at = to
-        row += 1
-        store_int(state + ROW, row)
-        store_int(state + AT, at - out)
-        store_int(state + SUFFIX, suffix)
+            end = event_args(start, stop, begin, last, known, state)
+        end, suffix = put_suffixes(
+            first + row, state.suffix, suffix_rows, suffix_starts, suffix_sizes, end, last, state
+        )  # fmt: skip
+        if end < 0:
+            return -1 - end
+        starts[row] = state.at
+        sizes[row] = end - begin
+        state.at = end - out
+        state.row = row + 1
+        state.suffix = suffix
     return DONE

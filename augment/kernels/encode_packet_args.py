@@ -10,22 +10,20 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.dictionary import hash_bytes, look_up
-from augment.kernels.encode_args import IS_KEY, missed, put_key, repeated
-from augment.kernels.encode_layout import (
-    BEGINS,
-    ENDS,
-    FULL,
-    KEYS,
-    MOST_KEYS,
-    ODD_ROW,
-    OTHER_STRINGS,
-    PACKET_ROOM,
-    SEQUENCE,
+from augment.kernels.encode_args import (
+    IS_KEY,
+    code_at,
+    code_size,
+    missed,
+    put_float,
+    put_key,
+    put_whole,
+    repeated,
 )
-from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
-from augment.kernels.interned import BYTES
-from augment.kernels.known_bytes import CODE_SIZES, CODES
-from augment.kernels.memory import compiled, load_int, load_word, store_byte, store_int
+from augment.kernels.encode_layout import FULL, MOST_KEYS, ODD_ROW, OTHER_STRINGS, PACKET_ROOM, Encoding
+from augment.kernels.encode_packets import put_varint, varint_size
+from augment.kernels.known_bytes import Known
+from augment.kernels.memory import as_word, compiled, load_word, store_byte
 from augment.kernels.packet_args import event_in
 from augment.kernels.packet_scan import ANNOTATION, skip, varint
 from augment.kernels.tokens import ALL, MULTIPLIER, ZERO
@@ -36,7 +34,7 @@ COUNTER, DOUBLE_COUNTER = 240, 353  #: tags of an event's fields that are args, 
 
 
 @compiled
-def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables: int, state: int) -> int:
+def packet_args(start: int, stop: int, offset: int, out: int, last: int, known: Known, state: Encoding) -> int:
     """Write the args of the packet between ``start`` and ``stop``, which begins at byte ``offset`` of the text.
 
     Returns:
@@ -47,9 +45,8 @@ def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables:
         return out
     if i < 0:
         return -1 - ODD_ROW
-    known = load_int(state + BEGINS) <= offset and offset < load_int(state + ENDS)
-    if not known or sequence != load_int(state + SEQUENCE):
-        store_int(state + SEQUENCE, sequence)
+    if sequence != state.sequence or not state.begins <= offset < state.ends:
+        state.sequence = sequence
         return -1 - OTHER_STRINGS
     count, bloom = 0, ZERO
     while i < end:
@@ -64,10 +61,10 @@ def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables:
         size, i = varint(i, end)
         if i < 0 or size < 0 or size > end - i or count >= MOST_KEYS:
             return -1 - ODD_ROW
-        out = put_annotation(i, i + size, out, last, count, bloom, tables, state)
+        out = put_annotation(i, i + size, out, last, count, bloom, known, state)
         if out < 0:
             return out
-        bloom |= np.uint64(1) << (load_word(state + KEYS + WORD * count) >> np.uint64(58))
+        bloom |= np.uint64(1) << (as_word(state.keys[count]) >> np.uint64(58))
         count += 1
         i += size
     return out
@@ -75,38 +72,28 @@ def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables:
 
 @compiled
 def put_annotation(
-    start: int, stop: int, out: int, last: int, count: int, bloom: np.uint64, tables: int, state: int
+    start: int, stop: int, out: int, last: int, count: int, bloom: np.uint64, known: Known, state: Encoding
 ) -> int:
     """Write an annotation. Returns the address after it, or ``-1 - reason``. The hash of its key is appended to the
-    ``count`` KEYS.
+    ``count`` keys.
     """
     value = key_end(start, stop)
     if value < 0:
         return -1 - ODD_ROW
     hashed = hash_bytes(start, value - start, IS_KEY)
-    entry = look_up(start, value - start, hashed, tables)
+    entry = look_up(start, value - start, hashed, known.texts)
     if entry < 0:
         return missed(start, value, hashed, True, state)
-    size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
-    code = load_word(load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry))
-    which = (code & (ALL >> (np.uint64(8) * np.uint64(8 - size)))) * MULTIPLIER
-    if repeated(which, count, bloom, state):  # a Python dict keeps the last value at the place of the first key
+    size = code_size(entry, known)
+    key = (load_word(code_at(entry, known)) & (ALL >> (np.uint64(8) * np.uint64(8 - size)))) * MULTIPLIER
+    if repeated(key, count, bloom, state):  # a Python dict keeps the last value at the place of the first key
         return -1 - ODD_ROW
-    store_int(state + KEYS + WORD * count, np.int64(which))
     if out + PACKET_ROOM + size > last:
         return -1 - FULL
-    after = put_plain(value, stop, entry, out, tables)
-    if after != 0:
-        return after
-    hashed = hash_bytes(start, stop - start, ZERO)
-    entry = look_up(start, stop - start, hashed, tables)
-    if entry < 0:
-        return missed(start, stop, hashed, False, state)
-    size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
-    if out + size + PACKET_ROOM > last:
-        return -1 - FULL
-    copy_bytes(out, load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry), size)
-    return out + size
+    after = put_plain(value, stop, entry, out, known)
+    return (
+        after if after != 0 else put_whole(start, stop, hash_bytes(start, stop - start, ZERO), out, last, known, state)
+    )
 
 
 @compiled
@@ -119,21 +106,18 @@ def key_end(start: int, stop: int) -> int:
 
 
 @compiled
-def put_plain(i: int, stop: int, entry: int, out: int, tables: int) -> int:
+def put_plain(i: int, stop: int, entry: int, out: int, known: Known) -> int:
     """Write an arg whose value is a plain number in the field at ``i``, which must end the arg; 0 if it is not one."""
     tag, i = varint(i, stop)
     if i < 0:
         return 0
     if tag == DOUBLE and stop - i == 8:
-        out = put_key(out, entry, 9, tables)
-        store_byte(out, DOUBLE)
-        store_int(out + 1, np.int64(load_word(i)))
-        return out + 9
+        return put_float(np.int64(load_word(i)), entry, out, known)
     if tag != UINT and tag != INT and tag != POINTER:
         return 0
     value, i = varint(i, stop)
     if i != stop:
         return 0
-    out = put_key(out, entry, 1 + varint_size(value), tables)
+    out = put_key(out, entry, 1 + varint_size(value), known)
     store_byte(out, INT if tag == INT or value >= 0 else UINT)
     return put_varint(out + 1, value)

@@ -1,20 +1,18 @@
-"""Compiled code of the Perfetto writer: packets and args from columns.
-
-All arguments are numbers and addresses, because calls with many column arguments would be slow.
-"""
+"""Compiled code of the Perfetto writer: packets and args from columns."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.encode_layout import PACKET_ROOM
-from augment.kernels.memory import as_word, compiled, load_int, store_byte, store_int
+from augment.kernels.encode_layout import PACKET_ROOM, Step
+from augment.kernels.memory import Column, as_word, compiled, load_int, record_at, size_of, store_byte, store_int
 from augment.kernels.tokens import ZERO
 
 SEVEN = np.uint64(7)
 LOW_SEVEN = np.uint64(127)
 MORE_BYTES = np.uint64(128)
 WORD = 8
+STEP_SIZE, step_at = size_of(Step), record_at(Step)
 
 
 @compiled
@@ -92,68 +90,58 @@ def put_packet(at: int, kind: int, ts: int, track: int, category: int, name: int
 
 @compiled
 def encode_rows(
-    row: int, stop: int, kinds: int, times: int, tracks: int, categories: int, names: int, blobs: int, starts: int,
-    sizes: int, out: int, room: int, progress: int,
+    row: int, kinds: Column, times: Column, tracks: Column, categories: Column, names: Column, blobs: int,
+    starts: Column, sizes: Column, out: int, room: int, progress: Column,
 ) -> int:  # fmt: skip
-    """Write the packets from ``row`` on, until ``stop`` or until the output is full. Returns the next row. The end of
-    the written bytes is stored at ``progress``.
+    """Write the packets from ``row`` on until the output is full. Returns the next row. The end of the written bytes
+    is stored in ``progress``.
 
-    ``starts`` is 0 if there are no blobs.
+    ``starts`` is empty if there are no blobs.
     """
     at, last = out, out + room
-    while row < stop:
+    while row < len(kinds):
         start = size = 0
-        if starts:
-            start, size = load_int(starts + WORD * row), load_int(sizes + WORD * row)
+        if len(starts) > 0:
+            start, size = starts[row], sizes[row]
         if at + size + PACKET_ROOM > last:
             break
-        kind, ts, track = load_int(kinds + WORD * row), load_int(times + WORD * row), load_int(tracks + WORD * row)
-        category, name = load_int(categories + WORD * row), load_int(names + WORD * row)
-        at = put_packet(at, kind, ts, track, category, name, blobs + start, size)
+        at = put_packet(at, kinds[row], times[row], tracks[row], categories[row], names[row], blobs + start, size)
         row += 1
-    store_int(progress, at - out)
+    progress[0] = at - out
     return row
 
 
 @compiled
-def join_pieces(count: int, addresses: int, sizes: int, out: int) -> int:
+def join_pieces(addresses: Column, sizes: Column, out: int) -> int:
     """Write pieces of bytes one after the other. Returns the address after the last."""
-    at = out
-    for i in range(count):
-        size = load_int(sizes + WORD * i)
-        copy_bytes(at, load_int(addresses + WORD * i), size)
-        at += size
-    return at
+    for i in range(len(sizes)):
+        copy_bytes(out, addresses[i], sizes[i])
+        out += sizes[i]
+    return out
 
 
 @compiled
-def columns_to_args(rows: int, program: int, steps: int, out: int, starts: int, sizes: int) -> int:
-    """Write the args of ``rows`` rows to ``out``. ``program`` holds four addresses for each column.
-
-    For texts these are the codes, then the bytes, starts and sizes of the encoded args. For integers they are the
-    values, the key, the key's size, and 0. A value or code of -1 is left out.
-    """
+def columns_to_args(steps: int, step_count: int, out: int, starts: Column, sizes: Column) -> int:
+    """Write the args of all rows to ``out``. ``steps`` is the address of a :class:`Step` for each arg."""
     at = out
-    for row in range(rows):
+    for row in range(len(starts)):
         before = at
-        for step in range(steps):
-            column = program + 32 * step
-            value = load_int(load_int(column) + WORD * row)
+        for number in range(step_count):
+            step = step_at(steps + STEP_SIZE * number)
+            value = load_int(step.values + WORD * row)
             if value == -1:
                 continue
-            data, third, sizes_of = load_int(column + 8), load_int(column + 16), load_int(column + 24)
-            if sizes_of:
-                size = load_int(sizes_of + WORD * value)
-                copy_bytes(at, data + load_int(third + WORD * value), size)
+            if step.starts:
+                size = load_int(step.sizes + WORD * value)
+                copy_bytes(at, step.data + load_int(step.starts + WORD * value), size)
                 at += size
             else:
-                size = load_int(third)
                 store_byte(at, 0x22)
-                at = put_varint(at + 1, size + 1 + varint_size(value))
-                copy_bytes(at, data, size)
-                at += size
+                at = put_varint(at + 1, step.sizes + 1 + varint_size(value))
+                copy_bytes(at, step.data, step.sizes)
+                at += step.sizes
                 store_byte(at, 0x20)
                 at = put_varint(at + 1, value)
-        store_int(starts + WORD * row, before - out)
-        store_int(sizes + WORD * row, at - before)
-    return rows
+        starts[row] = before - out
+        sizes[row] = at - before
+    return 0

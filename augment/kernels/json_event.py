@@ -6,43 +6,27 @@ import numpy as np
 
 from augment.kernels.args import next_key, take_args
 from augment.kernels.json_layout import (
-    CATEGORY,
-    CORRELATION,
-    DUR,
     HAS_CATEGORY,
-    HAS_DEVICE,
     HAS_DUR,
     HAS_HEAD,
     HAS_ID,
     HAS_NAME,
     HAS_PHASE,
-    HAS_SIZE,
-    HAS_STREAM,
     HAS_TS,
     HEAD,
-    ID,
-    LINE,
     LONGEST_LINE,
     MISSING,
-    NAME,
     NUMBER,
-    PHASE,
-    PID,
-    PID_KIND,
-    SEEN,
     STRING,
-    TID,
-    TID_KIND,
-    TO_END,
-    TO_HASH,
-    TS,
+    Event,
+    Identity,
+    Scan,
+    Text,
 )
 from augment.kernels.memory import (
     compiled,
     load_byte,
-    load_int,
     load_word,
-    store_int,
     trailing_zeros,
 )
 from augment.kernels.tokens import (
@@ -68,7 +52,7 @@ from augment.kernels.tokens import (
     skip_value,
     string_end,
 )
-from augment.kernels.wanted_args import FIELDS_SEEN, ROW, key_word
+from augment.kernels.wanted_args import key_word
 
 K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
     np.uint64(key_word(key)) for key in ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
@@ -76,24 +60,8 @@ K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
 
 
 @compiled
-def saw(fields: int, what: int) -> None:
-    """Record in the event's flags that it has ``what``."""
-    store_int(fields + SEEN, load_int(fields + SEEN) | what)
-
-
-@compiled
-def read_args(stop: int, i: int, fields: int, wanted: int) -> int:
-    """Take the wanted args from the args object that opens at ``i``. Returns the position after it."""
-    store_int(fields + CORRELATION, -1)
-    store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
-    i = take_args(stop, i, load_int(wanted + ROW), fields, wanted)
-    saw(fields, load_int(wanted + FIELDS_SEEN))
-    return i
-
-
-@compiled
-def read_string(stop: int, i: int, field: int) -> int:
-    """Store a string's place and hash in the three integers at ``field``. Returns the position after the string."""
+def read_string(stop: int, i: int, text: Text) -> int:
+    """Store a string's place and hash. Returns the position after the string."""
     if load_byte(i) != QUOTE:
         return ODD
     at, hashed, escapes = string_end(stop, i + 1)
@@ -101,94 +69,96 @@ def read_string(stop: int, i: int, field: int) -> int:
         return INCOMPLETE
     if escapes == BAD_ESCAPE:
         return ODD
-    store_int(field, i + 1)
-    store_int(field + TO_END, at)
-    store_int(field + TO_HASH, np.int64(hashed))
+    text.start = i + 1
+    text.end = at
+    text.hash = np.int64(hashed)
     return at + 1
 
 
 @compiled
-def read_identity(stop: int, i: int, kind: int) -> int:
-    """Store a pid or tid in the integers at ``kind`` and after it. Returns the position after the value."""
+def read_identity(stop: int, i: int, identity: Identity) -> int:
+    """Store a pid or tid. Returns the position after the value."""
     if load_byte(i) == QUOTE:
-        store_int(kind, STRING)
-        return read_string(stop, i, kind + 8)
-    value, after = read_int(stop, i)
-    store_int(kind, NUMBER)
-    store_int(kind + 8, value)
+        identity.kind = STRING
+        return read_string(stop, i, identity.text)
+    identity.number, after = read_int(stop, i)
+    identity.kind = NUMBER
     return after
 
 
 @compiled
-def read_phase(stop: int, i: int, fields: int) -> int:
+def read_phase(stop: int, i: int, event: Event) -> int:
     """Store the single letter of ``ph``. Returns the position after it."""
     if i + 2 >= stop:
         return INCOMPLETE
     letter = load_byte(i + 1)
     if load_byte(i) != QUOTE or load_byte(i + 2) != QUOTE or letter == BACKSLASH or letter == QUOTE:
         return ODD
-    store_int(fields + PHASE, letter)
-    saw(fields, HAS_PHASE | HAS_HEAD)
+    event.phase = letter
+    event.seen |= HAS_PHASE | HAS_HEAD
     return i + 3
 
 
 @compiled
-def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, wanted: int) -> int:
-    """Read one member of an event into ``fields``. Returns the position after its value."""
+def read_member(stop: int, i: int, length: int, key: np.uint64, scan: Scan) -> int:
+    """Read one member of the event. Returns the position after its value."""
+    event = scan.event
     if length == 2 and key == K_PH:
-        return read_phase(stop, i, fields)
-    if (length == 2 and key == K_TS) or (length == 3 and key == K_DUR):
-        value, after = read_ns(stop, i)
-        store_int(fields + (TS if length == 2 else DUR), value)
-        saw(fields, HAS_TS if length == 2 else HAS_DUR)
+        return read_phase(stop, i, event)
+    if length == 2 and key == K_TS:
+        event.ts, after = read_ns(stop, i)
+        event.seen |= HAS_TS
+        return after
+    if length == 3 and key == K_DUR:
+        event.dur, after = read_ns(stop, i)
+        event.seen |= HAS_DUR
         return after
     if length == 4 and key == K_NAME:
-        saw(fields, HAS_NAME | HAS_HEAD)
-        return read_string(stop, i, fields + NAME)
+        event.seen |= HAS_NAME | HAS_HEAD
+        return read_string(stop, i, event.name)
     if length == 3 and key == K_CAT:
-        saw(fields, HAS_CATEGORY | HAS_HEAD)
-        return read_string(stop, i, fields + CATEGORY)
+        event.seen |= HAS_CATEGORY | HAS_HEAD
+        return read_string(stop, i, event.category)
     if length == 3 and (key == K_PID or key == K_TID):
-        saw(fields, HAS_HEAD)
-        return read_identity(stop, i, fields + (PID_KIND if key == K_PID else TID_KIND))
+        event.seen |= HAS_HEAD
+        return read_identity(stop, i, event.pid if key == K_PID else event.tid)
     if length == 2 and key == K_ID:
-        value, after = read_int(stop, i)
-        store_int(fields + ID, value)
-        saw(fields, HAS_ID)
-        return ODD if after >= 0 and value < 0 else after
+        event.id, after = read_int(stop, i)
+        event.seen |= HAS_ID
+        return ODD if after >= 0 and event.id < 0 else after
     if length == 4 and key == K_ARGS:
-        return read_args(stop, i, fields, wanted) if load_byte(i) == OPEN_BRACE else ODD
+        return take_args(stop, i, scan.rows, scan.wanted) if load_byte(i) == OPEN_BRACE else ODD
     return skip_value(stop, i)
 
 
 @compiled
-def read_event(stop: int, i: int, fields: int, line_end: int, wanted: int) -> int:
-    """Read the event that opens at ``i`` into ``fields``. Returns the position after it.
+def read_event(stop: int, i: int, line_end: int, scan: Scan) -> int:
+    """Read the event that opens at ``i``. Returns the position after it.
 
-    ``fields[LINE]`` becomes ``line_end`` if the text up to ``line_end`` consists of whole members that form an event's
+    ``event.line`` becomes ``line_end`` if the text up to ``line_end`` consists of whole members that form an event's
     head.
     """
-    store_int(fields + SEEN, 0)
-    store_int(fields + LINE, -1)
-    store_int(fields + PID_KIND, MISSING)
-    store_int(fields + TID_KIND, MISSING)
-    store_int(fields + PID, 0)
-    store_int(fields + TID, 0)
-    store_int(fields + CORRELATION, -1)
+    event = scan.event
+    event.seen = 0
+    event.line = -1
+    event.pid.kind = MISSING
+    event.tid.kind = MISSING
+    event.pid.number = 0
+    event.tid.number = 0
     i, length, key, _ = next_key(stop, i + 1, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields, wanted)
+        i = read_member(stop, i, length, key, scan)
         if i < 0:
             return i
-        if i + 1 == line_end and load_byte(i) == COMMA and load_int(fields + SEEN) == HEAD | HAS_HEAD:
-            store_int(fields + LINE, line_end)
-            store_int(fields + SEEN, HEAD)
+        if i + 1 == line_end and load_byte(i) == COMMA and event.seen == HEAD | HAS_HEAD:
+            event.line = line_end
+            event.seen = HEAD
         i, length, key, _ = next_key(stop, i, False)
     return i
 
 
 @compiled
-def read_rest(stop: int, i: int, fields: int, wanted: int) -> int:
+def read_rest(stop: int, i: int, scan: Scan) -> int:
     """Read the members from ``i``, after a comma, to the end of the event; :data:`ODD` if they repeat a member of its
     head.
     """
@@ -197,11 +167,11 @@ def read_rest(stop: int, i: int, fields: int, wanted: int) -> int:
         return ODD
     i, length, key, _ = next_key(stop, i, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields, wanted)
+        i = read_member(stop, i, length, key, scan)
         if i < 0:
             return i
         i, length, key, _ = next_key(stop, i, False)
-    return ODD if i >= 0 and load_int(fields + SEEN) & HAS_HEAD else i
+    return ODD if i >= 0 and scan.event.seen & HAS_HEAD else i
 
 
 @compiled

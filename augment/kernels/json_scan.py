@@ -15,90 +15,45 @@ from augment.kernels.interned import FULL
 from augment.kernels.json_event import line_at, read_event, read_rest
 from augment.kernels.json_layout import (
     ABSENT,
-    ARGS,
     BROKEN,
-    CATEGORY,
-    CATEGORY_COLUMN,
     CORRELATION,
-    CORRELATION_COLUMN,
     DEVICE,
-    DUR,
-    DUR_COLUMN,
     END,
-    EVENTS,
-    FIRST_MISSING,
-    FLOW_ROWS,
-    FLOWS,
     GIVE_UP_LINES,
     GROW,
     HAS_CATEGORY,
-    HAS_DEVICE,
     HAS_DUR,
     HAS_HEAD,
     HAS_ID,
     HAS_NAME,
     HAS_PHASE,
-    HAS_SIZE,
-    HAS_STREAM,
     HAS_TS,
     HEAD,
-    HEAD_AT,
-    HEAD_WIDTH,
-    ID,
-    LAST_END,
-    LENGTH_COLUMN,
-    LINE,
-    LINE_DICTIONARY,
-    LINE_HEADS,
-    LINE_POOL,
-    LINES,
     METADATA,
-    MISSING_COMMAS,
     MORE,
-    NAME,
-    NAME_COLUMN,
-    NO_LINES,
     NOTE_METADATA,
     NOTE_ODD,
-    NOTE_ROOM,
-    NOTE_TABLE,
     NOTE_UNUSABLE,
-    NOTE_WIDTH,
-    NOTES,
-    OFFSET_COLUMN,
-    PHASE,
-    PHASE_COLUMN,
     PHASES,
-    PID,
-    PID_KIND,
-    PLACE_COLUMN,
-    POSITION,
-    ROW_ROOM,
-    ROWS,
-    SEEN,
     SIZE,
-    SIZE_ROWS,
-    SIZES,
     SLICE,
     STREAM,
     STRING,
-    STRING_DICTIONARY,
-    STRINGS,
-    TID,
-    TID_KIND,
-    TO_END,
-    TO_HASH,
-    TS,
-    TS_COLUMN,
-    UNDIVIDED,
+    Event,
+    Head,
+    Note,
+    Scan,
+    Text,
 )
-from augment.kernels.json_tables import append_pair, find_place
+from augment.kernels.json_tables import find_place, put_pair
 from augment.kernels.memory import (
+    as_word,
     compiled,
     compiled_apart,
     load_byte,
-    load_int,
     load_word,
+    record_at,
+    size_of,
     store_byte,
     store_int,
     store_int32,
@@ -116,6 +71,8 @@ from augment.kernels.tokens import (
     skip_value,
 )
 
+HEAD_WIDTH, head_at = size_of(Head), record_at(Head)
+NOTE_WIDTH, note_at = size_of(Note), record_at(Note)
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)
 KNOWN_PHASE[[ord(phase) for phase in PHASES]] = True
@@ -124,105 +81,92 @@ ENDS_VALUE[[*range(33), *b',[]{"']] = True
 
 
 @compiled_apart
-def keep_line(slot: int, start: int, size: int, hashed: np.uint64, head: int, tables: int, state: int) -> None:
-    """Store a line that was just read, if there is room. ``head`` is the address of the values read from it."""
-    new, at = load_int(state + LINES), load_int(state + LINE_POOL)
-    if put_in(start, size, hashed, slot, tables + LINE_DICTIONARY, new, at):
-        for k in range(0, HEAD_WIDTH, 8):
-            store_int(load_int(tables + LINE_HEADS) + HEAD_WIDTH * new + k, load_int(head + k))
-        store_int(state + LINES, new + 1)
-        store_int(state + LINE_POOL, at + size)
+def keep_line(slot: int, start: int, size: int, hashed: np.uint64, scan: Scan) -> None:
+    """Store a line that was just read, and the head that was read from it, if there is room."""
+    if put_in(start, size, hashed, slot, scan.lines):
+        kept, head = head_at(scan.line_heads + HEAD_WIDTH * (scan.lines.count - 1)), scan.event.head
+        kept.phase = head.phase
+        kept.category = head.category
+        kept.name = head.name
+        kept.kinds = head.kinds
+        kept.pid = head.pid
+        kept.tid = head.tid
 
 
 @compiled
-def intern_field(fields: int, field: int, tables: int, state: int) -> int:
-    """The id of a string of the current event; :data:`FULL` if there is no room for it."""
-    start = load_int(fields + field)
-    size = load_int(fields + field + TO_END) - start
-    return intern(start, size, load_word(fields + field + TO_HASH), tables + STRING_DICTIONARY, state + STRINGS)
+def intern_text(text: Text, scan: Scan) -> int:
+    """The number of a string of the current event; :data:`FULL` if there is no room for it."""
+    return intern(text.start, text.end - text.start, as_word(text.hash), scan.strings)
 
 
 @compiled
-def make_head(fields: int, tables: int, state: int) -> bool:
-    """Write phase, category, name, kinds, pid and tid of the current event to ``fields + HEAD_AT``; False if there is
-    no room.
-    """
-    seen = load_int(fields + SEEN)
+def make_head(scan: Scan) -> bool:
+    """Make the head of the current event; False if there is no room for its strings."""
+    event, head = scan.event, scan.event.head
     category = name = 0  # the empty string
-    if seen & HAS_CATEGORY:
-        category = intern_field(fields, CATEGORY, tables, state)
-    if seen & HAS_NAME:
-        name = intern_field(fields, NAME, tables, state)
-    pid, tid = load_int(fields + PID), load_int(fields + TID)
-    full = category == FULL or name == FULL
-    if load_int(fields + PID_KIND) == STRING:
-        pid = intern_field(fields, PID, tables, state)
-        full |= pid == FULL
-    if load_int(fields + TID_KIND) == STRING:
-        tid = intern_field(fields, TID, tables, state)
-        full |= tid == FULL
-    head = fields + HEAD_AT
-    store_int(head, load_int(fields + PHASE))
-    store_int(head + 8, category)
-    store_int(head + 16, name)
-    store_int(head + 24, load_int(fields + PID_KIND) * 4 + load_int(fields + TID_KIND))
-    store_int(head + 32, pid)
-    store_int(head + 40, tid)
-    return not full
+    if event.seen & HAS_CATEGORY:
+        category = intern_text(event.category, scan)
+    if event.seen & HAS_NAME:
+        name = intern_text(event.name, scan)
+    head.phase = event.phase
+    head.category = category
+    head.name = name
+    head.kinds = event.pid.kind * 4 + event.tid.kind
+    head.pid = intern_text(event.pid.text, scan) if event.pid.kind == STRING else event.pid.number
+    head.tid = intern_text(event.tid.text, scan) if event.tid.kind == STRING else event.tid.number
+    full = (event.pid.kind == STRING and head.pid == FULL) or (event.tid.kind == STRING and head.tid == FULL)
+    return not (full or category == FULL or name == FULL)
 
 
 @compiled
-def keep_row(fields: int, head: int, offset: int, length: int, tables: int, state: int) -> bool:
+def keep_row(head: Head, offset: int, length: int, scan: Scan) -> bool:
     """Append the current event to the columns. False, with nothing appended, if a table must grow first."""
-    seen, row = load_int(fields + SEEN), load_int(state + ROWS)
-    device = load_int(fields + DEVICE) if seen & HAS_DEVICE else ABSENT
-    stream = load_int(fields + STREAM) if seen & HAS_STREAM else ABSENT
-    kinds, pid, tid = load_int(head + 24), load_int(head + 32), load_int(head + 40)
-    place = find_place(kinds, pid, tid, device, stream, tables, state)
+    event, row, fields, has = scan.event, scan.rows, scan.wanted.fields, scan.wanted.has
+    device = fields[DEVICE] if has & (1 << DEVICE) else ABSENT
+    stream = fields[STREAM] if has & (1 << STREAM) else ABSENT
+    place = find_place(head.kinds, head.pid, head.tid, device, stream, scan)
     if place == FULL:
         return False
-    phase = load_int(head)
-    store_int(load_int(tables + TS_COLUMN) + 8 * row, load_int(fields + TS))
-    store_int(load_int(tables + DUR_COLUMN) + 8 * row, load_int(fields + DUR) if phase == SLICE else 0)
-    store_byte(load_int(tables + PHASE_COLUMN) + row, phase)
-    store_int32(load_int(tables + CATEGORY_COLUMN) + 4 * row, load_int(head + 8))
-    store_int32(load_int(tables + NAME_COLUMN) + 4 * row, load_int(head + 16))
-    store_int32(load_int(tables + PLACE_COLUMN) + 4 * row, place)
-    store_int(load_int(tables + CORRELATION_COLUMN) + 8 * row, load_int(fields + CORRELATION))
-    store_int(load_int(tables + OFFSET_COLUMN) + 8 * row, offset)
-    store_int32(load_int(tables + LENGTH_COLUMN) + 4 * row, length)
-    if seen & HAS_SIZE:
-        append_pair(tables + SIZE_ROWS, state + SIZES, row, load_int(fields + SIZE))
-    if seen & HAS_ID:
-        append_pair(tables + FLOW_ROWS, state + FLOWS, row, load_int(fields + ID))
-    keep_args(load_int(tables + ARGS))
-    store_int(state + ROWS, row + 1)
+    store_int(scan.ts_column + 8 * row, event.ts)
+    store_int(scan.dur_column + 8 * row, event.dur if head.phase == SLICE else 0)
+    store_byte(scan.phase_column + row, head.phase)
+    store_int32(scan.category_column + 4 * row, head.category)
+    store_int32(scan.name_column + 4 * row, head.name)
+    store_int32(scan.place_column + 4 * row, place)
+    store_int(scan.correlation_column + 8 * row, fields[CORRELATION] if has & (1 << CORRELATION) else -1)
+    store_int(scan.offset_column + 8 * row, offset)
+    store_int32(scan.length_column + 4 * row, length)
+    if has & (1 << SIZE):
+        scan.sizes = put_pair(scan.size_rows, scan.size_values, scan.sizes, row, fields[SIZE])
+    if event.seen & HAS_ID:
+        scan.flows = put_pair(scan.flow_rows, scan.flow_values, scan.flows, row, event.id)
+    keep_args(scan.wanted)
+    scan.rows = row + 1
     return True
 
 
 @compiled_apart
-def note(kind: int, start: int, length: int, base: int, tables: int, state: int) -> None:
+def note(kind: int, start: int, length: int, base: int, scan: Scan) -> None:
     """Leave an event to Python. If it may become a row, an empty row (phase 0) is reserved for it."""
-    count, row = load_int(state + NOTES), load_int(state + ROWS)
-    place = load_int(tables + NOTE_TABLE) + NOTE_WIDTH * count
-    store_int(place, kind)
-    store_int(place + 8, row)
-    store_int(place + 16, start)
-    store_int(place + 24, start + length)
-    store_int(state + NOTES, count + 1)
+    entry, row = note_at(scan.note_table + NOTE_WIDTH * scan.notes), scan.rows
+    entry.kind = kind
+    entry.row = row
+    entry.start = start
+    entry.end = start + length
+    scan.notes += 1
     if kind == NOTE_ODD:
-        store_byte(load_int(tables + PHASE_COLUMN) + row, 0)
-        store_int(load_int(tables + OFFSET_COLUMN) + 8 * row, base + start)
-        store_int32(load_int(tables + LENGTH_COLUMN) + 4 * row, length)
-        store_int(state + ROWS, row + 1)
+        store_byte(scan.phase_column + row, 0)
+        store_int(scan.offset_column + 8 * row, base + start)
+        store_int32(scan.length_column + 4 * row, length)
+        scan.rows = row + 1
 
 
 @compiled
-def kind_of_note(fields: int) -> int:
+def kind_of_note(event: Event) -> int:
     """What Python must do for an event that was read without difficulty; -1 if nothing, because it is an ordinary
     row.
     """
-    seen, phase = load_int(fields + SEEN), load_int(fields + PHASE)
+    seen, phase = event.seen, event.phase
     if seen & HAS_PHASE and phase == METADATA:
         return NOTE_METADATA
     if not (seen & HAS_PHASE and seen & HAS_TS and KNOWN_PHASE[phase]):
@@ -231,45 +175,44 @@ def kind_of_note(fields: int) -> int:
 
 
 @compiled
-def scan_event(stop: int, start: int, base: int, origin: int, fields: int, tables: int, state: int) -> int:
+def scan_event(stop: int, start: int, base: int, origin: int, scan: Scan) -> int:
     """Take the event that opens at ``start``. Returns the position after it, or :data:`INCOMPLETE` or :data:`FULL`."""
     known, line, line_end, hashed = -1, start, -1, ZERO
-    wanted = load_int(tables + ARGS)
-    begin_args(load_int(state + ROWS), wanted)
-    if load_int(state + NO_LINES) < GIVE_UP_LINES:
+    event = scan.event
+    begin_args(scan.rows, scan.wanted)
+    if scan.no_lines < GIVE_UP_LINES:
         line = skip_blank(stop, start + 1)
         word = load_word(line)
         if word != FLOW_START and word != FLOW_FINISH:  # their first lines contain an id and a time: all differ
             line_end, hashed = line_at(stop, line)
             if line_end < 0:
-                store_int(state + NO_LINES, load_int(state + NO_LINES) + 1)
+                scan.no_lines += 1
         if line_end >= 0:
-            known = look_up(line, line_end - line, hashed, tables + LINE_DICTIONARY)
-    head = fields + HEAD_AT
+            known = look_up(line, line_end - line, hashed, scan.lines)
+    head = event.head
     if known >= 0:
-        head = load_int(tables + LINE_HEADS) + HEAD_WIDTH * known
-        store_int(fields + SEEN, HEAD)
-        store_int(fields + PHASE, load_int(head))
-        store_int(fields + CORRELATION, -1)
-        i = read_rest(stop, line_end, fields, wanted)
+        head = head_at(scan.line_heads + HEAD_WIDTH * known)
+        event.seen = HEAD
+        event.phase = head.phase
+        i = read_rest(stop, line_end, scan)
     else:
-        i = read_event(stop, start, fields, line_end, wanted)
+        i = read_event(stop, start, line_end, scan)
     kind = NOTE_ODD
     if i == ODD:
         i = skip_nested(stop, start, False)
     else:
-        kind = kind_of_note(fields)
+        kind = kind_of_note(event)
     if i < 0:
         return i
     if kind >= 0:
-        note(kind, start - origin, i - start, base, tables, state)
+        note(kind, start - origin, i - start, base, scan)
         return i
     if known < 0:
-        if not make_head(fields, tables, state):
+        if not make_head(scan):
             return FULL
-        if load_int(fields + LINE) >= 0 and not load_int(fields + SEEN) & HAS_HEAD:
-            keep_line(-1 - known, line, line_end - line, hashed, head, tables, state)
-    return i if keep_row(fields, head, base + start - origin, i - start, tables, state) else FULL
+        if event.line >= 0 and not event.seen & HAS_HEAD:
+            keep_line(-1 - known, line, line_end - line, hashed, scan)
+    return i if keep_row(head, base + start - origin, i - start, scan) else FULL
 
 
 @compiled
@@ -286,53 +229,50 @@ def skip_element(stop: int, i: int) -> int:
 
 
 @compiled_apart
-def note_undivided(base: int, state: int) -> None:
+def note_undivided(base: int, scan: Scan) -> None:
     """Count a missing comma before the element that was just taken."""
-    if load_int(state + MISSING_COMMAS) == 0:
-        store_int(state + FIRST_MISSING, base + load_int(state + POSITION))
-    store_int(state + MISSING_COMMAS, load_int(state + MISSING_COMMAS) + 1)
+    if scan.missing_commas == 0:
+        scan.first_missing = base + scan.position
+    scan.missing_commas += 1
 
 
 @compiled
-def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int) -> int:
-    """Scan array elements from ``state[POSITION]`` on, until one of :data:`MORE`, END, GROW or BROKEN applies.
+def scan(origin: int, size: int, base: int, scan: Scan) -> int:
+    """Scan array elements from ``scan.position`` on, until one of :data:`MORE`, END, GROW or BROKEN applies.
 
-    All arguments but ``size`` and ``base`` are addresses; ``base`` is the offset of the text at ``origin`` in the whole
-    text. On return, ``state[POSITION]`` is the first element that was not taken, the closing bracket, or the place
-    where the text is broken.
+    ``origin`` is the address of the text, and ``base`` its offset in the whole text. On return, ``scan.position`` is
+    the first element that was not taken, the closing bracket, or the place where the text is broken.
     """
     stop = origin + size
-    i = origin + load_int(state + POSITION)
+    i = origin + scan.position
     while True:
-        store_int(state + POSITION, i - origin)
-        if load_int(state + ROWS) >= load_int(tables + ROW_ROOM) or load_int(state + NOTES) >= load_int(
-            tables + NOTE_ROOM
-        ):
+        scan.position = i - origin
+        if scan.rows >= scan.row_room or scan.notes >= scan.note_room:
             return GROW
         i = skip_blank(stop, i)
         while i < stop and load_byte(i) == COMMA:
             i = skip_blank(stop, i + 1)
-            store_int(state + UNDIVIDED, 0)
-        store_int(state + POSITION, i - origin)
+            scan.undivided = 0
+        scan.position = i - origin
         if i == stop:
             return MORE
         if load_byte(i) == CLOSE_BRACKET:
-            store_int(state + UNDIVIDED, 0)
+            scan.undivided = 0
             return END
         if load_byte(i) == OPEN_BRACE:
-            i = scan_event(stop, i, base, origin, fields, tables, state)
+            i = scan_event(stop, i, base, origin, scan)
         else:
             start, i = i, skip_element(stop, i)
             if i == ODD:
                 return BROKEN
             if i >= 0:
-                note(NOTE_UNUSABLE, start - origin, i - start, base, tables, state)
+                note(NOTE_UNUSABLE, start - origin, i - start, base, scan)
         if i == INCOMPLETE:
             return MORE
         if i == FULL:
             return GROW
-        if load_int(state + UNDIVIDED):
-            note_undivided(base, state)
-        store_int(state + UNDIVIDED, 1)
-        store_int(state + EVENTS, load_int(state + EVENTS) + 1)
-        store_int(state + LAST_END, base + i - origin)
+        if scan.undivided:
+            note_undivided(base, scan)
+        scan.undivided = 1
+        scan.events += 1
+        scan.last_end = base + i - origin

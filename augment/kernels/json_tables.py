@@ -5,21 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.interned import FULL
-from augment.kernels.json_layout import (
-    PLACE_KEYS,
-    PLACE_ROOM,
-    PLACE_SLOTS,
-    PLACE_WIDTH,
-    PLACES,
-)
+from augment.kernels.json_layout import Place, Scan
 from augment.kernels.memory import (
+    Column,
     as_word,
     compiled,
-    load_int,
     load_int32,
+    record_at,
+    size_of,
     store_int,
     store_int32,
 )
+
+PLACE_WIDTH, place_at = size_of(Place), record_at(Place)
 
 
 @compiled
@@ -32,50 +30,46 @@ def place_hash(kinds: int, pid: int, tid: int, device: int, stream: int) -> int:
 
 
 @compiled
-def fill_place_slots(slots: int, mask: int, keys: int, count: int) -> int:
-    """Put the first ``count`` places into a new, empty slot table."""
+def fill_place_slots(slots: Column, keys: Column, count: int) -> int:
+    """Put the first ``count`` places, of five numbers each, into a new, empty slot table."""
+    mask = len(slots) - 1
     for k in range(count):
-        key = keys + PLACE_WIDTH * k
-        slot = place_hash(load_int(key), load_int(key + 8), load_int(key + 16), load_int(key + 24), load_int(key + 32))
-        slot &= mask
-        while load_int32(slots + 4 * slot) >= 0:
+        slot = place_hash(keys[5 * k], keys[5 * k + 1], keys[5 * k + 2], keys[5 * k + 3], keys[5 * k + 4]) & mask
+        while slots[slot] >= 0:
             slot = (slot + 1) & mask
-        store_int32(slots + 4 * slot, k)
+        slots[slot] = k
     return 0
 
 
 @compiled
-def find_place(kinds: int, pid: int, tid: int, device: int, stream: int, tables: int, state: int) -> int:
+def find_place(kinds: int, pid: int, tid: int, device: int, stream: int, scan: Scan) -> int:
     """The id of a (pid, tid, device, stream). A new one is added; :data:`FULL` if there is no room."""
-    room, slots, keys = load_int(tables + PLACE_ROOM), load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_KEYS)
-    mask = 2 * room - 1
+    mask = 2 * scan.place_room - 1
     slot = place_hash(kinds, pid, tid, device, stream) & mask
-    index = load_int32(slots + 4 * slot)
+    index = load_int32(scan.place_slots + 4 * slot)
     while index >= 0:
-        key = keys + PLACE_WIDTH * index
-        if load_int(key + 8) == pid and load_int(key + 16) == tid and load_int(key) == kinds:
-            if load_int(key + 24) == device and load_int(key + 32) == stream:
-                return index
+        key = place_at(scan.place_keys + PLACE_WIDTH * index)
+        if key.pid == pid and key.tid == tid and key.kinds == kinds and key.device == device and key.stream == stream:
+            return index
         slot = (slot + 1) & mask
-        index = load_int32(slots + 4 * slot)
-    new = load_int(state + PLACES)
-    if new >= room:
+        index = load_int32(scan.place_slots + 4 * slot)
+    new = scan.places
+    if new >= scan.place_room:
         return FULL
-    key = keys + PLACE_WIDTH * new
-    store_int(key, kinds)
-    store_int(key + 8, pid)
-    store_int(key + 16, tid)
-    store_int(key + 24, device)
-    store_int(key + 32, stream)
-    store_int32(slots + 4 * slot, new)
-    store_int(state + PLACES, new + 1)
+    key = place_at(scan.place_keys + PLACE_WIDTH * new)
+    key.kinds = kinds
+    key.pid = pid
+    key.tid = tid
+    key.device = device
+    key.stream = stream
+    store_int32(scan.place_slots + 4 * slot, new)
+    scan.places = new + 1
     return new
 
 
 @compiled
-def append_pair(columns: int, counter: int, row: int, value: int) -> None:
-    """Append a row and its value to the two columns whose addresses are at ``columns``."""
-    count = load_int(counter)
-    store_int(load_int(columns) + 8 * count, row)
-    store_int(load_int(columns + 8) + 8 * count, value)
-    store_int(counter, count + 1)
+def put_pair(rows: int, values: int, count: int, row: int, value: int) -> int:
+    """Add a row and its value to two columns with ``count`` entries. Returns the new count."""
+    store_int(rows + 8 * count, row)
+    store_int(values + 8 * count, value)
+    return count + 1

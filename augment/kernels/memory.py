@@ -9,14 +9,53 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Record = TypeVar("Record")
 #: a contiguous array of the type that the catalogue gives; its indexes are never negative
 Column: TypeAlias = npt.NDArray[Any]
+
+
+class _Structure(ctypes.Structure):
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, int(value) if isinstance(value, np.integer) else value)
+
+
+class _Numbers(ctypes.Array[ctypes.c_int64]):
+    _type_, _length_ = ctypes.c_int64, 0
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, int(value))
+
+
+def record(fields: type[Record]) -> type[Record]:
+    """A structure in memory with the annotated fields: int64, uint64 (``np.uint64``), other records, and int64 arrays
+    of a fixed length (``Annotated[Column, length]``).
+
+    Python makes it without arguments, all zero. A kernel takes it by reference, as does assigning it to a variable.
+    """
+    kinds = {int: ctypes.c_int64, np.uint64: ctypes.c_uint64}
+    types = []
+    for name, hint in get_type_hints(fields, include_extras=True).items():
+        length = getattr(hint, "__metadata__", None)
+        numbers = type(name, (_Numbers,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
+        types.append((name, numbers or kinds.get(hint, hint)))
+    content = {"_fields_": types, "__doc__": fields.__doc__, "__module__": fields.__module__}
+    return type(fields.__name__, (_Structure,), content)
+
+
+def record_at(kind: type[Record]) -> Callable[[int], Record]:
+    """The function that gives the record of a kind at an address."""
+    return lambda address: _at(kind, address)
+
+
+def size_of(kind: type[Any]) -> int:
+    """The bytes that a record takes."""
+    return ctypes.sizeof(kind)
 
 
 def compiled(function: Function) -> Function:

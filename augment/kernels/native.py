@@ -8,18 +8,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import importlib
 import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
 from augment.kernels.catalogue import KERNELS
 
 Native = Callable[..., int]
 
+_RECORDS = (ctypes.Structure, ctypes.Array)
 _FOLDER = Path(__file__).parent
 _BUILDING = _FOLDER.parents[1] / "building"
 _NAME = {"win32": "kernels.dll", "darwin": "kernels.dylib"}.get(sys.platform, "kernels.so")
@@ -36,27 +36,38 @@ def native(name: str) -> Native:
 
 @functools.cache
 def _native(name: str) -> Native:
-    columns = [kind.removesuffix("[]") if kind.endswith("[]") else "" for kind in KERNELS[name]]
+    kinds = KERNELS[name]
     function = getattr(_library(), name.replace(".", "_"))
-    function.argtypes = [ctypes.c_int64] * (len(columns) + len([kind for kind in columns if kind]))
+    function.argtypes = [ctypes.c_int64] * (len(kinds) + len([kind for kind in kinds if kind.endswith("[]")]))
     function.restype = ctypes.c_int64
-    if not any(columns):
+    if set(kinds) == {"int64"}:
         native_function: Native = function
         return native_function
 
     def call(*arguments: Any) -> int:
         flat: list[int] = []
-        for kind, argument in zip(columns, arguments, strict=True):
-            if not kind:
+        for kind, argument in zip(kinds, arguments, strict=True):
+            if kind == "int64":
                 flat.append(argument)
-                continue
-            if argument.dtype != kind or argument.ndim != 1 or not argument.flags.c_contiguous:
-                raise TypeError(f"{name} takes a column of {kind} without gaps, not {argument.dtype} {argument.shape}")
-            flat += address(argument), len(argument)
+            elif kind.endswith("[]"):
+                if argument.dtype != kind[:-2] or argument.ndim != 1 or not argument.flags.c_contiguous:
+                    raise TypeError(f"{name} takes a contiguous {kind}, not {argument.dtype} {argument.shape}")
+                flat += address(argument), len(argument)
+            elif type(argument) is record_of(kind):
+                flat.append(address(argument))
+            else:
+                raise TypeError(f"{name} takes a {kind}, not {argument!r}")
         result: int = function(*flat)
         return result
 
     return call
+
+
+@functools.cache
+def record_of(kind: str) -> Any:
+    """The record that the catalogue calls ``module.Class``."""
+    module, name = kind.split(".")
+    return getattr(importlib.import_module(f"augment.kernels.{module}"), name)
 
 
 @functools.cache
@@ -77,16 +88,16 @@ def _library() -> ctypes.CDLL:
         raise ImportError(f"the kernels cannot be loaded; install the wheel of this platform: {error}") from error
 
 
-def address(column: npt.NDArray[Any]) -> int:
-    """The address of an array without gaps, which the caller keeps alive while a kernel may use it.
+def address(memory: Any) -> int:
+    """The address of an array without gaps or of a record, which the caller keeps while a kernel may use it.
 
-    All memory that kernels touch is the library's own or that of such an array; tests check it (``tests/oracles.py``).
+    All memory that kernels touch is the library's own or such memory; tests check it (``tests/oracles.py``).
     """
-    return _address(column)
+    return _address(memory)
 
 
-def _address(column: npt.NDArray[Any]) -> int:
-    return column.ctypes.data
+def _address(memory: Any) -> int:
+    return ctypes.addressof(memory) if isinstance(memory, _RECORDS) else int(memory.ctypes.data)
 
 
 def address_of(name: str) -> int:

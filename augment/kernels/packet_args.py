@@ -9,45 +9,27 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.arg_columns_layout import PLAIN
-from augment.kernels.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
-from augment.kernels.packet_args_layout import (
-    BEGINS,
-    CATEGORIES,
-    DONE,
-    ENDS,
-    IS_TEXT,
-    KEY_COUNT,
-    KEYS,
-    MISS,
-    MISS_COLUMN,
-    MISS_IID,
-    ODD_ROW,
-    OTHER_STRINGS,
-    ROW,
-    SEQUENCE,
-    UNKNOWN,
-    VALUE_COUNT,
-    VALUES,
-)
+from augment.kernels.memory import Column, as_int, compiled, load_int, record_at, store_byte, store_int
+from augment.kernels.packet_args_layout import DONE, MISS, ODD_ROW, OTHER_STRINGS, UNKNOWN, ArgScan, ArgTable
 from augment.kernels.packet_scan import skip, varint
 
 WORD = 8
+table_at = record_at(ArgTable)
 
 
 @compiled
-def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
-    """Add the value of ``row`` to column ``index``."""
-    column = columns + 4 * WORD * index
-    length = load_int(column + 3 * WORD)
-    count = load_int(length)
-    store_int(load_int(column) + WORD * count, row)
-    store_int(load_int(column + WORD) + WORD * count, value)
-    store_byte(load_int(column + 2 * WORD) + count, flag)
-    store_int(length, count + 1)
+def put(column: ArgTable, row: int, flag: int, value: int) -> None:
+    """Add the value of ``row``."""
+    store_int(column.rows + WORD * column.count, row)
+    store_int(column.values + WORD * column.count, value)
+    store_byte(column.flags + column.count, flag)
+    column.count += 1
 
 
 @compiled
-def take_annotation(i: int, stop: int, category: int, row: int, seen: int, columns: int, state: int) -> tuple[int, int]:
+def take_annotation(
+    i: int, stop: int, category: int, row: int, seen: int, columns: Column, state: ArgScan
+) -> tuple[int, int]:
     """Store a wanted annotation. Returns :data:`DONE` or the reason why not, and the columns that the row has so far,
     one bit each.
     """
@@ -55,10 +37,13 @@ def take_annotation(i: int, stop: int, category: int, row: int, seen: int, colum
     if tag != 0x08 or i < 0:  # a numbered key comes first
         return ODD_ROW, seen
     key, i = varint(i, stop)
-    if i < 0 or key < 0 or key >= load_int(state + KEY_COUNT):
+    if i < 0 or key < 0 or key >= state.key_count:
         return ODD_ROW, seen
-    index = load_int(load_int(state + KEYS) + WORD * key)
-    if index < 0 or load_int(load_int(state + CATEGORIES) + WORD * index) & category == 0:
+    index = load_int(state.keys + WORD * key)
+    if index < 0:
+        return DONE, seen
+    column = table_at(columns[index])
+    if column.category_bits & category == 0:
         return DONE, seen
     bit = np.int64(1) << index
     tag, i = varint(i, stop)
@@ -68,23 +53,23 @@ def take_annotation(i: int, stop: int, category: int, row: int, seen: int, colum
     if i != stop:
         return ODD_ROW, seen
     if tag == 136:  # a numbered string
-        if value < 0 or value >= load_int(state + VALUE_COUNT):
+        if value < 0 or value >= state.value_count:
             return ODD_ROW, seen
-        known = load_int(load_int(load_int(state + VALUES) + WORD * index) + WORD * value)
+        known = load_int(column.known + WORD * value)
         if known == UNKNOWN:
-            store_int(state + MISS_COLUMN, index)
-            store_int(state + MISS_IID, value)
+            state.miss_column = index
+            state.miss_iid = value
             return MISS, seen
-        put(columns, index, row, known & 255, known >> 8)
-    elif (tag == 0x18 or tag == 0x20 or tag == 0x38) and load_int(load_int(state + IS_TEXT) + WORD * index) == 0:
-        put(columns, index, row, PLAIN, value)  # an integer or a pointer: the int64 of the same bits
+        put(column, row, known & 255, known >> 8)
+    elif (tag == 0x18 or tag == 0x20 or tag == 0x38) and column.is_text == 0:
+        put(column, row, PLAIN, value)  # an integer or a pointer: the int64 of the same bits
     else:
         return ODD_ROW, seen
     return DONE, seen | bit
 
 
 @compiled
-def take_event(i: int, stop: int, category: int, row: int, columns: int, state: int) -> int:
+def take_event(i: int, stop: int, category: int, row: int, columns: Column, state: ArgScan) -> int:
     """Store the wanted args of the ``TrackEvent`` between ``i`` and ``stop``. Returns :data:`DONE`, or the reason why
     not.
     """
@@ -137,31 +122,25 @@ def event_in(i: int, stop: int) -> tuple[int, int, int]:
 
 @compiled
 def scan_args(
-    origin: int, base: int, count: int, offsets: int, lengths: int, categories: int, rows: int, columns: int, state: int
-) -> int:
-    """Take the args of the ``count`` rows at ``offsets``, from ``state[ROW]`` on. Returns :data:`DONE`, or why it
-    stopped.
+    origin: int, base: int, offsets: Column, lengths: Column, categories: Column, rows: Column, columns: Column,
+    state: ArgScan,
+) -> int:  # fmt: skip
+    """Take the args of the rows at ``offsets``, from ``state.row`` on. Returns :data:`DONE`, or why it stopped.
 
-    ``origin`` is the address of byte ``base`` of the text; ``categories`` are bytes, ``rows`` int64. ``columns`` holds
-    four addresses for each column: of its rows and values (int64), of its flags (bytes), and of its length. Each column
-    must have room for one entry per row.
+    ``origin`` is the address of byte ``base`` of the text. ``columns`` holds the address of an :class:`ArgTable` for
+    each arg.
     """
-    place = load_int(state + ROW)
-    while place < count:
-        offset = load_int(offsets + WORD * place)
+    while state.row < len(offsets):
+        offset, row = offsets[state.row], state.row
         start = origin + offset - base
-        stop = start + load_int32(lengths + 4 * place)
-        store_int(state + ROW, place)
-        event, end, sequence = event_in(start, stop)
+        event, end, sequence = event_in(start, start + lengths[row])
         if event <= 0:
             return ODD_ROW
-        known = load_int(state + BEGINS) <= offset and offset < load_int(state + ENDS)
-        if not known or sequence != load_int(state + SEQUENCE):
-            store_int(state + SEQUENCE, sequence)
+        if sequence != state.sequence or not state.begins <= offset < state.ends:
+            state.sequence = sequence
             return OTHER_STRINGS
-        category = np.int64(1) << load_byte(categories + place)
-        why = take_event(event, end, category, load_int(rows + WORD * place), columns, state)
+        why = take_event(event, end, np.int64(1) << as_int(categories[row]), rows[row], columns, state)
         if why != DONE:
             return why
-        place += 1
+        state.row = row + 1
     return DONE

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from augment.kernels.memory import record
+
 DONE, MISS, ODD_ROW, OTHER_STRINGS = 0, 1, 2, 3  #: why ``scan_args`` stopped
-# what `state` holds: its int64 at these byte offsets
-(
-    ROW,  # the current row
-    SEQUENCE,  # the sequence whose strings the tables have, from byte BEGINS to byte ENDS; of OTHER_STRINGS the wanted
-    BEGINS,
-    ENDS,
-    KEYS,  # for each key by its iid, the column that it belongs to, or UNWANTED (int64)
-    KEY_COUNT,
-    VALUES,  # for each column, the address of its values by string iid: value << 8 | flag, or UNKNOWN (int64)
-    VALUE_COUNT,
-    CATEGORIES,  # for each column, one bit per category (int64)
-    IS_TEXT,  # of each column (int64)
-    MISS_COLUMN,
-    MISS_IID,
-) = range(0, 96, 8)
-STATE = 12
 UNWANTED = UNKNOWN = -1
+
+
+@record
+class ArgTable:
+    """The values of an arg: see ``arg_columns_scan.Column``. There is room for one in each row."""
+
+    rows: int  #: addresses: int64
+    values: int  #: int64
+    flags: int  #: bytes
+    count: int
+    category_bits: int  #: the categories whose events have the arg
+    is_text: int
+    known: int  #: the address of what is stored of strings, by iid: value << 8 | flag, or UNKNOWN (int64)
+
+
+@record
+class ArgScan:
+    """The progress, and the strings of a sequence of packets."""
+
+    row: int  #: the current row
+    sequence: int  #: whose strings the tables have, from byte ``begins`` to ``ends``; of OTHER_STRINGS the wanted
+    begins: int
+    ends: int
+    keys: int  #: the address of the column of each key by its iid, or UNWANTED (int64)
+    key_count: int
+    value_count: int  #: of ``ArgTable.known``
+    miss_column: int  #: of MISS: the arg and the string that Python must store
+    miss_iid: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.kernels.dictionary import same_bytes
 from augment.kernels.memory import (
     as_word,
     compiled,
@@ -15,59 +16,37 @@ from augment.kernels.memory import (
     load_byte,
     load_int,
     load_int32,
-    store_int,
+    record_at,
+    size_of,
 )
 from augment.kernels.packet_layout import (
     ABSENT,
     AGENT_ARG,
-    BLOCK_COUNT,
-    BLOCKS,
     BY_HAND,
-    CATEGORIES,
-    CLOCK_KIND,
-    CLOCK_NUMBER,
-    CLOCK_SHOWN,
-    CLOCK_TRACE,
-    CLOCK_UNIT,
     CORRELATION_ARG,
     DEEPEST,
-    DEFAULT_TRACK,
     DEVICE_ARG,
     DURATION_ARG,
-    FLOWS,
     GROW,
-    KEY_COUNT,
-    KEY_TEXT,
-    KEY_TEXTS,
-    KEYS,
-    KEYS_COUNT,
     LEAST_DEEP_BYTES,
     MORE,
     MOVING_CLOCK,
-    NAMES,
-    NESTED,
     NO_CLOCK,
-    OWN_ARGS,
-    OWN_CATEGORY,
-    OWN_FLOWS,
-    OWN_HAS_SIZE,
-    OWN_KIND,
-    OWN_NAME,
-    OWN_TRACK,
-    PACKETS,
-    PLACE_MASK,
-    PLACE_SLOTS,
-    POSITION,
     SIZE_ARG,
-    SLOT,
     STREAM_ARG,
     TRACE_CLOCK,
-    TRACK_MASK,
-    TRACK_SLOTS,
-    VALID,
+    CurrentEvent,
+    KeyText,
+    Numbers,
+    PacketScan,
+    Sequence,
+    Slot,
 )
 from augment.kernels.packet_rows import FULL, ODD, put_flow, put_row, take_end
 
+sequence_at = record_at(Sequence)
+SLOT_SIZE, slot_at = size_of(Slot), record_at(Slot)
+KEY_TEXT_SIZE, key_text_at = size_of(KeyText), record_at(KeyText)
 ANNOTATION = 0x22  #: the tag of an event's arg
 MANY = np.uint64(0x9E3779B97F4A7C15)
 OTHER_MANY = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -132,35 +111,26 @@ def slot_of(first: int, second: int, third: int) -> int:
 @compiled
 def number_of(slots: int, mask: int, first: int, second: int, third: int) -> int:
     """The number of a key; -1 if it has no number."""
-    slot = slot_of(first, second, third) & mask
+    place = slot_of(first, second, third) & mask
     while True:
-        entry = slots + SLOT * slot
-        number = load_int(entry + 24)
-        if number < 0:
-            return -1
-        if load_int(entry) == first and load_int(entry + 8) == second and load_int(entry + 16) == third:
-            return number
-        slot = (slot + 1) & mask
+        slot = slot_at(slots + SLOT_SIZE * place)
+        if slot.number < 0 or (slot.first == first and slot.second == second and slot.third == third):
+            return slot.number
+        place = (place + 1) & mask
 
 
 @compiled
-def code_of_text(start: int, size: int, tables: int) -> int:
+def code_of_text(start: int, size: int, scan: PacketScan) -> int:
     """The code of the arg with this text as its key; 0 if it is not a column."""
-    entry = load_int(tables + KEY_TEXTS)
-    for _ in range(load_int(tables + KEY_COUNT)):
-        if load_int(entry + 8) == size:
-            known = load_int(entry)
-            k = 0
-            while k < size and load_byte(known + k) == load_byte(start + k):
-                k += 1
-            if k == size:
-                return load_int(entry + 16)
-        entry += KEY_TEXT
+    for number in range(scan.key_count):
+        key = key_text_at(scan.key_texts + KEY_TEXT_SIZE * number)
+        if key.size == size and same_bytes(key.text, start, size):
+            return key.code
     return 0
 
 
 @compiled
-def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
+def annotation(at: int, stop: int, sequence: Sequence, scan: PacketScan) -> tuple[int, int]:
     """The code of an arg (0 if it is not a column, :data:`ODD` if Python must look) and its value."""
     code, value, plain = 0, np.int64(0), False
     while at < stop:
@@ -169,9 +139,9 @@ def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
             return ODD, 0
         if tag == 0x08:  # key by number
             iid, at = varint(at, stop)
-            if at < 0 or iid < 0 or iid >= load_int(block + KEYS_COUNT):
+            if at < 0 or iid < 0 or iid >= sequence.keys.count:
                 return ODD, 0
-            code = load_int32(load_int(block + KEYS) + 4 * iid)
+            code = load_int32(sequence.keys.table + 4 * iid)
             if code == 0:
                 return 0, 0
         elif tag == 0x52:  # key as text
@@ -179,7 +149,7 @@ def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
             at = skip(tag, at, stop)
             if at < 0:
                 return ODD, 0
-            code = code_of_text(start, size, tables)
+            code = code_of_text(start, size, scan)
             if code == 0:
                 return 0, 0
         elif tag == 0x18 or tag == 0x20:  # an integer
@@ -199,8 +169,9 @@ def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
 
 
 @compiled_apart
-def may_nest_too_deeply(at: int, stop: int, ends: int) -> bool:
-    """Whether an arg may have values that lie too deep. ``ends`` has room for the ends of :data:`DEEPEST` values."""
+def may_nest_too_deeply(at: int, stop: int, event: CurrentEvent) -> bool:
+    """Whether an arg may have values that lie too deep."""
+    ends = event.nested
     depth = 0
     while at < stop:
         tag, at = varint(at, stop)
@@ -210,128 +181,135 @@ def may_nest_too_deeply(at: int, stop: int, ends: int) -> bool:
         if tag == 0x5A or tag == 0x62:  # an entry of a dictionary or an element of an array: continue inside it
             if depth == DEEPEST:
                 return True
-            store_int(ends + 8 * depth, after)
+            ends[depth] = after
             depth += 1
             _, at = varint(at, stop)
         else:
             at = after
-        while depth > 0 and at >= load_int(ends + 8 * (depth - 1)):
+        while depth > 0 and at >= ends[depth - 1]:
             depth -= 1
     return False
 
 
 @compiled
-def trace_time(given: int, block: int) -> int:
+def trace_time(given: int, sequence: Sequence) -> int:
     """A packet's time on the trace's clock. An incremental clock advances when the packet is taken."""
-    kind = load_int(block + CLOCK_KIND)
-    if kind == TRACE_CLOCK:
+    if sequence.clock_kind == TRACE_CLOCK:
         return given
-    unit = load_int(block + CLOCK_UNIT)
-    if kind == MOVING_CLOCK:
-        return load_int(block + CLOCK_TRACE) + given * unit
-    return load_int(block + CLOCK_TRACE) + (given - load_int(block + CLOCK_SHOWN)) * unit
+    if sequence.clock_kind == MOVING_CLOCK:
+        return sequence.clock_trace + given * sequence.clock_unit
+    return sequence.clock_trace + (given - sequence.clock_shown) * sequence.clock_unit
 
 
 @compiled
-def begin_event(block: int, state: int) -> None:
+def begin_event(sequence: Sequence, scan: PacketScan) -> None:
     """Reset the state of the event. The next event starts with the defaults of its sequence."""
-    store_int(state + OWN_KIND, 0)
-    store_int(state + OWN_TRACK, load_int(block + DEFAULT_TRACK))
-    store_int(state + OWN_NAME, 0)
-    store_int(state + OWN_CATEGORY, 0)
-    store_int(state + OWN_FLOWS, load_int(state + FLOWS))
-    store_int(state + OWN_HAS_SIZE, 0)
-    store_int(state + OWN_ARGS + 8 * CORRELATION_ARG, -1)
-    store_int(state + OWN_ARGS + 8 * DEVICE_ARG, ABSENT)
-    store_int(state + OWN_ARGS + 8 * STREAM_ARG, ABSENT)
-    store_int(state + OWN_ARGS + 8 * DURATION_ARG, 0)
+    event = scan.event
+    event.kind = 0
+    event.track = sequence.default_track
+    event.name = 0
+    event.category = 0
+    event.flows = scan.flows.count
+    event.has_size = 0
+    event.args[CORRELATION_ARG] = -1
+    event.args[DEVICE_ARG] = ABSENT
+    event.args[STREAM_ARG] = ABSENT
+    event.args[DURATION_ARG] = 0
 
 
 @compiled
-def read_arg(at: int, stop: int, block: int, tables: int, state: int) -> int:
+def read_arg(at: int, stop: int, sequence: Sequence, scan: PacketScan) -> int:
     """Read an arg of the current event. Returns the position after it."""
     size, first = varint(at, stop)
     after = skip(ANNOTATION, at, stop)
     if after < 0:
         return ODD
-    code, value = annotation(first, after, block, tables)
-    if code < 0 or (size >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, after, state + NESTED)):
+    code, value = annotation(first, after, sequence, scan)
+    if code < 0 or (size >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, after, scan.event)):
         return ODD
-    store_int(state + OWN_ARGS + 8 * code, value)
+    scan.event.args[code] = value
     if code == SIZE_ARG:
-        store_int(state + OWN_HAS_SIZE, 1)
+        scan.event.has_size = 1
     return after
 
 
 @compiled
-def read_string(at: int, stop: int, numbers: int, target: int) -> int:
-    """Read a string by its iid; the first is stored at ``target``. ``numbers`` is the address of the known strings and
-    their count. Returns the position after the string.
-    """
+def read_string(at: int, stop: int, known: int, numbers: Numbers) -> tuple[int, int]:
+    """The number of the string whose iid is at ``at``, or ``known``, if that is not 0; and the position after it."""
     iid, at = varint(at, stop)
-    if at < 0 or iid < 0 or iid >= load_int(numbers + 8):
-        return ODD
-    known = load_int32(load_int(numbers) + 4 * iid)
-    if load_int(target) == 0:
-        store_int(target, known)
-    return at
+    if at < 0 or iid < 0 or iid >= numbers.count:
+        return known, ODD
+    return (known if known != 0 else load_int32(numbers.table + 4 * iid)), at
 
 
 @compiled
-def read_field(tag: int, at: int, stop: int, block: int, tables: int, state: int) -> int:
+def read_field(tag: int, at: int, stop: int, sequence: Sequence, scan: PacketScan) -> int:
     """Read a field of the current event. Returns the position after it, :data:`ODD`, or :data:`FULL` if a table must
     grow first.
     """
+    event = scan.event
     if tag == ANNOTATION:
-        return read_arg(at, stop, block, tables, state)
-    if tag == 0x48 or tag == 0x58:
-        value, at = varint(at, stop)
-        store_int(state + (OWN_KIND if tag == 0x48 else OWN_TRACK), value)
+        return read_arg(at, stop, sequence, scan)
+    if tag == 0x48:
+        event.kind, at = varint(at, stop)
+        return at
+    if tag == 0x58:
+        event.track, at = varint(at, stop)
         return at
     if tag == 0x50:
-        return read_string(at, stop, block + NAMES, state + OWN_NAME)
+        event.name, at = read_string(at, stop, event.name, sequence.names)
+        return at
     if tag == 0x18:
-        return read_string(at, stop, block + CATEGORIES, state + OWN_CATEGORY)
+        event.category, at = read_string(at, stop, event.category, sequence.categories)
+        return at
     if tag == 377 or tag == 385:  # a flow, and one that ends here
-        return put_flow(at, stop, 1 if tag == 385 else 0, tables, state)
+        return put_flow(at, stop, 1 if tag == 385 else 0, scan)
     if tag == 178 or tag == 186 or tag == 288 or tag == 336 or tag == 24002:
         return ODD  # category and name as texts, flows of older files, work that was launched
     return skip(tag, at, stop)
 
 
 @compiled
-def take_event(
-    at: int, stop: int, ts: int, block: int, offset: int, length: int, tables: int, state: int
-) -> int:  # fmt: skip
+def take_event(at: int, stop: int, ts: int, sequence: Sequence, offset: int, length: int, scan: PacketScan) -> int:
     """Take a track event. Returns :data:`MORE`, or why it was not taken. Nothing is stored unless the whole event is
     taken.
     """
-    begin_event(block, state)
+    begin_event(sequence, scan)
     while at < stop:
         tag, at = varint(at, stop)
         if at >= 0:
-            at = read_field(tag, at, stop, block, tables, state)
+            at = read_field(tag, at, stop, sequence, scan)
         if at < 0:
             return GROW if at == FULL else BY_HAND
-    kind, uuid = load_int(state + OWN_KIND), load_int(state + OWN_TRACK)
-    track = number_of(load_int(tables + TRACK_SLOTS), load_int(tables + TRACK_MASK), uuid, 0, 0)
-    if track < 0 or kind < 1 or kind > 4:
+    event = scan.event
+    track = number_of(scan.track_slots, scan.track_mask, event.track, 0, 0)
+    if track < 0 or event.kind < 1 or event.kind > 4:
         return BY_HAND
-    if kind == 2:
-        return take_end(ts, track, tables, state)
-    args = state + OWN_ARGS
-    device, stream = load_int(args + 8 * DEVICE_ARG), load_int(args + 8 * STREAM_ARG)
-    place = number_of(load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_MASK), track, device, stream)
-    if place < 0:
-        return BY_HAND
-    return put_row(ts, kind, track, place, offset, length, tables, state)
+    if event.kind == 2:
+        return take_end(ts, track, scan)
+    place = number_of(scan.place_slots, scan.place_mask, track, event.args[DEVICE_ARG], event.args[STREAM_ARG])
+    return put_row(ts, track, place, offset, length, scan) if place >= 0 else BY_HAND
 
 
 @compiled
-def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int:
+def sequence_of(number: int, flags: int, clock: int, scan: PacketScan) -> int:
+    """The address of a packet's sequence; 0 if Python must take the packet."""
+    if number < 0 or number >= scan.sequence_count:
+        return 0
+    address = load_int(scan.sequences + 8 * number)
+    if address == 0 or flags & 1:
+        return 0
+    sequence = sequence_at(address)
+    if (flags & 2 and sequence.valid == 0) or sequence.clock_kind == NO_CLOCK:
+        return 0
+    return 0 if clock and clock != sequence.clock_number else address
+
+
+@compiled
+def take_packet(at: int, stop: int, offset: int, scan: PacketScan) -> int:
     """Take a packet. Returns :data:`MORE`, or why it was not taken."""
     length = stop - at
-    ts, sequence, flags, clock = np.int64(ABSENT), np.int64(0), np.int64(0), np.int64(0)
+    ts, number, flags, clock = np.int64(ABSENT), np.int64(0), np.int64(0), np.int64(0)
     event, event_stop = 0, 0
     while at < stop:
         tag, at = varint(at, stop)
@@ -340,7 +318,7 @@ def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int
         if tag == 0x40:
             ts, at = varint(at, stop)
         elif tag == 0x50:
-            sequence, at = varint(at, stop)
+            number, at = varint(at, stop)
         elif tag == 0x68:
             flags, at = varint(at, stop)
         elif tag == 464:
@@ -354,39 +332,36 @@ def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int
             _, at = varint(at, stop)
         if at < 0:
             return BY_HAND
-    if event == 0 or ts < 0 or sequence < 0 or sequence >= load_int(tables + BLOCK_COUNT):
+    address = sequence_of(number, flags, clock, scan)
+    if event == 0 or ts < 0 or address == 0:
         return BY_HAND
-    block = load_int(load_int(tables + BLOCKS) + 8 * sequence)
-    if block == 0 or flags & 1 or (flags & 2 and load_int(block + VALID) == 0):
-        return BY_HAND
-    if load_int(block + CLOCK_KIND) == NO_CLOCK or (clock and clock != load_int(block + CLOCK_NUMBER)):
-        return BY_HAND
-    known = trace_time(ts, block)
+    sequence = sequence_at(address)
+    known = trace_time(ts, sequence)
     if known < 0:
         return BY_HAND
-    why = take_event(event, event_stop, known, block, offset, length, tables, state)
-    if why == MORE and load_int(block + CLOCK_KIND) == MOVING_CLOCK:
-        store_int(block + CLOCK_TRACE, known)
+    why = take_event(event, event_stop, known, sequence, offset, length, scan)
+    if why == MORE and sequence.clock_kind == MOVING_CLOCK:
+        sequence.clock_trace = known
     return why
 
 
 @compiled
-def scan_packets(start: int, stop: int, base: int, tables: int, state: int) -> int:
-    """Take packets from ``start + state[POSITION]`` on; ``base`` is the offset of ``start``. Returns why it stopped.
+def scan_packets(start: int, stop: int, base: int, scan: PacketScan) -> int:
+    """Take packets from ``start + scan.position`` on; ``base`` is the offset of ``start``. Returns why it stopped.
 
     Up to eight bytes beyond ``stop`` may be loaded.
     """
-    at = start + load_int(state + POSITION)
+    at = start + scan.position
     while at < stop:
         if load_byte(at) != 0x0A:
             return BY_HAND
         size, first = varint(at + 1, stop)
         if first < 0 or size < 0 or size > stop - first:
             return BY_HAND  # the packet extends beyond the end, or is not a packet: Python decides
-        why = take_packet(first, first + size, base + first - start, tables, state)
+        why = take_packet(first, first + size, base + first - start, scan)
         if why != MORE:
             return why
         at = first + size
-        store_int(state + POSITION, at - start)
-        store_int(state + PACKETS, load_int(state + PACKETS) + 1)
+        scan.position = at - start
+        scan.packets += 1
     return MORE

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.memory import as_word, compiled, load_byte, load_int, store_byte, store_int
+from augment.kernels.memory import (
+    Column,
+    as_word,
+    compiled,
+    load_byte,
+    load_int,
+    record,
+    record_at,
+    size_of,
+    store_byte,
+    store_int,
+)
 
 LITERAL, NUMBER, CHOICE = 0, 1, 2  #: kinds of steps
-# what a step holds: its int64 at these byte offsets
-KIND, PREFIX, PREFIX_END, DETAIL, TRIM, IS_ARG, STEP = range(0, 7 * 8, 8)
 MISSING = -1
 MINUS, POINT, ZERO = 45, 46, 48
 TEN, HUNDRED = np.uint64(10), np.uint64(100)
 PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8).copy()
+
+
+@record
+class Step:
+    """A prefix and what follows it: nothing, a number, or one of some texts."""
+
+    kind: int
+    prefix: int  #: where the prefix begins and ends
+    prefix_end: int
+    detail: int  #: of a number its decimals, of a choice its first text
+    trim: int  #: whether zeros at the end of the decimals are left out
+    is_arg: int  #: whether it is left out where there is no value
+
+
+STEP_SIZE, step_at = size_of(Step), record_at(Step)
 
 
 @compiled
@@ -64,37 +88,38 @@ def write_number(out: int, value: int, decimals: int, trim: bool) -> int:
 
 @compiled
 def render_rows(
-    steps: int, step_count: int, prefixes: int, pool: int, ends: int, values: int, row: int, stop: int, out: int,
-    last: int, written: int,
+    steps: int, step_count: int, prefixes: int, pool: int, ends: Column, values: Column, row: int, stop: int, out: int,
+    last: int, written: Column,
 ) -> int:  # fmt: skip
     """Render from ``row`` on until ``stop``, or until ``out`` has passed ``last``. Returns the next row.
 
-    All arguments but the counts and rows are addresses; ``values`` is the address of the first row's values. The final
-    value of ``out`` is stored at ``written``.
+    ``steps``, ``prefixes``, ``pool`` and ``out`` are addresses; ``values`` are those of all rows, row by row. The
+    final value of ``out`` is stored in ``written``.
     """
+    width = len(values) // stop
     while row < stop and out <= last:
         comma = False  # whether an arg has been written in this group
+        place = width * row
         for number in range(step_count):
-            step = steps + STEP * number
-            kind, prefix, value = load_int(step + KIND), load_int(step + PREFIX), 0
-            if kind != LITERAL:
-                value = load_int(values)
-                values += 8
-            if load_int(step + IS_ARG):
+            step = step_at(steps + STEP_SIZE * number)
+            prefix, value = step.prefix, 0
+            if step.kind != LITERAL:
+                value = values[place]
+                place += 1
+            if step.is_arg:
                 if value == MISSING:
                     continue
                 if not comma:
                     prefix += 1
                 comma = True
-            elif kind == LITERAL:
+            elif step.kind == LITERAL:
                 comma = False
-            out = copy(out, prefixes + prefix, load_int(step + PREFIX_END) - prefix)
-            if kind == NUMBER:
-                out = write_number(out, value, load_int(step + DETAIL), load_int(step + TRIM) != 0)
-            elif kind == CHOICE:
-                text = ends + 8 * (load_int(step + DETAIL) + value)
-                start = load_int(text)
-                out = copy(out, pool + start, load_int(text + 8) - start)
+            out = copy(out, prefixes + prefix, step.prefix_end - prefix)
+            if step.kind == NUMBER:
+                out = write_number(out, value, step.detail, step.trim != 0)
+            elif step.kind == CHOICE:
+                start = ends[step.detail + value]
+                out = copy(out, pool + start, ends[step.detail + value + 1] - start)
         row += 1
-    store_int(written, out)
+    written[0] = out
     return row

@@ -24,12 +24,13 @@ from augment.trace import Identity, SparseColumn
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_PLACES = 1 << 8
 LEAST_EVENT_BYTES = 96  #: few files have more events per byte; their columns grow during the scan
+_PLACE = 5  #: numbers of a place
 ARG_FIELDS = {
-    "correlation": (layout.CORRELATION, 0),
-    "device": (layout.DEVICE, layout.HAS_DEVICE),
-    "stream": (layout.STREAM, layout.HAS_STREAM),
-    "bytes": (layout.SIZE, layout.HAS_SIZE),
-}  #: args that any row may have: where the current event stores them, and their bit
+    "correlation": layout.CORRELATION,
+    "device": layout.DEVICE,
+    "stream": layout.STREAM,
+    "bytes": layout.SIZE,
+}  #: args that any row may have
 
 
 class EventScanner:
@@ -43,19 +44,17 @@ class EventScanner:
         self._nesting = nesting
         self.last_end: int | None = None  #: the offset after the last element that was taken
         self._scan = native("json_scan.scan")
-        self._state = np.zeros(layout.STATE, np.int64)
-        self._fields = np.zeros(layout.FIELDS, np.int64)
-        self._tables = np.zeros(layout.TABLES, np.int64)
-        self._strings = Dictionary(1 << 12, 1 << 20)
-        self._lines = Dictionary(1 << 14, 4 << 20)
-        self._heads = np.empty((1 << 14, layout.HEAD_WIDTH // 8), np.int64)
-        self._place_keys = np.empty((LEAST_PLACES, layout.PLACE_WIDTH // 8), np.int64)
+        self._state = state = layout.Scan()
+        self._strings = Dictionary(state.strings, 1 << 12, 1 << 20)
+        self._lines = Dictionary(state.lines, 1 << 14, 4 << 20)
+        self._heads = np.empty(6 << 14, np.int64)
+        self._place_keys = np.empty(_PLACE * LEAST_PLACES, np.int64)
         self._place_slots = slots(2 * LEAST_PLACES)
         room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
         self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
-        self._args = TakenArgs(WANTED, room, ARG_FIELDS)
-        self._notes = np.empty((1 << 13, layout.NOTE_WIDTH // 8), np.int64)
+        self._args = TakenArgs(WANTED, room, ARG_FIELDS, state.wanted)
+        self._notes = np.empty((1 << 13, 4), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
         self._extra_sizes: list[tuple[int, int]] = []
@@ -64,14 +63,8 @@ class EventScanner:
         self._without_row: list[int] = []
         self._names, self._tally = Names(), Tally()
         self._strings.put_empty()
-        self._set(layout.STRINGS, 1)
-        self._set(layout.LAST_END, -1)
-
-    def _get(self, counter: int) -> int:
-        return int(self._state[counter // 8])
-
-    def _set(self, counter: int, value: int) -> None:
-        self._state[counter // 8] = value
+        state.last_end = -1
+        self._tell()
 
     def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
         """Take the whole elements of ``text[start:size]``; ``base`` is the offset of ``text[0]`` in all the text.
@@ -82,16 +75,16 @@ class EventScanner:
         Raises:
             Broken: neither an element nor the bracket stands there.
         """
-        self._set(layout.POSITION, start)
+        self._state.position = start
         status = self._run(text, size, base)
         while status == layout.GROW:
             self._follow_notes(text, base)
             self._grow()
             status = self._run(text, size, base)
         self._follow_notes(text, base)
-        at = self._get(layout.POSITION)
-        if self._get(layout.LAST_END) >= 0:
-            self.last_end = self._get(layout.LAST_END)
+        at = self._state.position
+        if self._state.last_end >= 0:
+            self.last_end = self._state.last_end
         if status == layout.BROKEN:
             raise Broken(base + at, "expected an event, ',' or ']'")
         return at, status == layout.END
@@ -99,29 +92,26 @@ class EventScanner:
     @property
     def event_count(self) -> int:
         """The number of elements taken, usable or not."""
-        return self._get(layout.EVENTS)
+        return self._state.events
 
     def _run(self, text: Text, size: int, base: int) -> int:
         if len(text) < size + PADDING or not text.flags.c_contiguous:
             raise ValueError(f"{PADDING} bytes must follow a text")
-        strings, lines = self._strings.addresses(), self._lines.addresses()
-        columns = [address(column) for column in (*self._rows, *self._pairs, self._notes)]
-        places = [address(self._place_slots), address(self._place_keys), len(self._place_keys)]
-        self._tables[:] = [
-            *columns,
-            len(self._rows[0]),
-            len(self._notes),
-            *strings,
-            *lines,
-            address(self._heads),
-            *places,
-            self._args.compiled.address,
-        ]
-        addresses = (address(array) for array in (self._fields, self._tables, self._state))
-        return self._scan(address(text), size, base, *addresses)
+        return self._scan(address(text), size, base, self._state)
+
+    def _tell(self) -> None:
+        state = self._state
+        (state.ts_column, state.dur_column, state.phase_column, state.category_column, state.name_column,
+         state.place_column, state.correlation_column, state.offset_column,
+         state.length_column) = map(address, self._rows)  # fmt: skip
+        state.size_rows, state.size_values, state.flow_rows, state.flow_values = map(address, self._pairs)
+        state.row_room, state.note_room = len(self._rows[0]), len(self._notes)
+        state.note_table, state.line_heads = address(self._notes), address(self._heads)
+        state.place_slots, state.place_keys = address(self._place_slots), address(self._place_keys)
+        state.place_room = len(self._place_keys) // _PLACE
 
     def _follow_notes(self, text: Text, base: int) -> None:
-        for kind, row, start, end in self._notes[: self._get(layout.NOTES)].tolist():
+        for kind, row, start, end in self._notes[: self._state.notes].tolist():
             data = text[start:end].tobytes()
             made = read_row(data, base + start, self._names, self._tally, self._nesting)
             if made is None and kind == layout.NOTE_ODD:
@@ -143,7 +133,7 @@ class EventScanner:
             elif made.flow_id is not None:
                 self._extra(made.flow_id)
                 self._text_flows.append((row, made.flow_id))
-        self._set(layout.NOTES, 0)
+        self._state.notes = 0
 
     def _extra(self, text: str) -> int:
         """The number of a string that the compiled table does not hold: a negative index until :meth:`finish`."""
@@ -152,21 +142,21 @@ class EventScanner:
     def _grow(self) -> None:
         """Enlarge every full table."""
         room = len(self._rows[0])
-        if self._get(layout.ROWS) >= room:
+        if self._state.rows >= room:
             self._rows = [longer(column, 2 * room) for column in self._rows]
             self._pairs = [longer(column, 2 * room) for column in self._pairs]
-        self._strings.grow(self._get(layout.STRINGS), self._get(layout.POOL_WANTED))
+        self._strings.grow()
         self._args.compiled.grow()
-        room = len(self._place_keys)
-        if self._get(layout.PLACES) >= room:
-            self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
+        room = self._state.place_room
+        if self._state.places >= room:
+            self._place_keys.resize(2 * room * _PLACE, refcheck=False)
             self._place_slots = slots(4 * room)
-            fill = native("json_tables.fill_place_slots")
-            fill(address(self._place_slots), 4 * room - 1, address(self._place_keys), room)
+            native("json_tables.fill_place_slots")(self._place_slots, self._place_keys, room)
+        self._tell()
 
     def finish(self) -> RawEvents:
         """Everything that was taken, with strings and places numbered in the order of first appearance."""
-        count, sizes, flows = (self._get(k) for k in (layout.ROWS, layout.SIZES, layout.FLOWS))
+        count, sizes, flows = self._state.rows, self._state.sizes, self._state.flows
         columns: dict[str, Any] = dict(zip(COLUMNS, self._rows, strict=True))
         self._rows = []
         for column in columns.values():
@@ -176,8 +166,8 @@ class EventScanner:
         places = self._decoded_places(strings)
         number_of, places = self._number(columns, strings, places)
         text_flows = [(row, -2 - number_of[text]) for row, text in self._text_flows]
-        if missing := self._get(layout.MISSING_COMMAS):
-            self._tally.add("missing_comma", self._get(layout.FIRST_MISSING), missing)
+        if missing := self._state.missing_commas:
+            self._tally.add("missing_comma", self._state.first_missing, missing)
         return RawEvents(
             **columns,
             sizes=_merged(size_rows[:sizes].copy(), size_values[:sizes].copy(), self._extra_sizes),
@@ -219,10 +209,10 @@ class EventScanner:
         return number_of, list(place_of)
 
     def _decoded_strings(self) -> list[str]:
-        return [_unescaped(text) for text in self._strings.texts(self._get(layout.STRINGS))]
+        return [_unescaped(text) for text in self._strings.texts()]
 
     def _decoded_places(self, texts: list[str]) -> list[Place]:
-        keys = self._place_keys[: self._get(layout.PLACES)].tolist()
+        keys = self._place_keys.reshape(-1, _PLACE)[: self._state.places].tolist()
 
         def decode(kind: int, value: int) -> Identity:
             return value if kind == layout.NUMBER else texts[value] if kind == layout.STRING else None

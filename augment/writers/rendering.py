@@ -9,6 +9,7 @@ import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.kernels.native import address, native
+from augment.kernels.render import CHOICE, LITERAL, NUMBER, Step
 from augment.records import dataclass
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
@@ -16,8 +17,6 @@ _BUFFER_BYTES = 1 << 20
 _ROWS = 1 << 14  #: rows whose columns are assembled at a time
 _NUMBER_BYTES = 24  #: the longest number: a sign, 19 digits, a point and a leading zero
 _SLACK = 8  #: bytes that a copy may read and write beyond the end
-
-_LITERAL, _NUMBER, _CHOICE = 0, 1, 2
 
 
 @dataclass
@@ -38,13 +37,13 @@ class _Program:
         start = len(self.prefixes)
         self.prefixes += prefix
         self.row_bytes += len(prefix)
-        kind, detail, trim = _LITERAL, 0, False
+        kind, detail, trim = LITERAL, 0, False
         if isinstance(column, Number):
-            kind, detail, trim = _NUMBER, column.decimals, column.trim
+            kind, detail, trim = NUMBER, column.decimals, column.trim
             self.columns.append(column.values)
             self.row_bytes += _NUMBER_BYTES
         elif isinstance(column, Choice):
-            kind, detail = _CHOICE, len(self.ends) - 1
+            kind, detail = CHOICE, len(self.ends) - 1
             self.columns.append(column.codes)
             self._add_to_pool(column)
         self.steps.append((kind, start, len(self.prefixes), detail, trim, arg))
@@ -73,13 +72,13 @@ def render(template: Template) -> Iterator[memoryview]:
 
 def _run(program: _Program, count: int) -> Iterator[memoryview]:
     render_rows = native("render.render_rows")
-    steps = np.array(program.steps, np.int64)
+    steps = (Step * len(program.steps))(*program.steps)  # type: ignore[operator]
     prefixes, pool = (np.frombuffer(bytes(text) + bytes(_SLACK), np.uint8) for text in (program.prefixes, program.pool))
     ends = np.array(program.ends, np.int64)
     out = np.empty(max(_BUFFER_BYTES, 4 * program.row_bytes) + _SLACK, np.uint8)
     written = np.zeros(1, np.int64)
     block = np.empty((_ROWS, len(program.columns)), np.int64)
-    tables = [address(array) for array in (prefixes, pool, ends)]
+    tables = address(steps), len(steps), address(prefixes), address(pool), ends
     last = address(out) + len(out) - program.row_bytes - _SLACK
     for start in range(0, count, _ROWS):
         rows = min(_ROWS, count - start)
@@ -87,8 +86,5 @@ def _run(program: _Program, count: int) -> Iterator[memoryview]:
             block[:rows, place] = column[start : start + rows]
         done = 0
         while done < rows:
-            values = address(block) + done * block.strides[0]
-            done = render_rows(
-                address(steps), len(steps), *tables, values, done, rows, address(out), last, address(written)
-            )
+            done = render_rows(*tables, block[:rows].ravel(), done, rows, address(out), last, written)
             yield out[: int(written[0]) - address(out)].data

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -53,7 +52,7 @@ def small_tables() -> ExitStack:
         "readers.event_scanner.LEAST_EVENT_BYTES": 1 << 20,
         "readers.event_scanner.LEAST_PLACES": 2,
         "readers.perfetto.rows._FIRST_ROOM": 8,
-        "kernels.wanted_args.Dictionary": lambda room, pool: Dictionary(min(room, 4), min(pool, 64)),
+        "kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(table, min(room, 4), min(pool, 64)),
         "derived.source.arg_columns_scan.LEAST_ROOM": 1,
         "writers.perfetto.args_scan._OUT_BYTES": 256,
         "writers.perfetto.encoding._OUT_BYTES": 256,
@@ -96,14 +95,10 @@ def test_kernels_stay_within_their_columns_and_write_what_machine_code_writes(jo
 
 
 def test_functions_of_streams_stay_within_their_structures() -> None:
-    def noted(structure: Any) -> int:
-        return address(np.frombuffer(structure, np.uint8)) if kept.append(structure) is None else 0
-
-    kept: list[Any] = []
     with plain_kernels() as memory:
         call: dict[str, Callable[..., int]] = {name: plain_kernel(name, memory) for name in BY_CONSUMERS}
         columns = {"a": ("int", [1, 2]), "b": ("texts", [["x"], []])}
-        with patch.object(memory, "_is_gone", lambda number: False), patch("ctypes.addressof", noted):
+        with patch.object(memory, "_is_gone", lambda number: False), patch("ctypes.addressof", address):
             export = arrow._Export(columns)
             schema, array, end = arrow._Schema(), arrow._Array(), arrow._Array()
             stream = ctypes.addressof(export._stream)

@@ -42,7 +42,7 @@ def test_the_catalogue_tells_how_many_arguments_a_kernel_takes(name: str) -> Non
 
 def test_a_kernel_runs() -> None:
     slots, hashes = np.full(8, -1, np.int32), np.array([3 << 20, 3 << 20, 5 << 20], np.int64)
-    assert native("dictionary.fill_slots")(slots.ctypes.data, 7, hashes.ctypes.data, 3) == 0
+    assert native("dictionary.fill_slots")(slots, hashes, 3) == 0
     assert slots.tolist() == [-1, -1, -1, 0, 1, 2, -1, -1]
 
 

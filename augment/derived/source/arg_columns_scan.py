@@ -18,6 +18,7 @@ from augment.derived.source.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import address, native
+from augment.kernels.packet_args_layout import ArgTable
 from augment.records import dataclass
 from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
@@ -38,33 +39,32 @@ class Column:
         self._codes: dict[str, int] = {}
         self._rows, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
         self._flags = np.empty(0, np.uint8)
-        self._count = np.zeros(1, np.int64)
+        self.table = ArgTable()
+        self.table.category_bits, self.table.is_text = arg.category_bits, arg.is_text
 
     def reserve(self, more: int) -> None:
         """Make room for that many more entries."""
-        wanted = int(self._count[0]) + more
+        wanted = self.table.count + more
         if wanted > len(self._rows):
             room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
             self._rows, self._values = _grown(self._rows, room), _grown(self._values, room)
             self._flags = _grown(self._flags, room)
-
-    def addresses(self) -> tuple[int, ...]:
-        """The addresses of the columns and of their length."""
-        return tuple(address(column) for column in (self._rows, self._values, self._flags, self._count))
+            table = self.table
+            table.rows, table.values, table.flags = map(address, (self._rows, self._values, self._flags))
 
     def put(self, row: int, value: Any) -> None:
         """Add the arg of a row, a JSON value."""
         self.reserve(1)
-        at = int(self._count[0])
+        at = self.table.count
         self._rows[at] = row
         self._flags[at], self._values[at] = self.stored(value)
-        self._count[0] += 1
+        self.table.count = at + 1
 
     def take_back(self, row: int) -> None:
         """Remove the last entry if it belongs to this row."""
-        at = int(self._count[0]) - 1
+        at = self.table.count - 1
         if at >= 0 and self._rows[at] == row:
-            self._count[0] = at
+            self.table.count = at
 
     def stored(self, value: Any) -> tuple[int, int]:
         """The flag and the value to store for an arg."""
@@ -87,7 +87,7 @@ class Column:
 
     def values(self) -> ArgValues:
         """The values by ascending rows."""
-        count = int(self._count[0])
+        count = self.table.count
         rows, values, flags = self._rows[:count], self._values[:count], self._flags[:count]
         counts = np.bincount(flags, minlength=4).tolist()
         kept = np.flatnonzero((flags != layout.ABSENT) & (flags != layout.DROPPED))
@@ -132,10 +132,10 @@ class Job(NamedTuple):
     columns: Sequence[Column]
 
     def room_for(self, more: int) -> Int64s:
-        """Make room for that many more entries in each column. Returns the addresses of all columns, four for each."""
+        """Make room for that many more entries in each column. Returns the addresses of their tables."""
         for column in self.columns:
             column.reserve(more)
-        return np.array([column.addresses() for column in self.columns], np.int64)
+        return np.array([address(column.table) for column in self.columns], np.int64)
 
 
 Scan = Callable[[Job, Block], None]  #: takes the rows of a block
@@ -218,10 +218,9 @@ def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
     taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):
         columns = [np.ascontiguousarray(length[block.start : block.stop]) for length in (job.offsets, job.lengths)]
-        addresses = [address(column) for column in columns]
         origin, place, count = address(block.data) + PADDING, 0, block.stop - block.start
         while place < count:
-            place = scan(origin, block.base, place, count, *addresses, block.start, taken.compiled.address)
+            place = scan(origin, block.base, place, *columns, block.start, taken.compiled.wanted)
             if place < 0:
                 taken.compiled.grow()
                 place = -1 - place

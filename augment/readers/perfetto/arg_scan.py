@@ -24,8 +24,8 @@ class ArgScan:
     def __init__(self, sequences: Mapping[int, Sequence]) -> None:
         self._scan: Native = native("packet_args.scan_args")
         self._sequences = sequences
-        self._state = np.zeros(layout.STATE, np.int64)
-        self._state[layout.BEGINS // 8] = self._state[layout.ENDS // 8] = -1
+        self._state = layout.ArgScan()
+        self._state.begins = self._state.ends = -1
         self._known: dict[int, _Strings] = {}  # the strings last used, by sequence: generations come in order
         self._now: _Strings | None = None
 
@@ -33,37 +33,25 @@ class ArgScan:
         """Take the rows of a block."""
         span = slice(block.start, block.stop)
         taken = [np.ascontiguousarray(each[span]) for each in (job.offsets, job.lengths, job.categories, job.rows)]
-        bits = np.array([column.arg.category_bits for column in job.columns], np.int64)
-        is_text = np.array([column.arg.is_text for column in job.columns], np.int64)
         state = self._state
-        state[layout.CATEGORIES // 8], state[layout.IS_TEXT // 8] = address(bits), address(is_text)
-        state[layout.ROW // 8] = 0
+        state.row = 0
         targets, why = np.empty(0, np.int64), layout.ODD_ROW
         while True:
-            place = int(state[layout.ROW // 8])
             if why != layout.OTHER_STRINGS:  # Python may have added entries
-                targets = job.room_for(len(taken[0]) - place)
-            why = self._scan(
-                address(block.data) + PADDING,
-                block.base,
-                len(taken[0]),
-                *(address(each) for each in taken),
-                address(targets),
-                address(state),
-            )
+                targets = job.room_for(len(taken[0]) - state.row)
+            why = self._scan(address(block.data) + PADDING, block.base, *taken, targets, state)
             if why == layout.DONE:
                 return
-            place = int(state[layout.ROW // 8])
+            place = state.row
             if why == layout.OTHER_STRINGS:
-                self._turn_to(job, int(state[layout.SEQUENCE // 8]), int(taken[0][place]))
+                self._turn_to(job, state.sequence, int(taken[0][place]))
                 continue
             for column in job.columns:  # the entries stored before the new or unusual part was met
                 column.take_back(int(taken[3][place]))
-            missed = int(state[layout.MISS_COLUMN // 8]), int(state[layout.MISS_IID // 8])
-            if why == layout.MISS and self._now and self._now.learn(job, *missed):
+            if why == layout.MISS and self._now and self._now.learn(job, state.miss_column, state.miss_iid):
                 continue
             plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
-            state[layout.ROW // 8] = place + 1
+            state.row = place + 1
 
     def _turn_to(self, job: Job, number: int, offset: int) -> None:
         """Switch to the strings that a sequence has at a byte."""
@@ -72,9 +60,10 @@ class ArgScan:
         if known is None or known.generation is not generation:
             known = self._known[number] = _Strings(job, generation)
         self._now, state = known, self._state
-        state[layout.BEGINS // 8], state[layout.ENDS // 8] = begins, ends
-        state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = address(known.keys), len(known.keys)
-        state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = address(known.addresses), known.count
+        state.begins, state.ends = begins, ends
+        state.keys, state.key_count, state.value_count = address(known.keys), len(known.keys), known.count
+        for column, values in zip(job.columns, known.values, strict=True):
+            column.table.known = address(values)
 
 
 class _Strings:
@@ -89,17 +78,16 @@ class _Strings:
                 self.keys[iid] = column_of.get(name, layout.UNWANTED)
         self.count = max(_count(generation.strings), _count(generation.values))
         wanted = set(self.keys.tolist())
-        self._values: list[Int64s] = [
+        self.values: list[Int64s] = [
             np.full(self.count if i in wanted else 0, layout.UNKNOWN, np.int64) for i in range(len(job.columns))
         ]
-        self.addresses = np.array([address(value) for value in self._values], np.int64)
 
     def learn(self, job: Job, column: int, iid: int) -> bool:
         """Store the value that a string has in a column; False if its number is too large."""
         flag, value = job.columns[column].stored(interned_value(iid, self.generation))
         if not -_LARGEST < value < _LARGEST:
             return False
-        self._values[column][iid] = value << 8 | flag
+        self.values[column][iid] = value << 8 | flag
         return True
 
 

@@ -24,17 +24,17 @@ class FastScanner(PacketScanner):
     def __init__(self) -> None:
         super().__init__()
         self._scan = native("packet_scan.scan_packets")
-        self._state = np.zeros(at.STATE, np.int64)
-        self._tables = np.zeros(at.TABLES, np.int64)
-        self._texts = [np.frombuffer(key.encode(), np.uint8) for key in KEYS]
-        self._keys = np.array(
-            [(address(text), len(text), code) for text, code in zip(self._texts, KEYS.values(), strict=True)],
-            np.int64,
-        )
+        self._keys = (at.KeyText * len(KEYS))()  # type: ignore[operator]
+        self._texts = [np.frombuffer(key.encode() + b"\0" * 8, np.uint8) for key in KEYS]
+        for key, text, code in zip(self._keys, self._texts, KEYS.values(), strict=True):
+            key.text, key.size, key.code = address(text), len(text) - 8, code
         self._track_slots, self._place_slots = _Slots(), _Slots()
         self._blocks: dict[int, _Block] = {}
         self._addresses = np.zeros(_MOST_SEQUENCES, np.int64)
         self._snapshots_seen = 0
+        state = self.rows.scan
+        state.key_texts, state.key_count = address(self._keys), len(KEYS)
+        state.sequences, state.sequence_count = address(self._addresses), _MOST_SEQUENCES
 
     def scan(self, data: bytes, base: int) -> int:
         """Take the whole packets of ``data``, which is the text from byte ``base`` on. Returns the first byte not
@@ -46,13 +46,13 @@ class FastScanner(PacketScanner):
         size = len(data)
         padded = np.frombuffer(data + b"\0" * 16, np.uint8)
         start = address(padded)
-        state = self._state
-        state[at.POSITION // 8] = 0
+        state = self.rows.scan
+        state.position = 0
         while True:
-            self._point()
-            why = self._scan(start, start + size, base, address(self._tables), address(state))
-            self._take_counts()
-            position = int(state[at.POSITION // 8])
+            self._number()
+            state.packets = self.packets
+            why = self._scan(start, start + size, base, state)
+            self.packets, position = state.packets, state.position
             if why == at.MORE:
                 return position
             if why == at.GROW:
@@ -63,7 +63,7 @@ class FastScanner(PacketScanner):
             after = self._by_hand(data, position, base)
             if after == position:
                 return position
-            state[at.POSITION // 8] = after
+            state.position = after
 
     def _by_hand(self, data: bytes, position: int, base: int) -> int:
         """Take one packet in Python."""
@@ -88,31 +88,15 @@ class FastScanner(PacketScanner):
             self._addresses[number] = address(block.values)
         block.refresh(sequence, self)
 
-    def _point(self) -> None:
-        """Pass all addresses to the compiled code."""
-        rows, state = self.rows, self._state
-        self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in _later(rows.tracks, self._track_slots))
-        self._place_slots.extend((_as_numbers(key), number) for key, number in _later(rows.places, self._place_slots))
-        tables = (rows.events, rows.ends, rows.sizes, rows.flows)
-        columns = [address for table in tables for address in table.addresses]
-        self._tables[:] = (
-            *columns,
-            *(table.room for table in tables),
-            *self._track_slots.where(),
-            *self._place_slots.where(),
-            address(self._keys),
-            len(self._keys),
-            address(self._addresses),
-            _MOST_SEQUENCES,
-        )
-        state[at.EVENTS // 8 :][:4] = [table.count for table in tables]
-        state[at.PACKETS // 8] = self.packets
-
-    def _take_counts(self) -> None:
-        rows, state = self.rows, self._state.tolist()
-        rows.events.count, rows.ends.count = state[at.EVENTS // 8], state[at.ENDS // 8]
-        rows.sizes.count, rows.flows.count = state[at.SIZES // 8], state[at.FLOWS // 8]
-        self.packets = state[at.PACKETS // 8]
+    def _number(self) -> None:
+        """Tell the compiled code the numbers of new tracks and places."""
+        rows, state = self.rows, self.rows.scan
+        if new := _later(rows.tracks, self._track_slots):
+            self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in new)
+        if added := _later(rows.places, self._place_slots):
+            self._place_slots.extend((_as_numbers(key), number) for key, number in added)
+        state.track_slots, state.track_mask = self._track_slots.where()
+        state.place_slots, state.place_mask = self._place_slots.where()
 
 
 def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:
@@ -174,15 +158,15 @@ class _Block:
     """The state of a sequence in the form that compiled code uses."""
 
     def __init__(self) -> None:
-        self.values = np.zeros(at.BLOCK, np.int64)
+        self.values = at.Sequence()
         self._numbers: list[npt.NDArray[np.int32]] = [np.zeros(64, np.int32) for _ in range(3)]
         self._taken = 0
         self._generation: object = None
 
     def pull_clock(self, sequence: Sequence) -> None:
         """Copy the progress of an incremental clock back to Python."""
-        if self.values[at.CLOCK_KIND // 8] == at.MOVING_CLOCK:
-            sequence.clocks[int(self.values[at.CLOCK_NUMBER // 8])].trace_ns = int(self.values[at.CLOCK_TRACE // 8])
+        if self.values.clock_kind == at.MOVING_CLOCK:
+            sequence.clocks[self.values.clock_number].trace_ns = self.values.clock_trace
 
     def refresh(self, sequence: Sequence, scanner: PacketScanner) -> None:
         """Update the block with new state."""
@@ -194,9 +178,9 @@ class _Block:
             self._enter(kind, iid, number)
         self._taken = len(now.news)
         values = self.values
-        values[at.VALID // 8], values[at.DEFAULT_TRACK // 8] = sequence.valid, _signed(sequence.track)
-        for place, numbers in zip((at.NAMES, at.CATEGORIES, at.KEYS), self._numbers, strict=True):
-            values[place // 8], values[place // 8 + 1] = address(numbers), len(numbers)
+        values.valid, values.default_track = sequence.valid, _signed(sequence.track)
+        for place, numbers in zip((values.names, values.categories, values.keys), self._numbers, strict=True):
+            place.table, place.count = address(numbers), len(numbers)
         self._set_clock(sequence, scanner)
 
     def _enter(self, kind: int, iid: int, number: int) -> None:
@@ -224,10 +208,10 @@ class _Block:
             if not all(-(1 << 62) < shift < 1 << 62 for shift in shifts) or known.unit_ns > 1 << 20:
                 kind = at.NO_CLOCK
             else:
-                values[at.CLOCK_TRACE // 8], values[at.CLOCK_SHOWN // 8] = known.trace_ns, known.shown
-                values[at.CLOCK_UNIT // 8] = known.unit_ns
-        values[at.CLOCK_KIND // 8] = kind
-        values[at.CLOCK_NUMBER // 8] = sequence.clock or scanner.trace_clock
+                values.clock_trace, values.clock_shown = known.trace_ns, known.shown
+                values.clock_unit = known.unit_ns
+        values.clock_kind = kind
+        values.clock_number = sequence.clock or scanner.trace_clock
 
 
 def _signed(value: int) -> int:

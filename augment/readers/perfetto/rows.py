@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from augment.kernels.native import address
+from augment.kernels.packet_layout import PacketScan
 from augment.readers.perfetto.state import Strings
 from augment.trace import NO_CORRELATION
 
@@ -35,10 +36,21 @@ _FIRST_ROOM = 1 << 12
 class Table:
     """Columns of equal length that grow."""
 
-    def __init__(self, columns: dict[str, Any]) -> None:
+    def __init__(self, columns: dict[str, Any], table: Any) -> None:
+        """Keep the columns of ``table``, by which kernels know them."""
         self.columns = {name: np.zeros(_FIRST_ROOM, kind) for name, kind in columns.items()}
-        self.count = 0
-        self._point()
+        self._table = table
+        self._tell()
+
+    def _tell(self) -> None:
+        for name, column in self.columns.items():
+            setattr(self._table, name, address(column))
+        self._table.room = self.room
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self._table.count  # type: ignore[no-any-return]
 
     @property
     def room(self) -> int:
@@ -47,18 +59,15 @@ class Table:
 
     def grow(self, at_least: int) -> None:
         """Make room for at least ``at_least`` more rows."""
-        if self.count + at_least <= self.room:
+        count = self.count
+        if count + at_least <= self.room:
             return
-        room = max(2 * self.room, self.count + at_least)
+        room = max(2 * self.room, count + at_least)
         for name, column in self.columns.items():
             larger = np.zeros(room, column.dtype)
-            larger[: self.count] = column[: self.count]
+            larger[:count] = column[:count]
             self.columns[name] = larger
-        self._point()
-
-    def _point(self) -> None:
-        #: of the columns; asking for it takes long, and every packet that Python takes does
-        self.addresses = [address(column) for column in self.columns.values()]
+        self._tell()
 
     def append(self, *values: int) -> int:
         """Add a row. Returns its number."""
@@ -66,7 +75,7 @@ class Table:
         row = self.count
         for column, value in zip(self.columns.values(), values, strict=True):
             column[row] = value
-        self.count += 1
+        self._table.count = row + 1
         return row
 
     def take(self, name: str) -> Any:
@@ -78,8 +87,9 @@ class Rows:
     """All tables, and the objects that their numbers refer to."""
 
     def __init__(self) -> None:
-        self.events, self.ends = Table(EVENT_COLUMNS), Table(END_COLUMNS)
-        self.sizes, self.flows = Table(SIZE_COLUMNS), Table(FLOW_COLUMNS)
+        self.scan = scan = PacketScan()
+        self.events, self.ends = Table(EVENT_COLUMNS, scan.events), Table(END_COLUMNS, scan.ends)
+        self.sizes, self.flows = Table(SIZE_COLUMNS, scan.sizes), Table(FLOW_COLUMNS, scan.flows)
         self.strings = Strings()
         self.tracks: dict[int, int] = {}  #: number by uuid
         self.places: dict[tuple[Any, ...], int] = {}

@@ -36,8 +36,10 @@ class ArgsScanner:
     def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
         self._encoder = encoder
         self._known = KnownBytes()
-        self._suffixes = (suffix_rows, suffixes.start, suffixes.size, suffixes.data)
-        self._state = np.zeros(kernel.STATE, np.int64)
+        self._suffixes = [np.ascontiguousarray(each, np.int64) for each in (suffix_rows, suffixes.start, suffixes.size)]
+        self._suffix_data = suffixes.data
+        self._state = kernel.Encoding()
+        self._state.suffixes = address(suffixes.data)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._row, self._args = -1, dict[str, Any]()  # the last row with something new
 
@@ -48,44 +50,28 @@ class ArgsScanner:
         count = len(offsets)
         start, size = np.empty(count, np.int64), np.empty(count, np.int64)
         state = self._state
-        state[kernel.ROW // 8] = state[kernel.AT // 8] = 0
-        state[kernel.READY_ROW // 8] = -1
+        state.row = state.at = 0
+        state.ready_row = -1
         while True:
             out = self._out
             why = native("encode_blobs.scan_args")(
-                address(block.data) + PADDING,
-                block.base,
-                count,
-                address(offsets),
-                address(lengths),
-                address(out),
-                len(out),
-                address(start),
-                address(size),
-                block.start,
-                self._tables(),
-                address(state),
-                self._of_packets,
+                address(block.data) + PADDING, block.base, offsets, lengths, address(out), len(out), start, size,
+                block.start, *self._suffixes, self._known.known, state, self._of_packets,
             )
             if why == kernel.DONE:
                 return Blobs(out, start, size)
             if why == kernel.FULL:
-                self._out = np.concatenate([out, np.empty(len(out) + int(state[kernel.READY_SIZE // 8]), np.uint8)])
+                self._out = np.concatenate([out, np.empty(len(out) + state.ready_size, np.uint8)])
                 continue
-            row = int(state[kernel.ROW // 8])
+            row = state.row
             offset = int(offsets[row])
             if why == kernel.OTHER_STRINGS:
-                self._turn_to(int(state[kernel.SEQUENCE // 8]), offset)
+                self._turn_to(state.sequence, offset)
                 continue
             at = offset - block.base + PADDING
             text = block.data[at : at + int(lengths[row])].tobytes()
             if why == kernel.ODD_ROW or not self._learn(block.start + row, text, offset, block.data):
                 self._make_ready(row, text, offset)
-
-    def _tables(self) -> int:
-        columns = [address(column) for column in self._suffixes]
-        self._held = np.array([*self._known.addresses(), *columns, len(self._suffixes[0])], np.int64)
-        return address(self._held)
 
     def _turn_to(self, sequence: int, offset: int) -> None:
         """Switch to the strings that a sequence of packets has at a byte."""
@@ -101,9 +87,8 @@ class ArgsScanner:
             self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
             self._encoder.args(self._args)
         origin = address(data)
-        start, end = (int(self._state[k // 8]) - origin for k in (kernel.MISS_START, kernel.MISS_END))
-        text = data[start:end].tobytes()
-        is_key = bool(self._state[kernel.MISS_IS_KEY // 8])
+        text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
+        is_key = bool(self._state.miss_is_key)
         args = self._args_in(text, is_key)
         if args is None:
             return False
@@ -111,7 +96,7 @@ class ArgsScanner:
             if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
                 return False
         code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
-        self._known.add(int(self._state[kernel.MISS_HASH // 8]), text, code)
+        self._known.add(self._state.miss_hash, text, code)
         return True
 
     def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
@@ -124,12 +109,8 @@ class ArgsScanner:
     def _make_ready(self, row: int, text: bytes, offset: int) -> None:
         args = args_of_event(decoded_event(text, offset, self._decode))
         self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
-        for place, value in (
-            (kernel.READY_ROW, row),
-            (kernel.READY, address(self._ready)),
-            (kernel.READY_SIZE, len(self._ready) - 8),
-        ):
-            self._state[place // 8] = value
+        self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
+        self._state.ready = address(self._ready)
 
 
 class PacketArgsScanner(ArgsScanner):
@@ -142,7 +123,7 @@ class PacketArgsScanner(ArgsScanner):
     def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs, decode: PacketDecode) -> None:
         super().__init__(encoder, suffix_rows, suffixes)
         self._decode: PacketDecode = decode
-        self._state[kernel.BEGINS // 8] = self._state[kernel.ENDS // 8] = -1
+        self._state.begins = self._state.ends = -1
         self._strings: Any = None
         self._by_sequence: dict[int, tuple[Any, KnownBytes]] = {}
 
@@ -154,7 +135,7 @@ class PacketArgsScanner(ArgsScanner):
                 self._by_sequence.clear()
             known = self._by_sequence[sequence] = strings, KnownBytes()
         self._strings, self._known = known
-        self._state[kernel.BEGINS // 8], self._state[kernel.ENDS // 8] = begins, ends
+        self._state.begins, self._state.ends = begins, ends
 
     def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - the signature of its base
         arg = self._decode.arg(text, self._strings)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
 from augment.kernels import encode_layout as kernel
@@ -22,38 +21,37 @@ def encode(events: Events) -> Iterator[memoryview]:
     blobs = events.blobs
     largest = int(blobs.size.max(initial=0)) if blobs else 0
     out = np.empty(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), np.uint8)
-    columns = [address(column) for column in (events.kind, events.ts, events.track, events.category, events.name)]
-    pieces = [address(column) for column in (blobs.data, blobs.start, blobs.size)] if blobs else [0, 0, 0]
+    columns = (events.kind, events.ts, events.track, events.category, events.name)
+    none = np.empty(0, np.int64)
+    pieces = (address(blobs.data), blobs.start, blobs.size) if blobs else (0, none, none)
     progress = np.zeros(1, np.int64)
     encode_rows = native("encode_packets.encode_rows")
     row, count = 0, len(events)
     while row < count:
-        row = encode_rows(row, count, *columns, *pieces, address(out), len(out), address(progress))
+        row = encode_rows(row, *columns, *pieces, address(out), len(out), progress)
         yield out[: int(progress[0])].data
 
 
 def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
     """The args of an added track's slices."""
     count = len(track.ts)
-    steps: list[tuple[int, ...]] = []
+    steps = (kernel.Step * len(track.args))()  # type: ignore[operator]
     held: list[Any] = []
     widest = 0
-    for name, column in track.args.items():
+    for step, (name, column) in zip(steps, track.args.items(), strict=True):
         if isinstance(column, Texts):
-            which, codes = text_args(column, name, encoder)
-            columns: list[npt.NDArray[Any]] = [which, codes.data, codes.start, codes.size]
+            values, codes = text_args(column, name, encoder)
+            data, step.starts, step.sizes = codes.data, address(codes.start), address(codes.size)
             widest += int(codes.size.max(initial=0))
         else:
-            key = np.frombuffer(encoder.key(name) + b"\0" * 8, np.uint8)
-            columns = [np.ascontiguousarray(column, np.int64), key, np.array([len(key) - 8], np.int64)]
-            widest += len(key) + 16
-        held.append(columns)
-        steps.append((*(address(column) for column in columns), 0)[:4])
-    program = np.array(steps, np.int64).reshape(-1, 4)
+            values, codes = np.ascontiguousarray(column, np.int64), None
+            data = np.frombuffer(encoder.key(name) + b"\0" * 8, np.uint8)
+            step.sizes = len(data) - 8
+            widest += len(data) + 16
+        step.values, step.data = address(values), address(data)
+        held.append((values, data, codes))
     out = np.empty(count * widest + 8, np.uint8)
     start, size = np.empty(count, np.int64), np.empty(count, np.int64)
-    native("encode_packets.columns_to_args")(
-        count, address(program), len(steps), address(out), address(start), address(size)
-    )
+    native("encode_packets.columns_to_args")(address(steps), len(steps), address(out), start, size)
     out.resize(int(start[-1] + size[-1]) + 8 if count else 8, refcheck=False)  # most args are shorter than the widest
     return Blobs(out, start, size)

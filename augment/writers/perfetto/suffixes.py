@@ -174,8 +174,7 @@ def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
     begins[at_own], length[at_own] = address(blobs.data) + blobs.start[rows], size
     begins[at_field], length[at_field] = address(added.blobs.data) + added.blobs.start, added.blobs.size
     data = np.zeros(int(whole.sum()) + 8, np.uint8)
-    join = native("encode_packets.join_pieces")
-    join(len(begins), address(begins), address(length), address(data))
+    native("encode_packets.join_pieces")(begins, length, address(data))
     starts, sizes = blobs.start.copy(), blobs.size.copy()
     starts[rows], sizes[rows] = len(blobs.data) + start, whole
     return Blobs(np.concatenate([blobs.data, data]), starts, sizes)
