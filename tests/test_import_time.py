@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import augment
+from simulator import JobOptions, simulate
 from traces import kernel, launch, op
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +52,32 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
     assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics"}
     assert "augment.readers.perfetto.reading" not in loaded
+
+
+def test_the_first_run_compiles_and_caches_nothing(tmp_path: Path) -> None:
+    """Whoever never ran it: no file is written but the outputs, no program is run, no machine code is made."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, memory=True), tmp_path)
+    argv = ["augment", "run", str(path), "--to", "chrome,perfetto", "-o", str(tmp_path / "out")]
+    (tmp_path / "home").mkdir()
+    watched = """
+def watch(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes)) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        seen.append(os.fsdecode(arguments[0]))
+    elif event in ("os.mkdir", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"):
+        seen.append(str(arguments[0]))
+import os
+seen = []
+sys.addaudithook(watch)
+"""
+    run = f"{watched}sys.argv = {argv!r}\nfrom augment.cli import main\nassert main() == 0\nprint(chr(10).join(seen))"
+    command = [sys.executable, "-B", "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{run}"]
+    home = str(tmp_path / "home")
+    known = {"HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": home, "PATH": os.environ["PATH"]}
+    ended = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, check=True)
+    lines = ended.stdout.splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines if not line.startswith((str(tmp_path / "out"), "/dev/"))] == []
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_every_public_name_is_there() -> None:

@@ -55,8 +55,19 @@ class ArgsScanner:
         while True:
             out = self._out
             why = native("encode_blobs.scan_args")(
-                address(block.data) + PADDING, block.base, offsets, lengths, address(out), len(out), start, size,
-                block.start, *self._suffixes, self._known.known, state, self._of_packets,
+                address(block.data) + PADDING,
+                block.base,
+                offsets,
+                lengths,
+                address(out),
+                len(out),
+                start,
+                size,
+                block.start,
+                *self._suffixes,
+                self._known.known,
+                state,
+                self._of_packets,
             )
             if why == kernel.DONE:
                 return Blobs(out, start, size)
