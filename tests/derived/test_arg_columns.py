@@ -69,7 +69,7 @@ def test_values_as_they_are_written(tmp_path: Path) -> None:
         assert output["External id"] == {0: 7, 4: 9}
         assert output["Bytes"] == {1: -512}  # of an operator, nobody wants them
         assert output["Addr"] == {1: 5 - 2**63}
-        assert content.ints("Addr").values.view(np.uint64).tolist() == [2**63 + 5]
+        assert content.ints("Addr").values[:].view(np.uint64).tolist() == [2**63 + 5]
         assert output["Total Allocated"] == {1: 4096}
         assert output["Total Reserved"] == output["Device Id"] == {}
         assert output["Collective name"] == {2: "all\u00e9\n"}
