@@ -1,4 +1,4 @@
-"""The track ``Diagnosis``: findings as slices over the time that they speak of, and arrows to what causes them."""
+"""The track ``Diagnosis``: the verdict, in it findings over the time that they speak of, and arrows to causes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.derived.critical.handovers import NO_TRACK, main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.diagnose import diagnose
-from augment.diagnosis.measure import longest
-from augment.diagnosis.rule import Finding
+from augment.diagnosis.measure import longest, measure
+from augment.diagnosis.rule import Finding, Spans
+from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import percent
 from augment.records import dataclass
 from augment.trace import Trace
 
 TRACK = "Diagnosis"
 MOST_SLICES = 32  #: of one finding; the longest
+JOINED_RATIO = 0.03  #: of a step: what is no further apart is one slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,14 @@ class _Slice:
 
 
 def drawn(trace: Trace, analysis: str) -> list[Annotation]:
-    """The track and its arrows; nothing without findings."""
-    findings = diagnose(trace).findings
-    slices = _nested(_slices(findings))
-    if not slices or not trace.tracks:
+    """The track and its arrows; nothing if nothing could be judged."""
+    findings, windows = diagnose(trace).findings, measure(trace).windows
+    slices = _nested(_slices(findings, JOINED_RATIO * measure(trace).length_ns))
+    if not trace.tracks or not len(windows):
         return []
+    start = min(int(windows.start[0]), *(each.start for each in slices), int(windows.begin[0]))
+    end = max(int(windows.end[-1]), *(each.end for each in slices), start + 1)
+    slices = [_Slice(start, end, len(findings), -1), *slices]  # the verdict is around all
     code = np.array([each.finding for each in slices], np.int32)
     track = SliceTrack(
         analysis=analysis,
@@ -41,16 +46,16 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         under=_under(trace),
         ts=np.array([each.start for each in slices], np.int64),
         dur=np.array([each.end - each.start for each in slices], np.int64),
-        names=Texts(code, [_name(each) for each in findings]),
+        names=Texts(code, [*map(_name, findings), " ".join(verdict(trace))]),
         args={
-            "rule": Texts(code, [each.rule for each in findings]),
-            "severity": Texts(code, [each.severity for each in findings]),
-            "confidence": Texts(code, [each.found.confidence for each in findings]),
-            "advice": Texts(code, [each.found.advice for each in findings]),
-            "evidence": _evidence(findings, code),
-            "saved_per_step_ns": np.array([_saved(each) for each in findings], np.int64)[code],
+            "rule": _texts([each.rule for each in findings], code),
+            "severity": _texts([each.severity for each in findings], code),
+            "confidence": _texts([each.found.confidence for each in findings], code),
+            "advice": _texts([each.found.advice for each in findings], code),
+            "evidence": _texts(["; ".join(each.found.evidence) for each in findings], code),
+            "saved_per_step_ns": np.array([*map(_saved, findings), -1], np.int64)[code],
         },
-        description="what is wrong with this run: each finding over the time that it speaks of",
+        description="the verdict, and in it what is wrong with this run: each finding over the time that it speaks of",
         of_process=True,
     )
     rows = np.array([each.row for each in slices], np.int64)
@@ -71,9 +76,9 @@ def _under(trace: Trace) -> int:
     return streams[0].track if main == NO_TRACK and streams else max(main, 0)
 
 
-def _evidence(findings: tuple[Finding, ...], code: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Texts:
-    texts = ["; ".join(each.found.evidence) for each in findings]
-    known = np.array([bool(text) for text in texts])
+def _texts(texts: list[str], code: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Texts:
+    """A text for each slice; none for the verdict, and where it is empty."""
+    known = np.array([*map(bool, texts), False])
     return Texts(np.where(known[code], code, np.int32(-1)), texts)
 
 
@@ -81,16 +86,32 @@ def _saved(finding: Finding) -> int:
     return -1 if finding.found.saved_ns is None else finding.found.saved_ns
 
 
-def _slices(findings: tuple[Finding, ...]) -> list[_Slice]:
-    """The longest spans of each finding. A span around spans of its own finding is left out."""
+def _slices(findings: tuple[Finding, ...], join_ns: float) -> list[_Slice]:
+    """The longest bands of each finding."""
     slices = []
     for number, each in enumerate(findings):
-        spans, reached = longest(each.found.spans, MOST_SLICES), None
+        spans = longest(bands(each.found.spans, join_ns), MOST_SLICES)
         for start, end, row in zip(spans.start.tolist(), spans.end.tolist(), spans.row.tolist(), strict=True):
-            if end > start and (reached is None or start >= reached):
+            if end > start:
                 slices.append(_Slice(start, end, number, row))
-                reached = end
     return slices
+
+
+def bands(spans: Spans, join_ns: float) -> Spans:
+    """Spans that overlap or are at most ``join_ns`` apart as one, with the row of the longest of them.
+
+    Thousands of short waits all over a step would be hairlines without a name.
+    """
+    order = np.argsort(spans.start, kind="stable")
+    start, end, row = spans.start[order], spans.end[order], spans.row[order]
+    if not len(start):
+        return spans
+    reached = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, start[1:] > reached[:-1] + int(join_ns)))
+    band = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(start))))
+    by_length = np.lexsort((start, start - end, band))
+    longest_of = by_length[np.searchsorted(band[by_length], np.arange(len(first)), side="left")]
+    return Spans(start[first], np.maximum.reduceat(end, first), row[longest_of])
 
 
 def _nested(slices: list[_Slice]) -> list[_Slice]:

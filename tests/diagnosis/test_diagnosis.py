@@ -11,6 +11,9 @@ from simulated_jobs import HEALTHY, changed, trace_of
 import augment
 from augment.analyses.diagnosis import Row
 from augment.annotations import Flows, SliceTrack
+from augment.diagnosis.drawing import bands
+from augment.diagnosis.rule import Spans
+from augment.diagnosis.verdict import verdict
 from augment.findings import Findings
 from augment.writers import metrics
 from tables import op
@@ -80,6 +83,8 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(re.match(r"data loading \d\d %: The host fetches batches", name) for name in names)
     assert len(flows) > 0
+    assert names >= {" ".join(verdict(trace_of(SLOW)))}
+    assert track.dur[0] == end.max() - track.ts[0], "the verdict is around all findings"
     assert {"rule", "severity", "advice", "saved_per_step_ns"} <= track.args.keys()
 
 
@@ -92,3 +97,14 @@ def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
         "There is no GPU work in this recording: only the host can be judged; of 60 ns in operators"
     )
     assert sentence.endswith("it spends 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty.")
+
+
+def test_short_spans_all_over_a_step_are_one_band() -> None:
+    """Hairlines have no room for a name: what is close together is one slice, with the row of the longest."""
+    start = np.array([0, 20, 40, 500, 45, 1_000], np.int64)
+    end = np.array([10, 35, 44, 501, 60, 1_100], np.int64)
+    result = bands(Spans(start, end, np.arange(6)), 10)
+    assert (result.start.tolist(), result.end.tolist()) == ([0, 500, 1_000], [60, 501, 1_100])
+    assert result.row.tolist() == [1, 3, 5]
+    assert len(bands(Spans(start, end, np.arange(6)), 500).start) == 1
+    assert len(bands(Spans(*(np.empty(0, np.int64) for _ in range(3))), 10)) == 0

@@ -18,7 +18,7 @@ from augment.derived.critical.savings import fused
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.unfused_optimizer import in_optimizer
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
@@ -58,7 +58,7 @@ def check(trace: Trace) -> Answer:
         title=f"{chains} of elementwise kernels {a_step(trace)} ({kernels}, {time(total)}) could be one kernel each; "
         "fused, " + shorter(trace, saved),
         advice="torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)",
-        spans=longest(Spans(work.ts[start], ends, work.row[start]), 64),
+        spans=Spans(work.ts[start], ends, work.row[start]),
         confidence="medium",
         cut=cut,
     )

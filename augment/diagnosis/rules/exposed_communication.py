@@ -21,7 +21,7 @@ from augment.derived.collectives.collectives import UNKNOWN, Collectives, collec
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, count, of_a_step, percent, shorter, size, time
 from augment.trace import Trace
@@ -53,7 +53,7 @@ def check(trace: Trace) -> Answer:
         title=f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation, {percent(share)} of it "
         f"{label}; if it were, " + shorter(trace, saved),
         advice=_advice(label),
-        spans=longest(Spans(every.ts[worst], every.end[worst], row), 64),
+        spans=Spans(every.ts[worst], every.end[worst], row),
         confidence="high",
         cut=cut,
         evidence=_causes(trace, every, worst),

@@ -20,7 +20,7 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size, time
@@ -44,7 +44,7 @@ def check(trace: Trace) -> Answer:
     moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
     often = count(len(copies) / measure(trace).count, "copy", "copies")
     spent = int(dur.sum()) // measure(trace).count
-    spans = longest(Spans(work.ts[copies], work.end[copies], work.row[copies]), 64)
+    spans = Spans(work.ts[copies], work.end[copies], work.row[copies])
     lines = python_lines(trace, work.launch[copies])
     rest = max(measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // measure(trace).count, 0)
     what = f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)})"

@@ -34,7 +34,6 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     fetches_in_steps,
     host_cut,
-    longest,
     measure,
     saved_a_step,
     within_steps,
@@ -63,7 +62,6 @@ _OF_ASCEND = (
     "(torchair), or a larger batch"
 )
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
-LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
 _CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
 _LAUNCHING = np.zeros(256, np.bool_)
 _LAUNCHING[[BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS]] = True
@@ -100,7 +98,7 @@ def check(trace: Trace) -> Answer:
         f"(a kernel takes {time(kernel)}, a launch {time(call)}, in the median); if launching took no time, "
         + shorter(trace, saved),
         advice=_advice(trace.names_of(calls[:1])[0], graphs=graphs, stacks=stacks),
-        spans=longest(_charged(trace, track, Intervals(start, end)), 64),
+        spans=_charged(trace, track, Intervals(start, end)),
         confidence=confidence,
         cut=cut,
         evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
@@ -159,7 +157,7 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         kind = host_kinds(trace, row)
-        longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, LONG_CALL_NS, LONG_NS)
+        longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, long_calls.LONG_NS, LONG_NS)
         chosen = _LAUNCHING[kind] & (np.diff(ts) < longest_ns)
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         other = graph_capture.capture_times(trace, lane)

@@ -2,9 +2,10 @@
 
 The first call that needs the device creates its context, which takes seconds, whatever its name says
 (``cudaDeviceGetStreamPriorityRange``, ``cudaFree(0)``). The first use of a kernel or library loads it, within an
-ordinary launch. Other single calls wait for a lock of the driver, or instantiate a graph. The rule names calls of 1 ms
-and more during which devices mostly idle; calls that wait for a device, copies, and steady requests for memory have
-rules of their own. The prediction takes these calls out of the steps.
+ordinary launch. Other single calls wait for a lock of the driver, launch a large graph, or look for an operator's
+program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1 ms and more during which devices mostly
+idle; calls that wait for a device, copies, and steady requests for memory have rules of their own. The prediction takes
+these calls out of the steps.
 
 **What to do**: if they happen once, run some steps before the recording begins: steady steps do not have them. If they
 come back in every step, find out what asks for them.
@@ -31,7 +32,7 @@ from augment.diagnosis.wording import a_step, called_from, count, listed, of_a_s
 from augment.trace import LAUNCHES, Trace, derived
 
 NAME = "long_calls"
-LONG_NS = 1_000_000  #: a shorter call is ordinary launching
+LONG_NS = 100_000  #: a shorter call is ordinary launching
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
 IDLE_RATIO = 0.5  #: least share of a call in which the devices idle
 MEMORY = re.compile(
@@ -51,7 +52,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no GPU work was recorded that the host could hold up")
     rows = single_calls(trace)
     if not len(rows):
-        return NotApplicable("no call of the runtime takes 1 ms while the GPU idles")
+        return NotApplicable("no call of the runtime takes 0.1 ms while the GPU idles")
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, trace.events.track[rows], spans.start, spans.end)
     saved = saved_by_host(trace, cut)
@@ -68,13 +69,20 @@ def check(trace: Trace) -> Answer:
         fine=Fine(f"{often} of the runtime cost {of_a_step(trace, saved)}: {named}"),
         title=f"Single calls of the runtime hold up the host while the GPU idles: {named}; otherwise "
         + shorter(trace, saved),
-        advice=f"Find out what asks for it in every step{called_from(python_lines(trace, longest(spans, 64).row))}"
-        if steady
-        else _ONCE,
+        advice=_advice(trace, [name for name, _ in spent.most_common()], longest(spans, 64).row) if steady else _ONCE,
         spans=spans,
         confidence=confidence,
         cut=cut,
     )
+
+
+def _advice(trace: Trace, names: list[str], rows: Int64s) -> str:
+    """What to do about calls of every step, the longest first."""
+    if "aclop" in names[0]:
+        return "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False))"
+    if "GraphLaunch" in names[0]:
+        return "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
+    return f"Find out what asks for it in every step{called_from(python_lines(trace, rows))}"
 
 
 @derived

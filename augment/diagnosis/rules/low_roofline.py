@@ -22,7 +22,7 @@ from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import device_peaks
 from augment.derived.operators.roofs import Bound, roofs
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, saved_a_step, work_in_steps
+from augment.diagnosis.measure import saved_a_step, work_in_steps
 from augment.diagnosis.products import UNKNOWN_DEVICE
 from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, percent, short, shorter
@@ -66,7 +66,7 @@ def check(trace: Trace) -> Answer:
         title=f"Products reach {percent(share)} of their roof, most of the time in "
         f"{listed([short(name) for name, _ in spent.most_common()], 2)}; at {percent(GOOD)}, " + shorter(trace, saved),
         advice="Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape",
-        spans=longest(Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel]), 64),
+        spans=Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel]),
         confidence="low",
         cut=cut,
     )

@@ -19,7 +19,7 @@ from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.peaks import device_peaks
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.products import UNKNOWN_DEVICE, fit_text
 from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
@@ -62,7 +62,7 @@ def check(trace: Trace) -> Answer:
         advice='Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
         if tf32
         else "Use torch.autocast with FP16 (and a GradScaler): this device has tensor cores for it, but not for FP32",
-        spans=longest(Spans(work.ts[places], work.end[places], work.row[places]), 64),
+        spans=Spans(work.ts[places], work.end[places], work.row[places]),
         confidence=confidence,
         cut=cut,
         evidence=[listed(names), *([_TF32] if tf32 else []), fit_text(trace, places, dur)],

@@ -16,7 +16,7 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.collective_kinds import RECV, SEND
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, of_a_step, shorter, time
 from augment.trace import Trace
@@ -43,7 +43,7 @@ def check(trace: Trace) -> Answer:
         title=f"This stage waits {time(exposed)} {a_step(trace)} for messages of other stages; without that, "
         + shorter(trace, saved),
         advice="Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how",
-        spans=longest(Spans(every.ts[chosen], every.end[chosen], row), 64),
+        spans=Spans(every.ts[chosen], every.end[chosen], row),
         confidence="medium",
         cut=cut,
     )

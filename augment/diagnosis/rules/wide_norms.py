@@ -18,7 +18,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, of_a_step, shorter, time
 from augment.trace import Trace
@@ -52,7 +52,7 @@ def check(trace: Trace) -> Answer:
         title=f"Norms and softmax take {time(ns)} {a_step(trace)} in FP32, between products of 16-bit numbers; in half "
         "the time, " + shorter(trace, saved),
         advice="Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model",
-        spans=longest(Spans(work.ts[places], work.end[places], work.row[places]), 64),
+        spans=Spans(work.ts[places], work.end[places], work.row[places]),
         confidence="low",
         cut=cut,
     )
