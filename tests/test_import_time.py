@@ -50,7 +50,7 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     argv = ["augment", "run", str(tmp_path / "a.json")]
     loaded = loaded_after(f"sys.argv = {argv!r}\nfrom augment.cli import main\nassert main() == 0")
     assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
-    assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics"}
+    assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics", "email"}
     assert "augment.readers.perfetto.reading" not in loaded
 
 

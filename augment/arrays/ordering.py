@@ -119,6 +119,15 @@ def where_in(ascending: npt.NDArray[Any], values: npt.NDArray[Any], side: Side =
     return result
 
 
+def is_among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Bools:
+    """Whether each of ``values`` is among ``ascending`` ones."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    where = np.minimum(where_in(ascending, values), len(ascending) - 1)
+    among: Bools = ascending[where] == values
+    return among
+
+
 def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     """The distinct integers among ``values`` (of any range), ascending, and for each value its index among them."""
     low = int(values.min(initial=0))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.arrays.ordering import combinations, distinct, each, run_starts, sums, where_in
+from augment.arrays.ordering import combinations, distinct, each, is_among, run_starts, sums, where_in
 from augment.arrays.statistics import median
 from oracles import plain_kernels
 
@@ -36,6 +36,7 @@ def test_places_of_values_in_any_order_are_those_of_numpy(
     values[:200] = np.sort(values[:200])
     with plain_kernels() if plain else nullcontext():
         assert (where_in(ascending, values, side) == np.searchsorted(ascending, values, side)).all()
+        assert (is_among(values, ascending) == np.isin(values, ascending)).all()
 
 
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])

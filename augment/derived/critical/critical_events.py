@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.ordering import each
+from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import Bools, Bytes, Int64s, Places
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_path import BoundBy, delay_kinds, host_kinds
@@ -131,7 +131,8 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
     """
     start, dur = trace.events.ts[row], np.maximum(trace.events.dur[row], 0)
     place, empty = np.arange(len(row)), dur == 0
-    other = np.setdiff1d(moments, np.concatenate((start, start + dur)))
+    other = distinct(moments)
+    other = other[~is_among(other, np.sort(np.concatenate((start, start + dur))))]
     ts = np.concatenate((start, start + dur, other))
     entered = np.concatenate((np.ones(len(row), np.bool_), empty, np.ones(len(other), np.bool_)))
     tie = np.concatenate((2 * place, np.where(empty, 2 * place + 1, -place), np.zeros(len(other), np.intp)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
@@ -54,7 +55,7 @@ def _by_calls(trace: Trace, rows: Int64s) -> Int64s:
     correlations[is_call] = rows[is_call] + 1
     key = thread[trace.events.track[rows]].astype(np.int64)
     order = np.lexsort((at, place))
-    for number in np.unique(key).tolist():
+    for number in distinct(key).tolist():
         index, ends = np.flatnonzero((key == number) & ~is_call), order[place[order] == number]
         following = np.searchsorted(at[ends], trace.events.ts[rows[index]])
         known = following < len(ends)
@@ -80,7 +81,7 @@ def _arrows_of_calls(trace: Trace) -> tuple[Int64s, Int64s, Int64s, Int32s]:
     begins, ends = begins[order[nearest[met]]], ends[met]
     call = np.full(len(begins), NO_CORRELATION, np.int64)
     runtime = events.slices_of(Category.CUDA_RUNTIME)
-    for number in np.unique(thread[events.track[begins]]).tolist():
+    for number in distinct(thread[events.track[begins]]).tolist():
         index = np.flatnonzero(thread[events.track[begins]] == number)
         rows = runtime[thread[events.track[runtime]] == number]
         reach = np.maximum.accumulate(events.end[rows]) if len(rows) else rows

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import each
+from augment.arrays.ordering import distinct, each
 from augment.arrays.types import Int64s
 from augment.trace import Identity, Trace, derived
 
@@ -41,7 +41,7 @@ def rank_of_track(trace: Trace) -> Int64s:
             ranks[number] = int(stated[1]) if stated else _UNKNOWN
         if (ranks < 0).all():
             ranks = _by_args(trace, process, len(pids))
-    if len(np.unique(ranks[ranks >= 0])) < 2:
+    if len(distinct(ranks[ranks >= 0])) < 2:
         return np.full(len(trace.tracks), _UNKNOWN, np.int64)
     return ranks[process] if len(pids) else np.empty(0, np.int64)
 

@@ -21,6 +21,7 @@ import re
 
 import numpy as np
 
+from augment.arrays.ordering import is_among
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
@@ -64,7 +65,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no call of the runtime was recorded")
     named = matching(trace, long_calls.MEMORY)
     rows = rows_in_steps(trace, calls[named[events.name[calls]]])
-    rows = np.setdiff1d(rows, long_calls.single_calls(trace))  # those create the context
+    rows = rows[~is_among(rows, long_calls.single_calls(trace))]  # those create the context
     if not len(rows):
         return Fine("no step asks the driver for memory")
     spans = Spans.of(trace, rows)

@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from augment.arrays.intervals import Intervals, union
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import matching
@@ -66,7 +67,7 @@ def captures(trace: Trace) -> Spans:
     calls = events.slices_of(*LAUNCHES)
     begin, end, make = (calls[matching(trace, pattern)[events.name[calls]]] for pattern in (_BEGIN, _END, _MAKE))
     parts = [Spans.of(trace, make)]
-    for track in np.unique(events.track[begin]).tolist():
+    for track in distinct(events.track[begin]).tolist():
         starts, ends = (rows[events.track[rows] == track] for rows in (begin, end))
         following = np.searchsorted(events.ts[ends], events.ts[starts])
         known = following < len(ends)

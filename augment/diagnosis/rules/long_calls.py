@@ -19,6 +19,7 @@ from collections import Counter
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, union
+from augment.arrays.ordering import is_among
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
@@ -93,7 +94,7 @@ def single_calls(trace: Trace) -> Int64s:
     rows = rows[events.dur[rows] >= LONG_NS]
     names = events.name[rows]
     rows = rows[~matching(trace, _OTHER_RULES)[names]]
-    rows = np.setdiff1d(rows, waiting_calls(trace))
+    rows = rows[~is_among(rows, waiting_calls(trace))]
     memory = matching(trace, MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
