@@ -208,6 +208,59 @@ def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
     assert formula(called(operator, *dims)) == Work(bytes=size)
 
 
+def enlarged(count: int, window: int, step: int, pad: int, wide: int) -> int:
+    """How many windows fit, one by one."""
+    return sum(start + wide * (window - 1) <= count + pad - 1 for start in range(-pad, count + pad, step))
+
+
+@pytest.mark.parametrize(("window", "step", "pad", "wide"), [(3, 2, 1, 1), (2, 2, 0, 1), (3, 1, 1, 2), (5, 3, 2, 1)])
+def test_bytes_of_pooling(window: int, step: int, pad: int, wide: int) -> None:
+    lists = {1: [window] * 2, 2: [step] * 2, 3: [pad] * 2, 4: [wide] * 2}
+    values = {place: str(numbers) for place, numbers in lists.items()} | {5: "False"}
+    formula = memory_formula("aten::max_pool2d_with_indices")
+    assert formula is not None
+    results = 2 * 3 * enlarged(11, window, step, pad, wide) * enlarged(17, window, step, pad, wide)
+    assert (
+        formula(called("p", [2, 3, 11, 17], types="c10::Half", values=values)).bytes
+        == 2 * 2 * 3 * 11 * 17 + 10 * results
+    )
+    with pytest.raises(Unrecorded):
+        formula(called("p", [2, 3, 11, 17], values=values | {5: "True"}))
+
+
+def test_bytes_of_the_gradient_of_pooling() -> None:
+    formula = memory_formula("aten::max_pool2d_with_indices_backward")
+    assert formula is not None
+    dims: list[Dims] = [[2, 3, 5, 5], [2, 3, 10, 10], [], [], [], [], [], [2, 3, 5, 5]]
+    call = replace(called("p", *dims), types=["float", "float", *["ScalarList"] * 5, "long int"])
+    assert formula(call).bytes == 4 * 150 + 4 * 600 + 8 * 150
+
+
+def test_bytes_of_interpolation() -> None:
+    forward, backward = (memory_formula(f"aten::upsample_bilinear2d{suffix}") for suffix in ("", "_backward"))
+    assert forward is not None
+    assert backward is not None
+    assert forward(called("u", [2, 3, 4, 5], values={1: "[8, 10]"})).bytes == 4 * 5 * 2 * 3 * 4 * 5
+    sizes = {1: "[8, 10]", 2: "[2, 3, 4, 5]"}
+    assert backward(called("u", [2, 3, 8, 10], values=sizes)).bytes == 4 * 5 * 2 * 3 * 4 * 5
+    for values in ({1: "[2, 2]"}, {1: "[8]"}, {}):
+        with pytest.raises(Unrecorded):
+            forward(called("u", [2, 3, 4, 5], values=values))
+
+
+def test_a_tensor_of_no_dimensions_has_an_element() -> None:
+    for operator, size in (("aten::fill_", 4), ("aten::zero_", 4), ("aten::copy_", 4)):
+        formula = memory_formula(operator)
+        assert formula is not None
+        assert formula(Call(operator, [[], []], ["float", "Scalar"])).bytes == size
+        with pytest.raises(Unrecorded):
+            formula(Call(operator, [[], []], ["", "Scalar"]))  # not a tensor, or one without data
+    with pytest.raises(Unrecorded):
+        copied = memory_formula("aten::copy_")
+        assert copied is not None
+        copied(Call("aten::copy_", [[], [3]], ["float", "float"]))
+
+
 def test_an_expanded_dimension_is_read_once() -> None:
     call = Call("aten::sum", [[4, 5]], ["float"], (), [[0, 1]])
     formula = memory_formula("aten::sum")

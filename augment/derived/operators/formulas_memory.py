@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from augment.derived.operators.formulas_matmul import broadcast
+from augment.derived.operators.formulas_resampling import resampling_formula
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
 
@@ -20,19 +21,21 @@ Formula = Callable[[Call], Work]
 
 #: operators whose result has the shape of the broadcast operands
 _ELEMENTWISE = re.compile(
-    "abs|add|addcdiv|addcmul|bitwise_and|bitwise_or|bitwise_not|ceil|celu|clamp|clamp_max|clamp_min|cos|div|elu|eq|erf|"
-    "exp|expm1|floor|fmod|ge|gelu|gelu_backward|glu_jvp|gt|hardsigmoid|hardswish|hardtanh|isnan|isinf|le|leaky_relu|"
-    "leaky_relu_backward|lerp|log|log1p|log2|logical_and|logical_not|logical_or|lt|masked_fill|maximum|minimum|mul|ne|"
-    "neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|sigmoid_backward|sign|silu|silu_backward|sin|"
-    "softplus|sqrt|square|sub|tanh|tanh_backward|threshold_backward|tril|triu|where|xlogy"
+    "abs|add|addcdiv|addcmul|bitwise_and|bitwise_or|bitwise_not|bitwise_xor|ceil|celu|clamp|clamp_max|clamp_min|cos|div|"
+    "elu|eq|erf|erfc|exp|expm1|floor|fmod|ge|gelu|gelu_backward|glu_jvp|gt|hardsigmoid|hardswish|hardtanh|isnan|isinf|"
+    "le|leaky_relu|leaky_relu_backward|lerp|log|log1p|log2|logical_and|logical_not|logical_or|logical_xor|lt|"
+    "masked_fill|maximum|minimum|mish|mul|nan_to_num|ne|neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|"
+    "sigmoid_backward|sign|silu|silu_backward|sin|softplus|sqrt|square|sub|tan|tanh|tanh_backward|threshold_backward|"
+    "tril|triu|trunc|where|xlogy"
 )
 #: the greatest number of operands, where it is not two: a further tensor is the result (``out=``)
 _ONE = re.compile(
-    "abs|bitwise_not|ceil|celu|cos|elu|erf|exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isnan|isinf|leaky_relu|log|"
-    "log1p|log2|logical_not|neg|reciprocal|relu|round|rsqrt|sgn|sigmoid|sign|silu|sin|softplus|sqrt|square|tanh|tril|triu"
+    "abs|bitwise_not|ceil|celu|cos|elu|erf|erfc|exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isnan|isinf|"
+    "leaky_relu|log|log1p|log2|logical_not|mish|nan_to_num|neg|reciprocal|relu|round|rsqrt|sgn|sigmoid|sign|silu|sin|"
+    "softplus|sqrt|square|tan|tanh|tril|triu|trunc"
 )
 _THREE = re.compile("addcdiv|addcmul|clamp|lerp|where")
-_IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_or|lt|ne")
+_IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_or|logical_xor|lt|ne")
 _REDUCTIONS = re.compile(
     "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
 )
@@ -81,7 +84,7 @@ def memory_formula(operator: str) -> Formula | None:
         return _passes(2)
     if _THREE_PASSES.fullmatch(name):
         return _passes(3)
-    return _EMBEDDINGS.get(name)
+    return _EMBEDDINGS.get(name) or resampling_formula(operator)
 
 
 def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
@@ -106,11 +109,17 @@ def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
 
 def _copy(call: Call) -> Work:
     """A copy from the second operand, which may need broadcasting and may have another type, to the first."""
-    return Work(bytes=call.bytes_of(0) + (call.bytes_of(1) if call.has(1) else 0))
+    source = call.bytes_of(1) if call.has(1) else 0
+    return Work(bytes=source + (call.bytes_of(0) if source else _at_least_one(call)))
 
 
 def _written(call: Call) -> Work:
-    return Work(bytes=call.bytes_of(0))
+    return Work(bytes=_at_least_one(call))
+
+
+def _at_least_one(call: Call) -> int:
+    """The bytes of the first tensor. A tensor of no dimensions has one element; a type says that it is a tensor."""
+    return call.bytes_of(0) if call.has(0) else call.type_of(0)[1]
 
 
 def _all_operands(call: Call) -> Work:
