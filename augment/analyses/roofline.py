@@ -185,7 +185,9 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
             yield Diagnostic("no_peak", 1, f"{why_unknown(trace, device)}; so there is no roof")
     if reasons := graph_work(trace).reasons:
         why = "; ".join(dict.fromkeys(reasons))
-        yield Diagnostic("graph_not_joined", len(reasons), f"launches of graphs whose operators are not known: {why}")
+        yield Diagnostic(
+            "graph_not_joined", len(reasons), f"launches of graphs whose kernels do not all have operators: {why}"
+        )
     yield from _lists_without_bytes(trace)
     if on_roof.beyond.any():
         why = "a formula counts more bytes than the kernels move; they have no roof"

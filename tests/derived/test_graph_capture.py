@@ -176,6 +176,44 @@ def test_one_kernel_without_its_id_leaves_the_order_open() -> None:
     assert joined(trace) == [None] * len(truth)
 
 
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (1, 6), (3, 6)])
+def test_a_graph_that_the_recording_cuts(first: int, last: int) -> None:
+    """Operators with kernels beyond the cut are left out: their time is not known."""
+    names = ["gemm_a", "reduce_b", "gemm_a", "add_c", "gemm_d", "reduce_e"]
+    capture: list[Event] = []
+    for place, (name, size) in enumerate((("aten::mm", 2), ("aten::mm", 1), ("aten::add", 1), ("aten::mm", 2))):
+        at = 100 * place
+        capture.append(op(name, at, at + 90, args=shaped(*[[8 + place, 8 + place]] * 2)))
+        for _ in range(size):
+            number = sum(event.name == "hipLaunchKernel" for event in capture)
+            launch = call(
+                "hipLaunchKernel", at + 10 + 20 * (number % 2), at + 20 + 20 * (number % 2), correlation=number
+            )
+            capture.append(replace(launch, args={"kernel": names[number]}))
+    replay = [replace(event, name="hipGraphLaunch") if "Launch" in event.name else event
+              for event in replayed(names[first:last])]  # fmt: skip
+    trace = replace(trace_of(*replay), graph_capture=trace_of(*capture))
+    whole = ["aten::mm 8", "aten::mm 8", "aten::mm 9", "aten::add 10", "aten::mm 11", "aten::mm 11"]
+    lost = {*whole[:first], *whole[last:]}
+    assert joined(trace) == [None if each in lost else each for each in whole[first:last]]
+    too_little = [replace(event, name="hipGraphLaunch") if "Launch" in event.name else event
+                  for event in replayed(names[:2])]  # fmt: skip
+    assert joined(replace(trace_of(*too_little), graph_capture=trace_of(*capture))) == [None, None]
+
+
+def test_a_recorded_graph_without_its_last_kernel(shared_traces: Path) -> None:
+    """Of 994 captured kernels, 993 of the same names in the same order were recorded."""
+    trace = augment.read(shared_traces / "xdit_flux_mi300_tracelens" / "capture_trace_rank_0.json.gz")
+    assert not graph_work(trace).reasons
+    owner = graph_work(trace).owner
+    ((_, places),) = graph_launches(trace)
+    assert len(places) == 993
+    assert (owner[places] >= 0).sum() > 500
+    findings = roofline.analyze(trace)
+    assert isinstance(findings, Findings)
+    assert "above_peak" not in [diagnostic.code for diagnostic in findings.diagnostics]
+
+
 SGLANG = "sglang_mi300_tracelens"
 
 
@@ -206,7 +244,7 @@ def test_recorded_kernels_on_several_streams_have_the_same_operators_or_none(sha
     expected = dict(zip(gpu_work(trace).row.tolist(), calls_of(trace), strict=True))
     ((_, places),) = graph_launches(trace)
     rows = gpu_work(trace).row[places]
-    track = trace.events.track.copy()
+    track = trace.events.track[:].copy()
     track[rows[np.array([random.Random(row).random() < 0.3 for row in rows.tolist()])]] = len(trace.tracks)
     tracks = (*trace.tracks, replace(trace.tracks[trace.events.track[rows[0]]], stream=99))
     moved = replace(trace, events=replace(trace.events, track=track), tracks=tracks, facts={})

@@ -14,7 +14,7 @@ all operators that launched them are alike. Operators of which a kernel is not, 
 Strict conditions prevent accidental matches. ROCm records the names of captured kernels: all must be equal. CUDA does
 not record them. Then the number of kernels must be equal, each operator of a matrix product must have a kernel whose
 name does not indicate other work, and all captures that fit must agree in their operators. Otherwise the reason is
-reported.
+reported. A graph during which the recording began or ended has a part of the captured names.
 """
 
 from __future__ import annotations
@@ -237,7 +237,8 @@ def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_S
     names = tuple(trace.names_of(gpu_work(trace).row[places]))
     same = [section for section in sections if len(section.operator) == len(places)]
     if not same:
-        return f"no capture has {len(places)} kernels"
+        cut = [part for section in sections if (part := _cut(section, names))] if in_order else []
+        return _agreed(cut) if cut else f"no capture has {len(places)} kernels"
     equal = [section for section in same if section.names == names]
     if equal and in_order:
         return _agreed(equal)
@@ -251,6 +252,22 @@ def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_S
         return "the kernels run on several streams, without names in the capture and without node ids"
     likely = [section for section in same if _is_likely(trace, places, section)]
     return _agreed(likely) if likely else "the capture's operators are of other work than the kernels' names say"
+
+
+def _cut(section: _Section, names: tuple[str, ...]) -> _Section | None:
+    """The part of a section with exactly these names at its begin or end, if it is half of it or more: the recording
+    began or ended during the graph. Operators that also have other kernels are left out.
+    """
+    count, whole = len(names), len(section.names)
+    if not whole <= 2 * count < 2 * whole:
+        return None
+    for first in (0, whole - count):
+        inside = slice(first, first + count)
+        if section.names[inside] == names:
+            lost = np.delete(section.operator, inside)
+            operator = np.where(np.isin(section.operator[inside], lost), -1, section.operator[inside])
+            return replace(section, operator=operator, names=names)
+    return None
 
 
 def _by_name(section: _Section, names: Sequence[str]) -> _Section:
