@@ -36,8 +36,9 @@ def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]], request: Reque
     from augment.job.answer import answer
 
     paths = [member.input.path for member, _ in summaries]
-    contents = [content for _, content in summaries]
-    result = answer(contents, paths, request.parallelism, trust_clocks=request.trust_clocks)
+    result = answer(
+        (content for _, content in summaries), paths, request.parallelism, trust_clocks=request.trust_clocks
+    )
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     members = range(len(summaries))
     tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members]

@@ -9,7 +9,7 @@ To add a stage, add a module with a :class:`Stage` next to this file, and two li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
@@ -62,7 +62,7 @@ def conclude(
         verdict: list[str] = []
         for stage in stages:
             paths = [(member, _summary(results[member.input.path], stage)) for member in job.members]
-            summaries = [(member, locations.read(path)) for member, path in paths if path]
+            summaries = _Summaries([(member, path) for member, path in paths if path])
             if len(summaries) < 2:
                 continue
             conclusion = stage.conclude(job, summaries, request)
@@ -73,6 +73,26 @@ def conclude(
             verdict += conclusion.verdict
         possible = [errand for errand in errands if errand.size]
         yield Concluded(job, written, possible, len(errands) - len(possible), verdict)
+
+
+class _Summaries(Sequence[tuple[Member, bytes]]):
+    """The members of a job with their summaries, of which each is read when it is asked for: thousands are large."""
+
+    def __init__(self, paths: Sequence[tuple[Member, str]]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[Member, bytes]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[Member, bytes]]: ...
+    def __getitem__(self, at: int | slice) -> tuple[Member, bytes] | Sequence[tuple[Member, bytes]]:
+        if isinstance(at, slice):
+            return _Summaries(self._paths[at])
+        member, path = self._paths[at]
+        return member, locations.read(path)
 
 
 def _errands(

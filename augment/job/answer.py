@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,7 @@ from augment.trace import Diagnostic
 
 _KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
+_STATES = 1 << 22  #: moments in the states of all ranks together: 64 bytes each
 _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
@@ -78,7 +79,9 @@ class Answer:
         link = max((summary.link_gbps for summary in self.summaries), default=0.0)
         groups, sizes = collectives.figures(self.matched, self.parted, link)
         groups.sort(key=lambda row: -row.time_ns)
-        charged = stragglers.stragglers(self.matched, self.parted, self.summaries, self.judgement.excess)
+        charged = stragglers.stragglers(
+            self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.unclear
+        )
         late = sorted(charged, key=lambda row: -row.charged_ns)
         steps = list(stragglers.imbalance(self.summaries))
         unmatched = "no collective was found on two ranks"
@@ -160,7 +163,9 @@ class Answer:
         """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
         if isinstance(self.path, Skipped):
             return []
-        late = timeline.Late(self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess)
+        late = timeline.Late(
+            self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
+        )
         path = timeline.path_track(self.path, self.matched, self.summaries, window)
         return [track for track in (path, late.track(window), late.waiting(window)) if len(track.ts)]
 
@@ -173,13 +178,16 @@ class Answer:
 
 
 def answer(
-    contents: Sequence[bytes],
+    contents: Iterable[bytes],
     names: Sequence[str],
     parallelism: Mapping[str, int] | None = None,
     *,
     trust_clocks: bool = False,
 ) -> Answer:
     """Analyse a job from its ranks' summaries; errors mention the ``names`` of unreadable ones.
+
+    Summaries are read one after the other. Of many ranks, only the longest states of devices are kept, beside those at
+    collectives and steps.
 
     ``parallelism`` are sizes of dimensions that the user states, such as ``{"tp": 4, "dp": 2}``. ``trust_clocks``: the
     clocks of the hosts are synchronised to about a millisecond, so that ranks which nothing joins can be compared.
@@ -194,6 +202,7 @@ def answer(
         aggregation.add(member, summaries[-1])
         # most of a summary's memory are figures that only the aggregates need
         summaries[-1].figures = {kept: figure for kept, figure in summaries[-1].figures.items() if kept in _KEPT}
+        summaries[-1].states = summaries[-1].states.thinned(_STATES // len(names), summaries[-1].moments())
     matched = match(summaries)
     refuted = _refuted(matched, summaries, trusted=trust_clocks)
     matched = matched.take(~refuted)

@@ -8,7 +8,7 @@ device did in the delay itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -52,13 +52,19 @@ def main_causes(times: Table) -> Int64s:
 
 
 def of_leads(
-    matched: Matched, parted: Waits, spent: Parts, excess: Excess | None, summaries: Sequence[RankSummary]
+    matched: Matched,
+    parted: Waits,
+    spent: Parts,
+    excess: Excess | None,
+    summaries: Sequence[RankSummary],
+    unclear: Collection[int] = (),
 ) -> Table:
     """The lead of each collective's late rank by cause, ns: a row for each of :data:`CAUSES`, a column a collective.
 
     Args:
         spent: what the late rank did in each lead, a row a collective (``lead_parts``).
         excess: None if no stretches of ranks can be compared.
+        unclear: members whose excess in all has no single cause: no more of theirs is known.
     """
     table = np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
     if excess is None or not len(excess.stretches.row):
@@ -80,6 +86,9 @@ def of_leads(
         parts = np.rint(shares * lead[chosen]).astype(np.int64)
         parts[UNKNOWN] += lead[chosen] - parts.sum(axis=0)  # causes can have peers that differ: they need not add up
         table[:, instance[chosen]] = parts
+    doubtful = np.isin(matched.member[parted.late], list(unclear))
+    table[:, doubtful] = 0
+    table[UNKNOWN, doubtful] = parted.lead_ns[doubtful]
     return table
 
 

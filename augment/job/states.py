@@ -70,6 +70,26 @@ class StateTable(msgspec.Struct):
         table[table.argmax(axis=0), np.arange(len(length))] += np.minimum(missing, 0)
         return Parts(*(*table, before))
 
+    def thinned(self, most: int, moments: Sequence[Int64s]) -> StateTable:
+        """The table with about ``most`` moments: the given ones, and the starts and ends of the longest stays."""
+        ts = _summed(self.ts)
+        if len(ts) <= most:
+            return self
+        kept = np.isin(ts, np.concatenate([ts[:0], *moments]))
+        kept[[0, -1]] = True
+        longest = np.argsort(-np.diff(ts), kind="stable")[: max(most - np.count_nonzero(kept), 0) // 2]
+        kept[longest], kept[longest + 1] = True, True
+        start, end = _summed(self.gap_start), _summed(self.gap_end)
+        gaps = np.sort(np.argsort(start - end, kind="stable")[:most])
+        return StateTable(
+            ts=_differences(ts[kept]),
+            times=[_differences(_summed(column)[kept]) for column in self.times],
+            gap_start=_differences(start[gaps]),
+            gap_end=_differences(end[gaps]),
+            gap_doing=np.frombuffer(self.gap_doing, np.int64)[gaps].tobytes(),
+            doings=self.doings,
+        )
+
     def communicating(self) -> Intervals:
         """When the device communicates and does nothing else, of the rank's own clock: disjoint, int64 ns.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -90,16 +90,21 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
 
 
 def stragglers(
-    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], excess: Excess | None
+    matched: Matched,
+    parted: Waits,
+    summaries: Sequence[RankSummary],
+    excess: Excess | None,
+    unclear: Collection[int] = (),
 ) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design.
 
+    ``unclear`` are the members that the verdict names without a single cause.
     Nobody is charged for collectives of which at most half of the ranks have traces.
     """
     parted = replace(parted, lead_ns=np.where(is_sparse(matched), 0, parted.lead_ns))
     late = matched.member[parted.late]
     parts = lead_parts(matched, parted, summaries)
-    due = causes.of_leads(matched, parted, parts, excess, summaries)
+    due = causes.of_leads(matched, parted, parts, excess, summaries, unclear)
     count = len(summaries)
     names = tuple(causes.CAUSES)
     together = ~matched.is_pair()

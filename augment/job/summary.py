@@ -122,6 +122,13 @@ class RankSummary(msgspec.Struct):
         content = self.tables.get(table, {}).get(name)
         return None if content is None else np.frombuffer(content, np.int64)
 
+    def moments(self) -> list[Int64s]:
+        """The moments at which figures ask for states: of collectives, steps and passes."""
+        of_collectives = [self.column(side) for side in ("ts", "end")]
+        of_steps = [self.step_column(side) for side in ("start", "end")]
+        passes = [self.table_column("actions", side) for side in ("start", "end")]
+        return [*of_collectives, *of_steps, *(column for column in passes if column is not None)]
+
     def group(self, number: int) -> Group:
         """A process group."""
         name, description, ranks, comms_id, size = self.groups[number]

@@ -6,7 +6,7 @@ collectives whose ranks have comparable clocks are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -89,8 +89,10 @@ class Late:
         clocks: Sequence[Clock],
         summaries: Sequence[RankSummary],
         excess: Excess | None,
+        unclear: Collection[int] = (),
     ) -> None:
         self._matched, self._parted, self._summaries, self._excess = matched, parted, summaries, excess
+        self._unclear = unclear
         start, _, margin = common_times(matched, clocks)
         self._arrival = start[parted.late]
         known = _is_known(matched, clocks)[matched.instance] & (parted.wait_ns > margin)
@@ -170,7 +172,7 @@ class Late:
         shown = of[which]
         named = matched.member[parted.late[shown]].astype(np.int32)
         spent = lead_parts(matched, parted, self._summaries)
-        because = causes.of_leads(matched, parted, spent, self._excess, self._summaries)
+        because = causes.of_leads(matched, parted, spent, self._excess, self._summaries, self._unclear)
         cause = causes.main_causes(because[:, shown])
         names = rank_names(self._summaries)
         return SliceTrack(

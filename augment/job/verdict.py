@@ -208,14 +208,27 @@ class Judgement:
     def _all_gain(self) -> int:
         return self._gain(self._candidates) if len(self._candidates) else 0
 
+    @property
+    def unclear(self) -> frozenset[int]:
+        """The members that are named without a single cause."""
+        if not len(self._matched) or self._why_not:
+            return frozenset()
+        charged = {member: self._charged(member) for member in self._named}
+        return frozenset(member for member, (total, of) in charged.items() if main_cause(of, total) == "unknown")
+
     @cached_property
-    def _rank_rows(self) -> list[Row]:
+    def _named(self) -> list[int]:
+        """The members that hold the job up."""
         alone = [member for member, gain in self._gains.items() if gain >= LEAST * self._time]
         if self._gain_unknown or (not alone and self._all_gain >= LEAST * self._time):
             alone = list(self._gains)
         if not self._gain_unknown:
             alone.sort(key=lambda member: -self._gains[member])
-        return [self._rank_row(member) for member in alone[:MOST_NAMED]]
+        return alone[:MOST_NAMED]
+
+    @cached_property
+    def _rank_rows(self) -> list[Row]:
+        return [self._rank_row(member) for member in self._named]
 
     @property
     def _together(self) -> tuple[str, ...]:
@@ -231,10 +244,14 @@ class Judgement:
 
     def _charged(self, member: int) -> tuple[int, dict[str, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""
-        total, lasting = int(self._excess.total_ns[member]), int(self._excess.lasting_ns[member])
-        lasts = 2 * total < lasting
+        lasts = self._lasts(member)
         part = self._excess.lasting_causes if lasts else self._excess.causes
-        return lasting if lasts else total, {cause: int(values[member]) for cause, values in part.items()}
+        total = int((self._excess.lasting_ns if lasts else self._excess.total_ns)[member])
+        return total, {cause: int(values[member]) for cause, values in part.items()}
+
+    def _lasts(self, member: int) -> bool:
+        """Whether the rank is charged for the places of a step alone where it takes longer in most steps."""
+        return bool(2 * self._excess.total_ns[member] < self._excess.lasting_ns[member])
 
     def _rank_row(self, member: int) -> Row:
         summary = self._summaries[member]
@@ -242,6 +259,8 @@ class Judgement:
         cause = main_cause(causes, total)
         share = max(causes.values()) / total if total else 0.0
         evidence = verdict_text.evidence(cause, causes, member, self._excess, self._summaries)
+        if self._lasts(member):
+            evidence += ", at the places of a step where it usually takes longer, and less elsewhere"
         if self._step_time[1] > 2 and self._excess.worst_share[member] > ONCE:
             evidence += ", most of it in one step"
         unnamed = not any(group.name for group in self._matched.groups)

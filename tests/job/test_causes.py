@@ -21,7 +21,7 @@ from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
 from augment.job.causes import main_cause, main_causes
 from augment.job.states import MOST_STAYS, state_table
-from augment.job.summary import summarize
+from augment.job.summary import read_summary, summarize
 from augment.readers import read
 from augment.trace import Trace
 from simulator import JobOptions, simulate
@@ -259,3 +259,18 @@ def test_parts_add_up_with_more_stays_than_the_table_holds(tmp_path: Path) -> No
     kernels = [begin + (start - start[0]) * 1000, durs * 1000]
     computed = sum(np.clip(ends - ts, 0, dur) for ts, dur in zip(*kernels, strict=True))
     assert np.abs(parts.compute - computed).max() < 40_000  # within one short stay
+
+
+@pytest.mark.parametrize("most", [0, 200])
+def test_thinned_states_are_exact_where_figures_ask(tmp_path: Path, most: int) -> None:
+    """Of many ranks a few moments are kept: the parts of stretches between collectives must not change."""
+    ((path, _), *_) = simulate(JobOptions(ranks=2, steps=3, layers=4, seed=6), tmp_path)
+    summary = read_summary(summarize(AugmentedTrace(read(str(path)), {})), "")
+    moments = np.unique(np.concatenate(summary.moments()))
+    thin = summary.states.thinned(most, summary.moments())
+    before, after = (table.parts(moments[:-1], moments[1:]) for table in (summary.states, thin))
+    assert all((column == other).all() for column, other in zip(before, after, strict=True))
+    assert len(thin.ts) < len(summary.states.ts) / 2
+    middle = (moments[:-1] + moments[1:]) // 2
+    assert (sum(thin.parts(moments[:-1], middle)) == middle - moments[:-1]).all()
+    assert summary.states.thinned(len(summary.states.ts), []) is summary.states
