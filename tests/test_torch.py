@@ -239,6 +239,19 @@ how = transformers.TrainingArguments(output_dir=sys.argv[1] + "-out", max_steps=
 data = [{"values": torch.ones(4), "labels": torch.zeros(1)}] * 24
 transformers.Trainer(Model(), how, train_dataset=data, callbacks=[callback]).train()
 """
+TORCHTITAN = """
+import sys, torch, torch.distributed as dist
+from torchtitan.tools.profiler import Profiler
+from torchtitan_profiler import augmented
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+config = augmented(Profiler.Config(profile_freq=4, profiler_warmup=1, profiler_active=2))
+with config.build(global_step=0, base_folder=sys.argv[1]) as profiler:
+    for _ in range(4):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+        profiler.step()
+dist.destroy_process_group()
+"""
 
 
 @needs_torch
@@ -255,3 +268,15 @@ def test_trainers_record_their_steps(package: str, script: str, tmp_path: Path) 
         pytest.skip(f"{package} is not installed")
     done_by("-c", script, str(tmp_path / "traces"))
     assert sidecar_in(tmp_path / "traces")["source"]["steps"] == [2, 3]
+
+
+@needs_torch
+def test_torchtitans_own_profiler_has_its_traces_augmented(tmp_path: Path) -> None:
+    if find_spec("torchtitan") is None or find_spec("tyro") is None:
+        pytest.skip("torchtitan is not installed: pip install --no-deps torchtitan; pip install tyro")
+    done_by("-c", TORCHTITAN, str(tmp_path))
+    folder = tmp_path / "profiling" / "traces" / "iteration_4"
+    assert {path.name for path in folder.iterdir()} == {
+        "rank0_trace.json.gz", "rank0_trace.augmented.pftrace", "rank0_trace.metrics.json"
+    }  # fmt: skip
+    assert "aten::mm" in {row["operator"] for row in sidecar_in(folder)["analyses"]["operator_breakdown"]["rows"]}

@@ -58,7 +58,9 @@ def turn_file() -> Path:
 
 
 def compressed(trace: Path) -> Path:
-    """The trace as gzip, in place of the plain file; the plain file if it cannot be written."""
+    """The trace as gzip, in place of the plain file; the file itself if it is gzip, or that cannot be written."""
+    if trace.suffix == ".gz":
+        return trace
     target = trace.with_name(f"{trace.name}.gz")
     try:
         with open(trace, "rb") as source, replacing(target) as file:

@@ -57,18 +57,38 @@ def trace_handler(
             ready go on, unless the machine or container ends with the process.
     """
     target = Path(folder, run) if run else Path(folder)
+    follow_up = file_handler(server=server, keep_source=keep_source, arguments=arguments, wait_s=wait_s)
+
+    def handle(profiler: Profiler) -> None:
+        try:
+            trace = _written(profiler, target)
+        except Exception as error:  # whatever it is, the training goes on
+            _LOG.warning("augment: no trace in %s: %s: %s", target, type(error).__name__, error)
+        else:
+            follow_up(trace)
+
+    return handle
+
+
+def file_handler(
+    *, server: str | None = None, keep_source: bool = True, arguments: Sequence[str] = (), wait_s: float = WAIT_S
+) -> Callable[[str | os.PathLike[str]], None]:
+    """A function to call with the path of a trace that has been written, which is then augmented.
+
+    It is for trainers that write traces themselves and call a function afterwards, as torchtitan does. All else is as
+    with :func:`trace_handler`, also the arguments.
+    """
     flags = () if keep_source else ("--remove-source",)
     run_arguments = (*(("--server", server) if server else ()), *map(os.fspath, arguments))
     started: list[threading.Thread] = []
     atexit.register(_wait, started, wait_s)
 
-    def handle(profiler: Profiler) -> None:
+    def handle(trace: str | os.PathLike[str]) -> None:
         try:
-            trace = _written(profiler, target)
             started[:] = [thread for thread in started if thread.is_alive()]
-            started.append(_started((*flags, str(trace), *run_arguments), trace))
+            started.append(_started((*flags, os.fspath(trace), *run_arguments), Path(trace)))
         except Exception as error:  # whatever it is, the training goes on
-            _LOG.warning("augment: no trace in %s: %s: %s", target, type(error).__name__, error)
+            _LOG.warning("augment: %s is not augmented: %s: %s", trace, type(error).__name__, error)
 
     return handle
 

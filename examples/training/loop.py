@@ -2,8 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/training/loop.py traces
 
-torchtitan 0.3 itself: in ``Trainer.train``, write ``augment.torch.profile(config.dump_folder)`` in place of
-``config.profiler.build(…)``. The loop calls ``profiler.step()`` already.
+torchtitan itself has a profiler of its own: see ``torchtitan_profiler.py``.
 """
 
 from __future__ import annotations
