@@ -16,7 +16,7 @@ from augment.derived.names.matching import starting
 from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
-from augment.diagnosis.rule import Spans
+from augment.diagnosis.rule import Confidence, Spans
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
@@ -127,6 +127,14 @@ def late_beginnings(trace: Trace) -> list[Intervals]:
         chosen = np.isin(idle.launch, launch[launch != NO_ROW]) & (idle.category == GapCategory.OTHER)
         late.append(Intervals(idle.start[chosen], idle.end[chosen]))
     return late
+
+
+def confidence_in(trace: Trace, saved_ns: int) -> Confidence:
+    """How certain a prediction is that takes time or waits of the host out of steps: ``medium`` if more would be saved
+    than the idle time that the host explains. The rest would come from another order of GPU work, and whether
+    collectives wait for other ranks, or copies for each other, is not in one trace.
+    """
+    return "high" if saved_ns * measure(trace).count <= _explained_idle_ns(trace) else "medium"
 
 
 @derived

@@ -11,9 +11,9 @@ from augment.diagnosis.devices import fitting
 from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
-from augment.diagnosis.rule import Finding
+from augment.diagnosis.rule import HIGH_RATIO, Finding
 from augment.diagnosis.wording import percent, shorter, time, within
-from augment.trace import Trace, derived
+from augment.trace import Category, Trace, derived
 from augment.units import counted
 
 MOST_FINDINGS = 3
@@ -51,6 +51,8 @@ def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
 
 def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
+    if unexplained := _unexplained(trace, result):
+        return [unexplained]
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     possible = [each for each in result.findings if each.severity != "info" and not each.found.first]
     if sure:
@@ -62,6 +64,21 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
         return []  # nearly all rules are about the device
     whole = "a step" if measure(trace).unit == "step" else "the recording"
     return [f"No rule found a cause that would save as much as 2 % of {whole}."]
+
+
+def _unexplained(trace: Trace, result: Diagnosis) -> str:
+    """That the device waits for the host for a good part of the time, but no rule knows why; empty if it does not."""
+    idle = idle_in_steps(trace)
+    waits = [(each.end - each.start)[each.category == GapCategory.HOST_WAIT].sum() for each in idle]
+    ratio = measure(trace).ratio(float(sum(waits)) / max(len(idle), 1) / measure(trace).count)
+    explained = sum(each.saved_ratio or 0 for each in result.findings)
+    if ratio < HIGH_RATIO or 2 * explained > ratio:
+        return ""
+    text = f"No rule explains most of the {percent(ratio)} in which the GPU waits for the host"
+    stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
+    return fitting(
+        trace, f"{text}: look at the longest slices of Idle{'' if stacks else ' (with_stack=True adds lines)'}."
+    )
 
 
 def busy(trace: Trace) -> str:

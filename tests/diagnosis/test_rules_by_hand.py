@@ -11,6 +11,7 @@ from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,
+    elementwise_chains,
     exposed_copies,
     graph_capture,
     host_gaps,
@@ -325,6 +326,44 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert evidence[2].endswith("pad the others") == (columns == 50257)
     bare = [replace(event, args={}) for event in events]
     assert "record_shapes=True" in problem_of(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", True),
+        ("triton_poi_fused_add_mul_3", False),
+        ("triton_", False),
+        ("loop_add_fusion_2", False),
+    ],
+)
+def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
+    """A compiler fuses what it can: that it did not join these has a reason."""
+    events = [
+        each
+        for at in range(50)
+        for each in launched(name, 20_000 * (at + 1), 20_000 * (at + 1) + 19_000, at, at=6_000 * at)
+    ]
+    answer = elementwise_chains.check(trace_of(annotation("ProfilerStep#0", 0, 320_000), *events))
+    assert isinstance(answer, Found if is_found else (Fine, NotApplicable))
+
+
+def test_time_that_no_rule_explains_is_said() -> None:
+    """Before its first work the device waits for a host in stretches that are no gaps, and not about launching."""
+    before = [op("prepare", at, at + 900_000) for at in (0, 900_000, 1_800_000)]
+    start = 2_900_000
+    work = [
+        each
+        for at in range(40)
+        for each in launched(
+            "gemm", start + 200_000 * at, start + 200_000 * (at + 1), at, at=start - 180_000 + 4_000 * at
+        )
+    ]
+    trace = trace_of(*before, *work)
+    assert not any(each.severity != "info" for each in diagnose(trace).findings)
+    text = verdict(trace)[1]
+    assert text.startswith("No rule explains most of the 25 % in which the GPU waits for the host: look at the longest")
+    assert text.endswith("(with_stack=True adds lines).")
 
 
 def test_a_step_is_no_name_for_what_the_host_does() -> None:

@@ -28,7 +28,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
+from augment.diagnosis.measure import confidence_in, host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules import long_calls
 from augment.diagnosis.rules.synchronizing_calls import callers
@@ -82,7 +82,7 @@ def check(trace: Trace) -> Answer:
         f"{listed(callers(trace, rows))}; otherwise " + shorter(trace, saved),
         advice=_advice(trace, rows),
         spans=spans,
-        confidence="high",
+        confidence=confidence_in(trace, saved),
         cut=cut,
     )
 

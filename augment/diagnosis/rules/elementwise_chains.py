@@ -2,13 +2,16 @@
 
 Additions, activations, casts and the like read a tensor, do little, and write it back: memory bounds them. Several in a
 row can be one kernel. The prediction keeps of each chain (three or more such kernels one after the other on a stream)
-the longest kernel alone, as fused it reads and writes about as much. Steps of optimizers have a rule of their own.
+the longest kernel alone, as fused it reads and writes about as much. Steps of optimizers have a rule of their own, and
+kernels that a compiler made (Triton's of ``torch.compile``) are left out: it chose not to join them.
 
 **What to do**: ``torch.compile`` fuses them; fused operators (``F.scaled_dot_product_attention``, fused layer norm or
 cross entropy) replace whole chains.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
@@ -27,13 +30,15 @@ from augment.trace import Trace
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3
 _FAMILIES = ("elementwise",)
+_COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
 
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose chains are fused."""
     work, families = gpu_work(trace), kernel_families(trace)
     simple = np.isin(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
-    simple &= work_in_steps(trace) & ~in_optimizer(trace)
+    fused_already = np.array([_COMPILED.search(name) is not None for name in trace.strings], np.bool_)
+    simple &= work_in_steps(trace) & ~in_optimizer(trace) & ~fused_already[trace.events.name[work.row]]
     if not simple.any():
         return NotApplicable("no elementwise kernel runs in the steps")
     start, stop = _chains(simple, np.array([stream.start for stream in work.streams]))

@@ -22,7 +22,15 @@ from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import strings_where
 from augment.derived.waits.sync_calls import sync_calls
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step, work_in_steps
+from augment.diagnosis.measure import (
+    confidence_in,
+    host_cut,
+    longest,
+    measure,
+    rows_in_steps,
+    saved_a_step,
+    work_in_steps,
+)
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size
@@ -61,7 +69,7 @@ def check(trace: Trace) -> Answer:
         advice="Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
         + called_from(lines),
         spans=spans,
-        confidence="high",
+        confidence=confidence_in(trace, saved),
         cut=cut,
     )
 

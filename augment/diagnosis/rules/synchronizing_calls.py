@@ -21,7 +21,7 @@ from augment.derived.critical.savings import without_waits
 from augment.derived.host.enclosing import innermost, outermost
 from augment.derived.names.matching import STEP, starting
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, saved_a_step
+from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.waiting import waiting_calls
@@ -53,7 +53,7 @@ def check(trace: Trace) -> Answer:
         advice="Take the call out of the step or do it every so many steps; keep the value on the GPU; copy with "
         "non_blocking=True and read it a step later" + called_from(lines),
         spans=spans,
-        confidence="high",
+        confidence=confidence_in(trace, saved),
         cut=cut,
         evidence=[f"called from {line}" for line in lines] or ["with_stack=True would record the Python line"],
     )
