@@ -90,6 +90,12 @@ def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
     return np.where(place >= 0, inside, 0)
 
 
+def held_between(ts: Int64s, chosen: Bools, start: Int64s, end: Int64s) -> Int64s:
+    """The ``chosen`` time of a stepping series within each ``[start, end)``, int64 ns; see :func:`held_before`."""
+    before = held_before(ts, chosen, np.concatenate((start, end)))
+    return before[len(start) :] - before[: len(start)]
+
+
 def clip(xs: Intervals, disjoint: Intervals) -> tuple[Places, Places, Intervals]:
     """The parts of ``xs`` within the ``disjoint`` intervals: for each part its index in both, and its interval."""
     which, window = expand(*touched(xs.start, xs.end, disjoint))

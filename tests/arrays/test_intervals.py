@@ -66,6 +66,8 @@ def test_what_is_held_before_is_counted_by_moments(pairs: list[tuple[int, int]])
     asked = np.arange(-25, 45)
     result = intervals.held_before(ts, mask == 1, asked)
     assert result.tolist() == [sum(pair < until for pair in moments(pairs)) for until in asked.tolist()]
+    between = intervals.held_between(ts, mask == 1, asked[:-1], asked[1:])
+    assert between.tolist() == np.diff(result).tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=12))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.intervals import held_before, union
+from augment.arrays.intervals import held_between, union
 from augment.arrays.ordering import each, numbered
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import Graph, critical_graph
@@ -59,8 +59,7 @@ def without_host_time(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -
         spans = union(start[chosen], end[chosen])
         moments = np.stack((spans.start, spans.end), axis=1).ravel()
         inside = np.tile(np.array([True, False]), len(spans.start))
-        overlap = held_before(moments, inside, graph.ts[graph.target[edges]])
-        overlap -= held_before(moments, inside, graph.ts[graph.source[edges]])
+        overlap = held_between(moments, inside, graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
         ns = np.minimum(overlap, graph.weight[edges])
         parts.append(Cut(edges[ns > 0], ns[ns > 0]))
     return joined(parts)

@@ -46,7 +46,7 @@ class TypeCoverage:
     def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
         """The part of :meth:`time_of` within each ``[start, end)``, int64 ns."""
         wanted = self._wanted(any_of, none_of)[self.mask]
-        return intervals.held_before(self.ts, wanted, end) - intervals.held_before(self.ts, wanted, start)
+        return intervals.held_between(self.ts, wanted, start, end)
 
     def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
         """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""

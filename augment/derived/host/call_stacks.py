@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.ordering import compressed, grouped
-from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.kernels.native import native
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
@@ -94,11 +94,16 @@ def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
 def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = None) -> Bools:
     """Whether each place of the call stacks is of ``categories`` and has a name that counts. ``named``, if given, is
     the mask of names that count, over ``trace.strings``."""
-    row = call_stacks(trace).row
     table = np.zeros(256, np.bool_)
     table[list(categories)] = True
-    matches: Bools = table[trace.events.category[row]]
-    return matches if named is None else matches & named[trace.events.name[row]]
+    matches: Bools = table[_categories(trace)]
+    return matches if named is None else matches & named[trace.events.name[call_stacks(trace).row]]
+
+
+@derived
+def _categories(trace: Trace) -> Bytes:
+    """The category of each place of the call stacks, uint8: many ask for it."""
+    return trace.events.category[call_stacks(trace).row]
 
 
 def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
