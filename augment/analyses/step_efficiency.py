@@ -27,8 +27,8 @@ is. Figures of papers that count 6 N a token and whole attention are greater: se
 
 ``covered_ratio`` is the share of the computing time that has a roof. Where less than 90 % of the time of matrix
 products is counted there is no MFU, as in CUDA graphs, whose kernels no operator launches; ``lacking`` says so, and
-what to do. ``overlap_ratio`` is the communication hidden behind computation by the most that could be: the lesser of
-both times.
+what to do. Kernels whose kind of work is unknown may be products, and count as such there. ``overlap_ratio`` is the
+communication hidden behind computation by the most that could be: the lesser of both times.
 
 The sentence on the track ``Step efficiency`` is the row in short.
 

@@ -177,7 +177,7 @@ def test_one_kernel_without_its_id_leaves_the_order_open() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (1, 6), (3, 6)])
-def test_a_graph_that_the_recording_cuts(first: int, last: int) -> None:
+def test_a_graph_of_which_the_recording_lacks_kernels(first: int, last: int) -> None:
     """Operators with kernels beyond the cut are left out: their time is not known."""
     names = ["gemm_a", "reduce_b", "gemm_a", "add_c", "gemm_d", "reduce_e"]
     capture: list[Event] = []

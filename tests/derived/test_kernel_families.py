@@ -45,6 +45,7 @@ def kernels() -> augment.Trace:
         (None, "triton_poi_fused__to_copy_permute_t_4", "copy_transpose"),
         ("linear_relu_square_kernel_1", "linear_relu_square_kernel", "gemm"),
         (None, "_fwd_kernel_aligned_0d1d2d3d45d", "attention"),
+        (None, "sage_fwd", "attention"),
         (None, "fused_softcapped_entropy_fwd_kernel", "softmax"),
         (None, "fused_softcapped_entropy_bwd_kernel", "softmax"),
         (None, "void at::native::upsample_bilinear2d_out_frame<float>", "copy_transpose"),

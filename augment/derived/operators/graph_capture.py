@@ -14,7 +14,7 @@ all operators that launched them are alike. Operators of which a kernel is not, 
 Strict conditions prevent accidental matches. ROCm records the names of captured kernels: all must be equal. CUDA does
 not record them. Then the number of kernels must be equal, each operator of a matrix product must have a kernel whose
 name does not indicate other work, and all captures that fit must agree in their operators. Otherwise the reason is
-reported. A graph during which the recording began or ended has a part of the captured names.
+reported. Where a recording lacks the first or the last kernels of a graph, the other names must be equal.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_S
 
 def _cut(section: _Section, names: tuple[str, ...]) -> _Section | None:
     """The part of a section with exactly these names at its begin or end, if it is half of it or more: the recording
-    began or ended during the graph. Operators that also have other kernels are left out.
+    lacks the other kernels. Operators that have some of those are left out.
     """
     count, whole = len(names), len(section.names)
     if not whole <= 2 * count < 2 * whole:

@@ -95,11 +95,13 @@ def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
 @derived
 def products_covered(trace: Trace) -> dict[int, float | None]:
     """For each device, the share of the time of matrix products, convolutions and attention whose operations are
-    counted against a peak, in the windows of the steps. None for a device without such work, as far as names show.
+    counted against a peak, in the windows of the steps. Kernels whose work is unknown may be products, and count as
+    such. None for a device without products, as far as names show.
     """
     work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), work_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
+    unknown = ~families.known & ~counted & (work.type == KernelType.COMPUTATION)
     windows = step_windows(trace)
     step = np.searchsorted(windows.start, work.ts, side="right") - 1
     inside = step >= 0
@@ -107,8 +109,10 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     dur = np.where(inside, work.end - work.ts, 0)
     shares: dict[int, float | None] = {}
     for place, device in enumerate(work.devices):
-        products = dur[device.places][(named | counted)[device.places]].sum()
-        shares[place] = float(dur[device.places][counted[device.places]].sum() / products) if products else None
+        products, possible, sure = (
+            int(dur[device.places][mask[device.places]].sum()) for mask in (named | counted, unknown, counted)
+        )
+        shares[place] = sure / (products + possible) if products else None
     return shares
 
 
@@ -203,7 +207,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered is None:
         return "no matrix product, convolution or attention is known among the kernels"
     if covered < COVERED:
-        share = f"operations are counted of {100 * covered:.1f} % of the time of matrix products alone"
-        why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
+        share = f"operations are counted of {100 * covered:.1f} % of the time of what is or may be a matrix product"
+        why = "the others have no operator (as in CUDA graphs), no shapes, no formula, or a name that tells nothing"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
