@@ -5,15 +5,89 @@ Both loops only move forward in time, so a cursor per thread and per window is e
 
 from __future__ import annotations
 
-from augment.kernels.memory import Column, as_int, compiled
+from typing import NamedTuple
+
+from augment.kernels.memory import Column, as_int, compiled, record
 
 KIND_COUNT = 12  #: kinds of time: see ``critical_path.BoundBy``
 CPU_OPERATOR, DATA_LOADING, OUTSIDE, IDLE = 0, 2, 3, 11
 THREAD, STREAM = 0, 3  #: kinds of edges: see ``dependencies.Kind``
-#: places in the state of :func:`follow`: the number of slices and the last of them; the window; of the stretch
-#: outside operators its rows and the row with most time; the number of names in this window and in all earlier ones
-(MADE, LAST_KIND, LAST_SOURCE, LAST_WINDOW, WINDOW, ROWS, MOST_NS, MOST_ROW, NAMES, NAMED_WINDOW, NAMED) = range(11)
-STATES = 11
+
+
+@record
+class Progress:
+    """How far :func:`follow` is."""
+
+    made: int  #: slices
+    last_kind: int  #: of the last slice
+    last_source: int
+    last_window: int
+    window: int  #: the current window, or the next
+    rows: int  #: the stretch outside operators: its rows, and the row with most time
+    most_ns: int
+    most_row: int
+    names: int  #: of the names that have time in the window ``named_window``
+    named_window: int
+    named: int  #: of the names of all earlier windows
+
+
+class Windows(NamedTuple):
+    """When windows begin and end."""
+
+    ts: Column
+    end: Column
+
+
+class Slices(NamedTuple):
+    """The slices of the path. ``spent`` and ``rows`` are room for a stretch outside operators."""
+
+    ts: Column
+    kind: Column
+    row: Column
+    place_of: Column
+    outer: Column
+    spent: Column
+    rows: Column
+
+
+class Names(NamedTuple):
+    """Time and number of events by name and kind: room for those of a window, and the result for all."""
+
+    name: Column
+    is_named: Column
+    is_counted: Column
+    codes: Column
+    code_ns: Column
+    code_count: Column
+    window: Column
+    code: Column
+    ns: Column
+    events: Column
+
+
+class Times(NamedTuple):
+    """Time by window and kind, and the part of it that is early."""
+
+    time: Column
+    early_time: Column
+    is_early: Column
+
+
+class Output(NamedTuple):
+    """What :func:`follow` fills, and the windows at whose bounds pieces are cut."""
+
+    windows: Windows
+    slices: Slices
+    times: Times
+    names: Names
+
+
+class Segments(NamedTuple):
+    """The innermost slices of threads, one after the other, and the kind of time of each row."""
+
+    ts: Column
+    row: Column
+    host_kind: Column
 
 
 @compiled
@@ -51,112 +125,134 @@ def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Co
 
 
 @compiled
-def close(state: Column, row: Column, spent: Column, rows: Column) -> int:
+def close(state: Progress, slices: Slices) -> None:
     """Close a stretch outside operators: give it the row with most of its time."""
-    if state[MADE] > 0 and state[LAST_KIND] == OUTSIDE:
-        row[state[MADE] - 1] = state[MOST_ROW]
-    for i in range(state[ROWS]):
-        spent[rows[i]] = 0
-    state[ROWS] = 0
-    state[MOST_NS] = 0
-    return 0
+    if state.made > 0 and state.last_kind == OUTSIDE:
+        slices.row[state.made - 1] = state.most_row
+    for i in range(state.rows):
+        slices.spent[slices.rows[i]] = 0
+    state.rows = 0
+    state.most_ns = 0
 
 
 @compiled
-def stay_outside(state: Column, row: int, slot: int, ns: int, spent: Column, rows: Column) -> int:
+def stay_outside(state: Progress, row: int, ns: int, slices: Slices) -> None:
     """Add time to a row of the stretch outside operators. If several rows have most time, the lowest counts."""
-    if spent[slot] == 0:
-        rows[state[ROWS]] = slot
-        state[ROWS] += 1
-    spent[slot] += ns
-    if spent[slot] > state[MOST_NS] or (spent[slot] == state[MOST_NS] and row < state[MOST_ROW]):
-        state[MOST_NS] = spent[slot]
-        state[MOST_ROW] = row
-    return 0
+    slot = slices.place_of[row] + 1 if row >= 0 else 0
+    if slices.spent[slot] == 0:
+        slices.rows[state.rows] = slot
+        state.rows += 1
+    slices.spent[slot] += ns
+    spent = slices.spent[slot]
+    if spent > state.most_ns or (spent == state.most_ns and row < state.most_row):
+        state.most_ns = spent
+        state.most_row = row
 
 
 @compiled
-def flush(state: Column, codes: Column, code_ns: Column, code_count: Column, named_window: Column, named_code: Column,
-          named_ns: Column, named_count: Column) -> int:  # fmt: skip
+def flush(state: Progress, names: Names) -> None:
     """Write the sums of the window's names and clear them."""
-    for i in range(state[NAMES]):
-        code, place = codes[i], state[NAMED] + i
-        named_window[place] = state[NAMED_WINDOW]
-        named_code[place] = code
-        named_ns[place] = code_ns[code]
-        named_count[place] = code_count[code]
-        code_ns[code] = 0
-        code_count[code] = 0
-    state[NAMED] += state[NAMES]
-    state[NAMES] = 0
-    return 0
+    for i in range(state.names):
+        code, place = names.codes[i], state.named + i
+        names.window[place] = state.named_window
+        names.code[place] = code
+        names.ns[place] = names.code_ns[code]
+        names.events[place] = names.code_count[code]
+        names.code_ns[code] = 0
+        names.code_count[code] = 0
+    state.named += state.names
+    state.names = 0
 
 
 @compiled
-def add(
-    at: int, end: int, kind: int, event: int, state: Column, place_of: Column, outer: Column, window_ts: Column,
-    window_end: Column, is_early: Column, is_named: Column, name: Column, is_counted: Column, time: Column,
-    early_time: Column, slice_ts: Column, slice_kind: Column, slice_row: Column, spent: Column, rows: Column,
-    codes: Column, code_ns: Column, code_count: Column, named_window: Column, named_code: Column, named_ns: Column,
-    named_count: Column,
-) -> int:  # fmt: skip
+def add_slice(at: int, kind: int, source: int, window: int, state: Progress, slices: Slices) -> None:
+    """Begin a slice at ``at``, if kind, source or window is another than before."""
+    if state.made > 0 and source == state.last_source and kind == state.last_kind and window == state.last_window:
+        return
+    close(state, slices)
+    slices.ts[state.made] = at
+    slices.kind[state.made] = kind
+    slices.row[state.made] = source
+    state.made += 1
+    state.last_source = source
+    state.last_kind = kind
+    state.last_window = window
+
+
+@compiled
+def add_name(ns: int, kind: int, event: int, window: int, state: Progress, names: Names) -> None:
+    """Add time to the sum of an event's name."""
+    if state.named_window != window:
+        flush(state, names)
+        state.named_window = window
+    code = names.name[event] * KIND_COUNT + kind
+    if names.code_ns[code] == 0:
+        names.codes[state.names] = code
+        state.names += 1
+    names.code_ns[code] += ns
+    if not names.is_counted[event]:
+        names.is_counted[event] = 1
+        names.code_count[code] += 1
+
+
+@compiled
+def next_window(at: int, end: int, window: int, windows: Windows) -> tuple[int, bool, int]:
+    """The first window from ``window`` on that ends after ``at``, whether it has begun, and until when that holds, at
+    most ``end``.
+    """
+    while window < len(windows.ts) and windows.end[window] <= at:
+        window += 1
+    if window == len(windows.ts):
+        return window, False, end
+    begun = windows.ts[window] <= at
+    return window, begun, min(end, windows.end[window] if begun else windows.ts[window])
+
+
+@compiled
+def add(at: int, end: int, kind: int, event: int, state: Progress, output: Output) -> None:
     """Add a piece of the path, with its ``kind`` and row, to slices and sums. The piece is cut at the bounds of
     windows.
     """
-    source = event
-    if kind == OUTSIDE:
-        source = -1
-    elif (kind == CPU_OPERATOR or kind == DATA_LOADING) and outer[place_of[event]] >= 0:
-        source = outer[place_of[event]]
+    slices, times = output.slices, output.times
+    source = -1 if kind == OUTSIDE else event
+    if (kind == CPU_OPERATOR or kind == DATA_LOADING) and slices.outer[slices.place_of[event]] >= 0:
+        source = as_int(slices.outer[slices.place_of[event]])
     while at < end:
-        while state[WINDOW] < len(window_ts) and window_end[state[WINDOW]] <= at:
-            state[WINDOW] += 1
-        window, until = -1, end
-        if state[WINDOW] < len(window_ts):
-            if window_ts[state[WINDOW]] <= at:
-                window, until = state[WINDOW], min(end, window_end[state[WINDOW]])
-            else:
-                until = min(end, window_ts[state[WINDOW]])
-        if (
-            state[MADE] == 0 or source != state[LAST_SOURCE] or kind != state[LAST_KIND]
-            or window != state[LAST_WINDOW]
-        ):  # fmt: skip
-            close(state, slice_row, spent, rows)
-            slice_ts[state[MADE]] = at
-            slice_kind[state[MADE]] = kind
-            slice_row[state[MADE]] = source
-            state[MADE] += 1
-            state[LAST_SOURCE] = source
-            state[LAST_KIND] = kind
-            state[LAST_WINDOW] = window
+        state.window, begun, until = next_window(at, end, state.window, output.windows)
+        window = state.window if begun else -1
+        add_slice(at, kind, source, window, state, slices)
         ns = until - at
         if kind == OUTSIDE:
-            stay_outside(state, event, place_of[event] + 1 if event >= 0 else 0, ns, spent, rows)
+            stay_outside(state, event, ns, slices)
         if window >= 0:
-            time[window * KIND_COUNT + kind] += ns
-            if event >= 0 and is_early[event]:
-                early_time[window * KIND_COUNT + kind] += ns
-            if event >= 0 and is_named[kind]:
-                if state[NAMED_WINDOW] != window:
-                    flush(state, codes, code_ns, code_count, named_window, named_code, named_ns, named_count)
-                    state[NAMED_WINDOW] = window
-                code = name[event] * KIND_COUNT + kind
-                if code_ns[code] == 0:
-                    codes[state[NAMES]] = code
-                    state[NAMES] += 1
-                code_ns[code] += ns
-                if not is_counted[event]:
-                    is_counted[event] = 1
-                    code_count[code] += 1
+            times.time[window * KIND_COUNT + kind] += ns
+            if event >= 0 and times.is_early[event]:
+                times.early_time[window * KIND_COUNT + kind] += ns
+            if event >= 0 and output.names.is_named[kind]:
+                add_name(ns, kind, event, window, state, output.names)
         at = until
-    return 0
+
+
+@compiled
+def add_along(at: int, end: int, j: int, last: int, segments: Segments, state: Progress, output: Output) -> int:
+    """Add the innermost slices of a thread, from ``j`` to ``last``. Returns the slice at ``end``."""
+    while j < last and segments.ts[j + 1] <= at:
+        j += 1
+    while at < end:
+        event, until = as_int(segments.row[j]), end
+        if j < last and segments.ts[j + 1] <= end:
+            j += 1
+            until = segments.ts[j]
+        add(at, until, as_int(segments.host_kind[event]) if event >= 0 else OUTSIDE, event, state, output)
+        at = until
+    return j
 
 
 @compiled
 def follow(
     edges: Column, kind: Column, source: Column, target: Column, self_ns: Column, to_row: Column, ts: Column,
     lane: Column, first_work: int, segment_ts: Column, segment_row: Column, bounds: Column, cursor: Column,
-    host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: Column,
+    host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: Progress,
     place_of: Column, outer: Column, window_ts: Column, window_end: Column, is_early: Column, is_named: Column,
     name: Column, is_counted: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column,
     slice_row: Column, spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column,
@@ -167,54 +263,100 @@ def follow(
     An edge along a thread is divided into the thread's innermost slices. Any other edge is divided into the time in
     which its source's work runs, and a delay.
     """
+    segments, windows = Segments(segment_ts, segment_row, host_kind), Windows(window_ts, window_end)
+    slices = Slices(slice_ts, slice_kind, slice_row, place_of, outer, spent, rows)
+    names = Names(name, is_named, is_counted, codes, code_ns, code_count, named_window, named_code, named_ns,
+                  named_count)  # fmt: skip
+    output = Output(windows, slices, Times(time, early_time, is_early), names)
     for i in range(len(edges)):
         edge = edges[i]
         node = source[edge]
         at, end = ts[node], ts[target[edge]]
-        along = kind[edge] == THREAD
-        track = lane[node] if along else 0
-        j, last = (cursor[track], bounds[track + 1] - 1) if along else (0, 0)
-        while j < last and segment_ts[j + 1] <= at:
-            j += 1
-        runs = not along and self_ns[edge] > 0
-        while at < end:
-            if along:
-                event = as_int(segment_row[j])
-                until = min(segment_ts[j + 1], end) if j < last else end
-                what = as_int(host_kind[event]) if event >= 0 else OUTSIDE
-                if j < last and segment_ts[j + 1] == until:
-                    j += 1
-            elif runs:
-                event, what = as_int(work_row[node - first_work]), as_int(work_kind[node - first_work])
-                until = at + self_ns[edge]
-                runs = False
-            else:
-                event, what, until = as_int(to_row[edge]), as_int(delay[kind[edge]]), end
-                if kind[edge] == STREAM and end - at > longest_gap:
-                    what = IDLE
-            add(at, until, what, event, state, place_of, outer, window_ts, window_end, is_early, is_named, name,
-                is_counted, time, early_time, slice_ts, slice_kind, slice_row, spent, rows, codes, code_ns,
-                code_count, named_window, named_code, named_ns, named_count)  # fmt: skip
+        if kind[edge] == THREAD:
+            track = lane[node]
+            cursor[track] = add_along(at, end, cursor[track], bounds[track + 1] - 1, segments, state, output)
+            continue
+        if self_ns[edge] > 0 and at < end:
+            work, until = node - first_work, at + self_ns[edge]
+            add(at, until, as_int(work_kind[work]), as_int(work_row[work]), state, output)
             at = until
-        if along:
-            cursor[track] = j
-    close(state, slice_row, spent, rows)
-    flush(state, codes, code_ns, code_count, named_window, named_code, named_ns, named_count)
-    return as_int(state[MADE])
+        if at < end:
+            idle = kind[edge] == STREAM and end - at > longest_gap
+            add(at, end, IDLE if idle else as_int(delay[kind[edge]]), as_int(to_row[edge]), state, output)
+    close(state, slices)
+    flush(state, names)
+    return state.made
+
+
+class Keys(NamedTuple):
+    """The requested names × kinds of each window: those of window i are ``keys[bounds[i]:bounds[i + 1]]``. ``slot`` is
+    room for the place of each in one window.
+    """
+
+    bounds: Column
+    keys: Column
+    slot: Column
+
+
+class Graph(NamedTuple):
+    """Times of nodes, the edge from each along its thread (-1: none); targets and weights of edges; slack of nodes."""
+
+    ts: Column
+    edge_from: Column
+    target: Column
+    weight: Column
+    slack: Column
+
+
+class Sums(NamedTuple):
+    """By key the total time and the least value of slack above 0; the reductions of edges."""
+
+    total: Column
+    least: Column
+    cut_key: Column
+    cut_edge: Column
+    cut_ns: Column
 
 
 @compiled
-def enter(window: int, entered: int, bounds: Column, keys: Column, slot: Column) -> int:
+def enter(window: int, entered: int, keys: Keys) -> int:
     """Make ``slot`` hold the keys of ``window`` instead of those of the window ``entered`` before; -1 stands for no
     window.
     """
+    if window == entered:
+        return window
     if entered >= 0:
-        for i in range(bounds[entered], bounds[entered + 1]):
-            slot[keys[i]] = -1
+        for i in range(keys.bounds[entered], keys.bounds[entered + 1]):
+            keys.slot[keys.keys[i]] = -1
     if window >= 0:
-        for i in range(bounds[window], bounds[window + 1]):
-            slot[keys[i]] = i
+        for i in range(keys.bounds[window], keys.bounds[window + 1]):
+            keys.slot[keys.keys[i]] = i
     return window
+
+
+@compiled
+def add_reduction(key: int, node: int, ns: int, made: int, graph: Graph, sums: Sums) -> int:
+    """Add a piece after ``node``. Returns the number of reductions."""
+    edge = graph.edge_from[node]
+    if key < 0 or edge < 0:
+        return made
+    to = graph.target[edge]
+    room = graph.slack[to] + graph.ts[to] - graph.ts[node] - graph.weight[edge]
+    if room >= 0:
+        sums.total[key] += ns
+    if room > 0:
+        sums.least[key] = min(sums.least[key], room)
+    if graph.weight[edge] <= 0:
+        return made
+    last, places = made - 1, len(sums.cut_key)
+    if 0 <= last < places and sums.cut_key[last] == key and sums.cut_edge[last] == edge:
+        sums.cut_ns[last] += ns
+        return made
+    if made < places:
+        sums.cut_key[made] = key
+        sums.cut_edge[made] = edge
+        sums.cut_ns[made] = ns
+    return made + 1
 
 
 @compiled
@@ -224,55 +366,32 @@ def without(
     window_ts: Column, window_end: Column, key_bounds: Column, keys: Column, slot: Column, total: Column,
     least: Column, cut_key: Column, cut_edge: Column, cut_ns: Column,
 ) -> int:  # fmt: skip
-    """Sum the pieces of threads whose name and kind are requested. ``keys`` holds names × kinds for each window.
+    """Sum the pieces of threads whose name and kind are requested: see :class:`Keys` and :class:`Sums`.
 
-    Pieces are cut at the graph's nodes and at the bounds of windows. ``total`` and ``least`` (the least value above 0)
-    are indexed by key. The reduction of each edge is written to ``cut_key``, ``cut_edge`` and ``cut_ns``.
+    Pieces are cut at the graph's nodes and at the bounds of windows.
 
     Returns:
         The number of reductions, including those for which there was no room.
     """
+    windows, keyed = Windows(window_ts, window_end), Keys(key_bounds, keys, slot)
+    graph, sums = Graph(ts, edge_from, target, weight, slack), Sums(total, least, cut_key, cut_edge, cut_ns)
     made, node, entered = 0, 1, -1
     while node < first_work:
-        track = lane[node]
-        last = node
+        track, last, window = lane[node], node, 0
         while last + 1 < first_work and lane[last + 1] == track:
             last += 1
-        window = 0
         for j in range(bounds[track], bounds[track + 1] - 1):
-            row, at = segment_row[j], segment_ts[j]
-            while row >= 0 and is_asked[name[row]] and at < segment_ts[j + 1]:
+            row, at, end = segment_row[j], segment_ts[j], segment_ts[j + 1]
+            while row >= 0 and is_asked[name[row]] and at < end:
                 while node < last and ts[node + 1] <= at:
                     node += 1
-                while window < len(window_ts) and window_end[window] <= at:
-                    window += 1
-                until = min(segment_ts[j + 1], ts[node + 1]) if node < last else segment_ts[j + 1]
-                key, edge = -1, edge_from[node]
-                if window < len(window_ts):
-                    if window_ts[window] <= at:
-                        until = min(until, window_end[window])
-                        if entered != window:
-                            entered = enter(window, entered, key_bounds, keys, slot)
-                        key = slot[name[row] * KIND_COUNT + as_int(host_kind[row])]
-                    else:
-                        until = min(until, window_ts[window])
-                if key >= 0 and edge >= 0:
-                    ns, to = until - at, target[edge]
-                    room = slack[to] + ts[to] - ts[node] - weight[edge]
-                    if room >= 0:
-                        total[key] += ns
-                    if room > 0:
-                        least[key] = min(least[key], room)
-                    if weight[edge] > 0:
-                        if 0 < made <= len(cut_key) and cut_key[made - 1] == key and cut_edge[made - 1] == edge:
-                            cut_ns[made - 1] += ns
-                        else:
-                            if made < len(cut_key):
-                                cut_key[made] = key
-                                cut_edge[made] = edge
-                                cut_ns[made] = ns
-                            made += 1
+                until, key = min(end, ts[node + 1]) if node < last else end, -1
+                window, begun, until = next_window(at, until, window, windows)
+                if begun:
+                    entered = enter(window, entered, keyed)
+                    key = as_int(slot[name[row] * KIND_COUNT + as_int(host_kind[row])])
+                made = add_reduction(key, node, until - at, made, graph, sums)
                 at = until
         node = last + 1
-    enter(-1, entered, key_bounds, keys, slot)
+    enter(-1, entered, keyed)
     return made

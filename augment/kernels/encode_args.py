@@ -26,6 +26,7 @@ from augment.kernels.tokens import (
     QUOTE,
     ZERO,
     ZERO_DIGIT,
+    read_digits,
     skip_blank,
     skip_value,
     string_end,
@@ -109,16 +110,6 @@ def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: Encoding) -
                 return True
     state.keys[count] = np.int64(hashed)
     return False
-
-
-@compiled
-def read_digits(i: int, stop: int, value: int, most: int) -> tuple[int, int]:
-    """``value`` followed by at most so many digits from ``i`` on, and the position after them."""
-    last = min(i + most, stop)
-    while i < last and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
-    return value, i
 
 
 @compiled

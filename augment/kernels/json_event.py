@@ -132,20 +132,14 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, scan: Scan) -> i
 
 
 @compiled
-def read_event(stop: int, i: int, line_end: int, scan: Scan) -> int:
-    """Read the event that opens at ``i``. Returns the position after it.
+def read_members(stop: int, i: int, line_end: int, scan: Scan) -> int:
+    """Read the members from ``i`` to the end of the event. Returns the position after it.
 
     ``event.line`` becomes ``line_end`` if the text up to ``line_end`` consists of whole members that form an event's
     head.
     """
     event = scan.event
-    event.seen = 0
-    event.line = -1
-    event.pid.kind = MISSING
-    event.tid.kind = MISSING
-    event.pid.number = 0
-    event.tid.number = 0
-    i, length, key, _ = next_key(stop, i + 1, True)
+    i, length, key, _ = next_key(stop, i, True)
     while i >= 0 and length >= 0:
         i = read_member(stop, i, length, key, scan)
         if i < 0:
@@ -158,6 +152,19 @@ def read_event(stop: int, i: int, line_end: int, scan: Scan) -> int:
 
 
 @compiled
+def read_event(stop: int, i: int, line_end: int, scan: Scan) -> int:
+    """Read the event that opens at ``i``: see :func:`read_members`."""
+    event = scan.event
+    event.seen = 0
+    event.line = -1
+    event.pid.kind = MISSING
+    event.tid.kind = MISSING
+    event.pid.number = 0
+    event.tid.number = 0
+    return read_members(stop, i + 1, line_end, scan)
+
+
+@compiled
 def read_rest(stop: int, i: int, scan: Scan) -> int:
     """Read the members from ``i``, after a comma, to the end of the event; :data:`ODD` if they repeat a member of its
     head.
@@ -165,12 +172,7 @@ def read_rest(stop: int, i: int, scan: Scan) -> int:
     i = skip_blank(stop, i)
     if i < stop and load_byte(i) == CLOSE_BRACE:
         return ODD
-    i, length, key, _ = next_key(stop, i, True)
-    while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, scan)
-        if i < 0:
-            return i
-        i, length, key, _ = next_key(stop, i, False)
+    i = read_members(stop, i, -1, scan)
     return ODD if i >= 0 and scan.event.seen & HAS_HEAD else i
 
 

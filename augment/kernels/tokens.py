@@ -225,6 +225,16 @@ def read_int(stop: int, i: int) -> tuple[int, int]:
 
 
 @compiled
+def read_digits(i: int, stop: int, value: int, most: int) -> tuple[int, int]:
+    """``value`` followed by at most so many digits from ``i`` on, and the position after them."""
+    last = min(i + most, stop)
+    while i < last and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    return value, i
+
+
+@compiled
 def read_ns(stop: int, i: int) -> tuple[int, int]:
     """Decimal microseconds at ``i`` as integer ns, a half rounded to even, and the position after them.
 
@@ -243,41 +253,43 @@ def read_ns(stop: int, i: int) -> tuple[int, int]:
         if leading >= 0:
             value = np.int64(leading)
             i += 8
-    while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i - first < 17:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
+    value, i = read_digits(i, stop, value, first + 17 - i)
     if i >= stop:
         return 0, INCOMPLETE
     if i == first or value > LARGEST_MICROSECONDS:
         return 0, ODD
+    value, i = read_fraction(stop, i, value)
+    if quoted and i >= 0:
+        if load_byte(i) != QUOTE:
+            return 0, ODD
+        i += 1
+    return (-value if negative else value), i
+
+
+@compiled
+def read_fraction(stop: int, i: int, value: int) -> tuple[int, int]:
+    """``value`` microseconds with the decimals at ``i``, if there are any, as integer ns, a half rounded to even; and
+    the position after them.
+    """
     digits = 0
     rest = 0  # the digits after the third decimal, compared to a half: 0 nothing, 1 below, 2 exactly, 3 above
     if load_byte(i) == DOT:
-        i += 1
-        fraction = i
+        fraction = i + 1
+        value, i = read_digits(fraction, stop, value, 3)
+        digits = i - fraction
+        if digits == 0:
+            return 0, ODD
         while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
             digit = load_byte(i) - ZERO_DIGIT
-            digits = i - fraction
-            if digits < 3:
-                value = value * 10 + digit
-            elif digits == 3:
+            if i == fraction + 3:
                 rest = 3 if digit > 5 else 2 if digit == 5 else 1 if digit > 0 else 0
             elif digit > 0:
                 rest = 3 if rest >= 2 else 1
             i += 1
-        digits = min(i - fraction, 3)
-        if i == fraction:
-            return 0, ODD
     if i >= stop:
         return 0, INCOMPLETE
     if IS_NUMBER_PART[load_byte(i)]:
         return 0, ODD
     for _ in range(3 - digits):
         value *= 10
-    if rest == 3 or (rest == 2 and value & 1):
-        value += 1
-    if quoted:
-        if load_byte(i) != QUOTE:
-            return 0, ODD
-        i += 1
-    return (-value if negative else value), i
+    return value + (1 if rest == 3 or (rest == 2 and value & 1) else 0), i

@@ -135,7 +135,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     edges = np.ascontiguousarray(walk(graph.binding, graph.source, len(graph) - 1))
     pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; memory that is not filled costs nothing
     codes = len(trace.strings) * len(BoundBy)
-    state = np.zeros(loops.STATES, np.int64)
+    state = loops.Progress()
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     slices = np.empty(pieces, np.int64), np.empty(pieces, np.uint8), np.empty(pieces, np.int32)
     named = [np.empty(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
@@ -149,7 +149,7 @@ def critical_path(trace: Trace) -> CriticalPath:
         *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
     )
     ts, bound_by, row = (_shortened(column, made) for column in slices)
-    window, code, ns, count = (_shortened(column, int(state[loops.NAMED])) for column in named)
+    window, code, ns, count = (_shortened(column, state.named) for column in named)
     name, kind = np.divmod(code, np.int32(len(BoundBy)))
     sums = NamedSums(window, name, kind, ns, count)
     return CriticalPath(ts, int(graph.ts[-1]), bound_by, row, edges, time, early_time, sums)
