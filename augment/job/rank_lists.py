@@ -20,7 +20,8 @@ def ranks_text(ranks: Iterable[int | None]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    texts = [str(low) if low == high else f"{low} {'to' if high > low + 1 else 'and'} {high}" for low, high in spans]
+    spans = [part for low, high in spans for part in ([[low, high]] if high != low + 1 else [[low, low], [high, high]])]
+    texts = [str(low) if low == high else f"{low} to {high}" for low, high in spans]
     if len(texts) > MOST:
         beyond = sum(high - low + 1 for low, high in spans[MOST:])
         texts = [*texts[:MOST], f"{beyond} more"]

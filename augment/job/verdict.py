@@ -21,11 +21,12 @@ from augment.findings import Findings, Skipped, Verdict
 from augment.job import verdict_text
 from augment.job.alignment import Clock
 from augment.job.causes import main_cause
-from augment.job.excess import Excess, excess_of
+from augment.job.excess import FEWEST_STEPS, Excess, excess_of
 from augment.job.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.names import UNKNOWN, WORLD
 from augment.job.progress import progress_of, stretches
+from augment.job.rank_lists import ranks_text
 from augment.job.replay import Replay, Shift, replay_of
 from augment.job.scenarios import scenarios
 from augment.job.slow_groups import slow_groups
@@ -232,15 +233,17 @@ class Judgement:
 
     @property
     def _together(self) -> tuple[str, ...]:
-        """A sentence where several ranks must change for the job to gain."""
+        """A sentence where several ranks must change for the job to gain; none for few steps, which may be chance."""
         alone = max(self._gains.values(), default=0)
+        if self._step_time[1] < FEWEST_STEPS:
+            return ()
         if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
             return ()
         share = 100 * self._all_gain / self._time
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
-        where = f", all on host {hosts.pop()}" if len(hosts) == 1 and hosts != {""} else ""
-        ranks = "both" if len(self._candidates) == 2 else f"all {verdict_text.spelled(len(self._candidates))}"
-        return (f"If {ranks} late ranks{where} were like the median, the job would take {share:.0f} % less time.",)
+        where = f", all on host {hosts.pop()}," if len(hosts) == 1 and hosts != {""} else ""
+        ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
+        return (f"If {ranks}{where} were like the median, the job would take {share:.0f} % less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[str, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""

@@ -156,6 +156,21 @@ def test_a_recorded_job(shared_traces: Path) -> None:
     check_cause(paths)
 
 
+def test_ranks_that_are_late_together(shared_traces: Path) -> None:
+    """Two ranks whose hosts take far longer than the others', by sums over the raw JSON: the verdict names both."""
+    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    excess = plain_excess(paths)
+    slow = sorted(excess, key=lambda rank: -excess[rank]["host"])[:2]
+    assert slow == [1, 0]
+    verdict = job(paths).verdict
+    assert [row.rank for row in verdict.rows] == slow
+    for row in verdict.rows:
+        assert row.charged_ns / 1000 == pytest.approx(excess[row.rank]["host"], rel=0.3)
+    assert any(text.startswith("If ranks 0 and 1 were like the median, the job") for text in verdict.text)
+
+
 @pytest.mark.parametrize("fault", [{"host_stall_us": 5000.0, "host_stall_rank": 2}, {"straggler": 2}])
 @pytest.mark.parametrize("shape", [{}, {"tp": 2}])
 def test_table_track_and_verdict_agree(tmp_path: Path, shape: dict[str, Any], fault: dict[str, Any]) -> None:
