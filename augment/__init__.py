@@ -4,8 +4,8 @@
 
     import augment
 
-    trace = augment.read("rank0.json.gz")
-    augmented = augment.augment(trace)
+    augmented = augment.augment("rank0.json.gz")  # or a trace: augment.read("rank0.json.gz")
+    augmented.verdict  # what is wrong with the run
     augment.write(augmented)  # rank0.augmented.pftrace and rank0.metrics.json, beside the input
 
 Importing this package loads nothing else. Each public name is loaded on first use.
@@ -76,6 +76,12 @@ _HOMES = {
     "UsageError": "augment.errors",
 }
 
+#: what people look for who know the command line
+_COMMANDS = ("run", "open", "diagnose", "report", "check", "merge", "cut", "query", "summary", "doctor")
+_INSTEAD = (
+    ": it is a command of the shell; here augment.augment(PATH) analyses a trace, augment.write(…) writes the files"
+)
+
 __all__ = [
     "AugmentError",
     "AugmentedTrace",
@@ -136,7 +142,7 @@ def write(
 def __getattr__(name: str) -> object:
     """Load a public name on first use (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_INSTEAD if name in _COMMANDS else ''}")
     import importlib
 
     value: object = getattr(importlib.import_module(_HOMES[name]), name)

@@ -30,12 +30,16 @@ def column(doc: str, unit: str = "") -> Any:
     return dataclasses.field(metadata={"doc": doc, "unit": unit})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """What is wrong with a run: one to five sentences, and the metric rows that they rest on."""
+    """What is wrong with a run: one to five sentences, and the metric rows that they rest on. ``str`` of it, and what a
+    notebook prints, are the sentences."""
 
     text: Sequence[str] = ()
     rows: Sequence[Any] = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(self.text) or "<Verdict: none>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

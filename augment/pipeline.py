@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from augment.asking import Forgetting
 from augment.bounds import bounded
 from augment.derived.steps.window import rows_in_whole, within
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
+from augment.readers import read
 from augment.request import Request
 from augment.tables import with_tables
 from augment.trace import COMPLETE, Trace, derived
@@ -27,7 +29,7 @@ FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_bre
 
 
 def augment(
-    trace: Trace,
+    trace: Trace | str | os.PathLike[str],
     request: Request | None = None,
     *,
     progress: Progress | None = None,
@@ -38,7 +40,7 @@ def augment(
     """Run all analyses, or those of a request.
 
     Args:
-        trace: the trace to analyse; it is not changed.
+        trace: the trace to analyse, which is not changed; or the path of a file with one.
         request: what to run; None means all analyses.
         progress: called before each analysis; with several threads by any of them, but never by two at once.
         threads: how many analyses of a large trace may run at once. The results do not depend on it.
@@ -48,9 +50,11 @@ def augment(
             ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
 
     Raises:
+        InputError: the file cannot be read.
         UsageError: an analysis, option or step does not exist, or a value differs in type from the option's default.
     """
     request = Request.of(request, fields)
+    trace = trace if isinstance(trace, Trace) else read(trace)
     analyses = request.analyses()
     trace = with_tables(trace, *request.tables, peaks=request.peaks)
     part = trace if request.steps is None else within(trace, *request.steps)

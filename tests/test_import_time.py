@@ -86,3 +86,5 @@ def test_every_public_name_is_there() -> None:
         assert name in dir(augment)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = augment.nothing
+    with pytest.raises(AttributeError, match=r"here augment.augment\(PATH\) analyses a trace"):
+        _ = augment.run

@@ -48,6 +48,14 @@ def test_reprs_are_short(augmented: AugmentedTrace) -> None:
         assert len(repr(part)) < LONGEST_REPR, type(part)
     assert f"{len(trace.events):,} events" in repr(trace)
     assert len(repr(augment.diff(trace, trace))) < LONGEST_REPR
+    assert repr(augmented.verdict) == "\n".join(augmented.verdict.text)
+
+
+def test_paths_do_as_traces() -> None:
+    only = {"only": ["temporal_breakdown"]}
+    by_path, by_trace = augment.augment(SIMULATED[0], **only), augment.augment(augment.read(SIMULATED[0]), **only)
+    assert by_path["temporal_breakdown"]["span_ns"] == by_trace["temporal_breakdown"]["span_ns"]
+    assert repr(augment.diff(str(SIMULATED[0]), [SIMULATED[0]])).startswith("<Diff rank0")
 
 
 def test_a_table_has_the_rows_of_the_sidecar(augmented: AugmentedTrace) -> None:

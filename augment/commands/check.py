@@ -176,7 +176,7 @@ def _against_runs(
     ]
     if not alike:
         wanted = ", ".join(f"{key}={value}" for key, value in run.labels.items())
-        notes.append(f"{store} holds no run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
+        notes.append(f"{store} holds no other run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
     return gate.check(baselines, run, limits), (f"{counted(len(alike), 'run')} of {store}", label_of(test)), notes
 
 

@@ -63,13 +63,14 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
     from augment.commands.tables import print_rows
     from augment.commands.terminal import emit
     from augment.history import Store
+    from augment.units import counted
 
     runs = Store(store).runs(labels)
     if as_json:
         for run in runs[-limit:]:
             emit(_as_json(run))
     elif runs:
-        print_rows(f"{len(runs)} runs", [_row(run) for run in runs[-limit:]])
+        print_rows(counted(len(runs), "run"), [_row(run) for run in runs[-limit:]])
     else:
         emit("no run")
 

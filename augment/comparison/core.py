@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -26,12 +27,14 @@ from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError, expect_known
 from augment.findings import Findings, Outcome, Verdict, table_of
+from augment.readers import read
 from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 from augment.units import counted
 
-Sides = Trace | Sequence[Trace]
+Input = Trace | str | os.PathLike[str]
+Sides = Input | Sequence[Input]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,7 +126,7 @@ def diff(
     short_names: bool = False,
     functions: bool = False,
 ) -> Diff:
-    """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job.
+    """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job; or the paths of their files.
 
     Args:
         control: the earlier state.
@@ -137,6 +140,7 @@ def diff(
         functions: match Python functions like operators, if they were recorded.
 
     Raises:
+        InputError: a file cannot be read.
         UsageError: a step or rank does not exist, or there is nothing to compare.
     """
     pairs, diagnostics = _ranks(_traces(control), _traces(test), control_rank, test_rank)
@@ -159,7 +163,8 @@ def diff(
 
 
 def _traces(sides: Sides) -> list[Trace]:
-    traces = [sides] if isinstance(sides, Trace) else list(sides)
+    some = [sides] if isinstance(sides, (Trace, str, os.PathLike)) else sides
+    traces = [side if isinstance(side, Trace) else read(side) for side in some]
     if not traces:
         raise UsageError("nothing to compare: a side has no trace")
     return traces

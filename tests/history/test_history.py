@@ -187,7 +187,7 @@ def test_a_history_without_such_runs_cannot_tell(
     code, out, err = augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--branch", "other")
     assert code == 4
     assert "0 runs; 5 make a baseline" in out
-    assert "holds no run of 1 rank with" in err
+    assert "holds no other run of 1 rank with" in err
     assert augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--uncertain", "pass")[0] == 0
 
 
