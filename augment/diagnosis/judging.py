@@ -24,12 +24,12 @@ def judged(
 ) -> Answer:
     """``fine`` if less than :data:`LEAST_RATIO` of a step would be saved, else a finding.
 
-    A recording without steps may be anything, also a benchmark that waits on purpose: confidence is then ``medium``
-    at most.
+    A recording without steps may be anything, also a benchmark that waits on purpose, and a single step may be the
+    first of all: confidence is then ``medium`` at most.
     """
     whole = measure(trace)
     if whole.ratio(saved_ns) < LEAST_RATIO:
         return fine
-    if whole.unit == "recording" and confidence == "high":
+    if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
     return Found(title, advice, spans, confidence, saved_ns, cut, evidence=evidence)

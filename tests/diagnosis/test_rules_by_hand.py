@@ -72,7 +72,7 @@ def test_the_profilers_own_work_comes_first() -> None:
 
 def enough(start: int = 300_000, lost: int = 0) -> list[Event]:
     """As many kernels with launches as a run that can be judged; the first ``lost`` kernels are missing."""
-    events = [launched("gemm", start + 2_000 * at, start + 2_000 * at + 1_900, 100 + at) for at in range(40)]
+    events = [launched("gemm", start + 2_000 * at, start + 2_000 * at + 1_900, start // 1_000 + at) for at in range(40)]
     return [each for at, pair in enumerate(events) for each in pair if at >= lost or each.category != Category.KERNEL]
 
 
@@ -346,6 +346,35 @@ def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
     ]
     answer = elementwise_chains.check(trace_of(annotation("ProfilerStep#0", 0, 320_000), *events))
     assert isinstance(answer, Found if is_found else (Fine, NotApplicable))
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence", "advice"),
+    [
+        ("<built-in method poll of select.epoll object at 0x7f>", "low", "The host waits here for something"),
+        ("zmq/sugar/socket.py(1): recv_multipart", "low", "The host waits here for something"),
+        ("tokenizer.py(12): encode", "medium", "Move this out of the step"),
+        ("aten::nonzero", "medium", "Move this out of the step"),
+    ],
+)
+def test_a_server_without_requests_is_no_fault(name: str, confidence: str, advice: str) -> None:
+    """Without steps, a host that waits in a function for waiting may do so rightly."""
+    wait = op(name, 1_000_000, 60_000_000)
+    answer = problem_of(host_gaps.check(trace_of(*enough(), wait, *enough(61_000_000))))
+    assert (answer.confidence, answer.advice[: len(advice)]) == (confidence, advice)
+    steps = [annotation("ProfilerStep#0", 0, 60_900_000), annotation("ProfilerStep#1", 60_900_000, 62_000_000)]
+    answer = problem_of(host_gaps.check(trace_of(*steps, *enough(), wait, *enough(61_000_000))))
+    assert answer.confidence == ("medium" if confidence == "low" else "high")
+
+
+def test_a_single_step_may_be_the_first() -> None:
+    """It has to compile, and to ask for memory."""
+    compiled = op("compile_fx.<locals>.fw_compiler_base (dynamo_timed)", 1_000_000, 30_000_000)
+    for count, confidence in ((1, "low"), (2, "high")):
+        length = 62_000_000 // count
+        steps = [annotation(f"ProfilerStep#{at}", at * length, (at + 1) * length) for at in range(count)]
+        trace = trace_of(*steps, *enough(), compiled, *enough(31_500_000))
+        assert problem_of(recompilation.check(trace)).confidence == confidence
 
 
 def test_time_that_no_rule_explains_is_said() -> None:

@@ -2,7 +2,9 @@
 
 A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all: garbage
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
-runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps.
+runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
+that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
+finding is merely possible.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -10,6 +12,7 @@ runtime, and compilation have rules of their own. The prediction takes these str
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -23,7 +26,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import starting
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, saved_by_host, within_steps
+from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.recompilation import compiles
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
@@ -32,6 +35,14 @@ from augment.trace import Category, Trace, derived
 NAME = "host_gaps"
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
 UNNAMED = "no recorded operator"
+#: functions that wait for something outside of the process, or for another thread
+_WAITING = re.compile(
+    r"\b(?:sleep|select|e?poll|recv\w*|accept|acquire|wait\w*|kqueue|get_nowait|zmq_\w+)\b|queue\.py.*\bget\b"
+)
+_WAITS = (
+    "The host waits here for something that is not in the trace: requests, other processes, a lock or a timer. If the "
+    "run is meant to be busy, look at what it waits for"
+)
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
@@ -49,20 +60,23 @@ def check(trace: Trace) -> Answer:
     saved = saved_by_host(trace, cut)
     names = _names(trace, spans.row[which], parts.end - parts.start)
     longest = int((parts.end - parts.start).max())
-    named = names[0] != UNNAMED
+    named, waits = names[0] != UNNAMED, _WAITING.search(names[0]) is not None
+    unknown = measure(trace).unit == "recording"  # a server without requests waits, too
     return judged(
         trace,
         saved,
         fine=Fine(f"long stretches of the host would save {of_a_step(trace, saved)} (the longest {time(longest)})"),
         title=f"The host spends up to {time(longest)} at a time in {listed(names)} without launching; otherwise "
         + shorter(trace, saved),
-        advice="Move this out of the step or to another thread; in operators of the model itself it is Python, the "
+        advice=_WAITS
+        if waits
+        else "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
         "dispatcher or the compiler's guards (with_stack=True shows which): fewer and larger operators, or CUDA graphs"
         if named
         else "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), "
-        "logging, checkpoints, work on the CPU",
+        "logging, checkpoints, work on the CPU, or waiting for requests or other processes",
         spans=Spans(parts.start, parts.end, spans.row[which]),
-        confidence="high" if named else "medium",
+        confidence="high" if named and not waits else "low" if waits and unknown else "medium",
         cut=cut,
     )
 
