@@ -208,6 +208,33 @@ def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
     assert formula(called(operator, *dims)) == Work(bytes=size)
 
 
+@pytest.mark.parametrize(
+    ("operator", "numbers", "known"),
+    [
+        ("triton_poi_fused_clamp_clone_45", ["6000"], True),
+        ("triton_poi_fused_clamp_clone_45", ["4500"], False),  # three of four masks
+        ("triton_poi_fused_clamp_clone_45", ["60", "100"], True),
+        ("triton_poi_fused_clamp_clone_45", ["0", "6000"], True),  # an offset before the numbers of points
+        ("triton_red_fused_mul_nll_loss_forward_sub_view_41", ["2", "100"], False),  # gathers
+        ("triton_red_fused_sum_1", ["60", "100"], True),
+        ("triton_per_fused_sum_1", ["60"], True),  # rows of an unknown length
+        ("triton_per_fused_sum_1", ["6", "100"], False),
+        ("triton_poi_fused_add_1", [""], True),  # not recorded
+        ("triton_poi_fused_add_1", [], True),
+    ],
+)
+def test_kernels_of_the_compiler_may_read_a_part(operator: str, numbers: list[str], known: bool) -> None:
+    formula = memory_formula(operator)
+    assert formula is not None
+    shape = [60, 100]
+    call = Call(operator, [shape, *([] for _ in numbers)], ["float", *["Scalar"] * len(numbers)], ["", *numbers])
+    if known:
+        assert formula(call).bytes == 4 * 6000
+    else:
+        with pytest.raises(Unrecorded):
+            formula(call)
+
+
 def enlarged(count: int, window: int, step: int, pad: int, wide: int) -> int:
     """How many windows fit, one by one."""
     return sum(start + wide * (window - 1) <= count + pad - 1 for start in range(-pad, count + pad, step))

@@ -64,7 +64,7 @@ def memory_formula(operator: str) -> Formula | None:
     name = operator.removeprefix("aten::")
     if name == operator:
         compiled = _TRITON.match(operator) and not _PARTLY.search(operator)
-        return _all_operands if compiled else None
+        return _compiled if compiled else None
     if name.startswith("_foreach_") or name in ("cat", "_cat"):
         return _lists
     in_place = name.endswith("_") and not name.endswith("__")
@@ -142,6 +142,19 @@ def _step(scaled: int) -> Formula:
         return _lists(call)
 
     return formula
+
+
+def _compiled(call: Call) -> Work:
+    """A kernel of the compiler. Its last arguments are the numbers of its points, such as 98304 rows of 128: of an
+    operand with more elements it may read only a part, as where it gathers.
+    """
+    numbers = [call.number(place) for place, number in enumerate(call.types) if number == "Scalar"]
+    of_rows = call.operator.startswith("triton_per_") and len(numbers) < 2  # without the length of a row
+    if numbers and None not in numbers and not of_rows:
+        points = prod(max(number or 1, 1) for number in numbers)
+        if any(call.bytes_of(place) > points * call.type_of(place)[1] for place in call.tensors):
+            raise Unrecorded
+    return _all_operands(call)
 
 
 def _passes(count: int) -> Formula:
