@@ -145,9 +145,13 @@ class _Run:
         settings, remote = self._settings, self._remote
         here = conclude(settings.stages, self._plan.inputs, results, settings.request)
         for job in remote.concluded if remote else here:
+            from augment.job.verdict_text import NO_JOB  # loaded by now, if there is a job
+
+            joined = not job.verdict or NO_JOB not in job.verdict[0]
             for path in job.written:
                 self._tell(path)
-                self._job_files.append(path)
+                if joined:
+                    self._job_files.append(path)
             if job.verdict:
                 self._verdicts.append((job.job, job.verdict))
             self._draw(job.errands, shown)
