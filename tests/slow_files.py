@@ -7,6 +7,7 @@ SLOW = {
     "batch/test_going_on.py",
     "batch/test_job_tracks.py",
     "batch/test_merging.py",
+    "batch/test_spilling.py",
     "cli/test_diff.py",
     "cli/test_odd_inputs.py",
     "cli/test_open.py",

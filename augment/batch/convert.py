@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from augment.batch import locations
+from augment.batch import locations, memory
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
 from augment.records import dataclass
@@ -25,12 +26,13 @@ Report = Callable[[str], None]  #: called with one line of text for the user
 @dataclass(frozen=True)
 class Settings:
     """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, the threads for
-    each input, on which outputs do not depend, and whether no trace is written."""
+    each input and the most memory of its process, on which outputs do not depend, and whether no trace is written."""
 
     request: Request = Request()
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
     threads: int = 1
+    memory: int | None = None
     metrics_only: bool = False
 
 
@@ -53,8 +55,9 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     from augment.writers import write_seamed
 
     stage("reading")
-    with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
-        trace = read(path, limits=settings.limits or UNLIMITED, threads=settings.threads)
+    with locations.at_hand(item.path, item.folder, item.size) as (path, folder), _bounded(item, settings, folder):
+        threads = 1 if _spills(item, settings) else settings.threads
+        trace = read(path, limits=settings.limits or UNLIMITED, threads=threads)
         evidence = settings.request.evidence
         evidence_state = evidence.state(trace.rank)
         trace = evidence.added_to(trace)
@@ -62,7 +65,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
             trace,
             settings.request,
             progress=lambda name, _done, _of: stage(name),
-            threads=settings.threads,
+            threads=threads,
             later=[write_seamed, *(asks for each in settings.stages for asks in (each.summarize, each.under))],
         )
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
@@ -86,6 +89,22 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         summaries=files[:count],
         evidence_state=evidence_state,
         partial=trace.partial or "",
+    )
+
+
+def _spills(item: Input, settings: Settings) -> bool:
+    """Whether the conversion may exceed the bound of memory."""
+    return settings.memory is not None and memory.needed(item) > settings.memory
+
+
+def _bounded(item: Input, settings: Settings, folder: Path) -> AbstractContextManager[None]:
+    """Keeps the conversion within the bound of memory."""
+    if settings.memory is None or not _spills(item, settings):
+        return nullcontext()
+    from augment.batch.spilling import spilled
+
+    return spilled(
+        settings.memory, next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     )
 
 

@@ -183,7 +183,7 @@ def _converted(
         def task_of(item: Input) -> Task:
             return lambda: convert(item, settings, watch.announce, lambda what: watch.stage(item, what))
 
-    yield from _worked(inputs, task_of, workers, finished, limited=not manner.scheduler)
+    yield from _worked(inputs, task_of, workers, finished, limited=not manner.scheduler, bound=settings.memory)
 
 
 def _workers(manner: Manner, count: int) -> Workers | None:
@@ -206,14 +206,15 @@ def _worked(
     finished: Finished,
     *,
     limited: bool = False,
+    bound: int | None = None,
 ) -> Generator[Result, None, None]:
-    """The results of the tasks; ``limited``: run no more conversions at once than fit into memory."""
+    """The results of the tasks; ``limited``: run no more conversions at once than fit into memory, each in a bound."""
     if workers:
         from augment.batch import memory
         from augment.batch.pool import work_through
 
         budget = int(memory.USED * memory.available()) if limited else 0
-        yield from work_through(inputs, task_of, workers, finished, memory.needed, budget)
+        yield from work_through(inputs, task_of, workers, finished, partial(memory.needed, bound=bound), budget)
         return
     for item in inputs:
         result = task_of(item)()

@@ -20,9 +20,10 @@ def available() -> int:
     return min([_machine(), *_groups()])
 
 
-def needed(item: Input) -> int:
-    """Estimated memory of one conversion, from the file's size and compression ratio."""
-    return BASE + int(SHARE * _text_bytes(item))
+def needed(item: Input, bound: int | None = None) -> int:
+    """Estimated memory of one conversion, from the file's size and compression ratio; at most its ``bound``."""
+    estimate = BASE + int(SHARE * _text_bytes(item))
+    return estimate if bound is None else min(estimate, bound)
 
 
 def _text_bytes(item: Input) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from augment.evidence import Evidence
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
 _SHARD = re.compile(r"(\d+)/(\d+)")
 
 
@@ -28,6 +29,7 @@ class Batch:
 
     jobs: int
     threads: int
+    memory: int | None
     scheduler: str | None
     force: bool
     ranks: tuple[range, ...]
@@ -61,6 +63,20 @@ class Batch:
             return max(self.threads // processes, 1)
         return max(min(processors() // processes, MOST_THREADS), 1)
 
+    def memory_for_each(self, inputs: int) -> int | None:
+        """The bytes of memory for each of the inputs; the processes of this machine share them.
+
+        Raises:
+            UsageError: that is too little.
+        """
+        if self.memory is None:
+            return None
+        from augment.batch.spilling import expect_possible
+
+        each = self.memory if self.scheduler else self.memory // max(min(self.jobs or processors(), inputs), 1)
+        expect_possible(each)
+        return each
+
     def manner(self, client: Client | None) -> Manner:
         """How to convert the inputs; with a ``client``, through its server."""
         from augment.batch.execution import Manner
@@ -70,11 +86,11 @@ class Batch:
 
 
 def batch_options(function: Function) -> Function:
-    """``--jobs``, ``--threads``, ``--scheduler``, ``--ranks``, ``--shard``, ``--force``: one argument ``batch``."""
+    """``--jobs``, ``--threads``, ``--memory``, ``--scheduler``, ``--ranks``, ``--shard``, ``--force`` as ``batch``."""
 
     @functools.wraps(function)
     def command(*args: Any, **values: Any) -> Any:
-        names = ("jobs", "threads", "scheduler", "force", "ranks", "shard")
+        names = ("jobs", "threads", "memory", "scheduler", "force", "ranks", "shard")
         return function(*args, batch=Batch(**{name: values.pop(name) for name in names}), **values)
 
     for option in (
@@ -88,6 +104,13 @@ def batch_options(function: Function) -> Function:
         ranks_option,
         click.option(
             "--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask])."
+        ),
+        click.option(
+            "--memory",
+            callback=_memory,
+            metavar="SIZE",
+            help="Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted "
+            "with its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]",
         ),
         click.option(
             "--threads",
@@ -107,6 +130,15 @@ def batch_options(function: Function) -> Function:
     ):
         command = option(command)
     return command  # type: ignore[return-value]
+
+
+def _memory(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip().upper())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a size, such as 4G or 800M")
+    return int(float(match[1]) * (1 << {"M": 20, "G": 30, "T": 40}[match[2]]))
 
 
 def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:

@@ -80,12 +80,15 @@ def command(
     if server["server"] and (request.tables or request.peaks):
         option = "--tables" if request.tables else "--peak"
         raise UsageError(f"{option}: not supported with a server; leave --server out")
+    if server["server"] and batch.memory is not None:
+        raise UsageError("--memory: not supported with a server, which has --max-job-memory; leave --server out")
     if batch.scheduler:
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # not a job
     stages = () if alone else STAGES
-    settings = Settings(request, stages, threads=batch.threads_for_each(len(made.inputs)))
+    count = len(made.inputs)
+    settings = Settings(request, stages, threads=batch.threads_for_each(count), memory=batch.memory_for_each(count))
     with client_of(**server) as client:
         manner = replace(batch.manner(client), merge=merge)
         return _Run(made, settings, manner, as_json=as_json, quiet=quiet).all()

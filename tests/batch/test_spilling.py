@@ -1,0 +1,160 @@
+"""A bound of memory: arrays lie in files and keep their values, and outputs are the same bytes."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from augment.batch import memory, spilling
+from augment.batch.convert import Settings, convert
+from augment.batch.inputs import Input
+from augment.commands import group
+from augment.errors import OutputError, UsageError
+from augment.request import Request
+from traces import SIMULATED, by_folder
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="bounds of memory need Linux")
+
+RECORDED = Path(__file__).parents[3] / "shared" / "traces"
+SMALLEST = sorted(SIMULATED, key=lambda path: path.stat().st_size)[:2]
+FILLED = """
+import sys
+from pathlib import Path
+import numpy as np
+from augment.batch import spilling
+with spilling.spilled(200 << 20, Path(sys.argv[1])):
+    arrays = [np.full(4 << 20, number, np.int32) for number in range(30)]
+    sums = [int((array * 1).sum()) for array in arrays]
+    arrays[3] += 1
+    arrays.append(np.concatenate(arrays[:4]))
+    assert int((arrays[-1] * 1).sum()) == (0 + 1 + 2 + 4) * (4 << 20)
+    assert sums == [number * (4 << 20) for number in range(30)]
+    assert not list(Path(sys.argv[1]).iterdir())
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+kept = arrays
+"""
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every array of 16 kB and more is spilled, at each look at the memory."""
+    monkeypatch.setattr(spilling, "LEAST_ARRAY", 1 << 14)
+    monkeypatch.setattr(spilling, "_FULL", 0.0)
+    monkeypatch.setattr(spilling, "_EASED", 0.0)
+
+
+def outputs(path: Path, folder: Path, bound: int | None) -> dict[str, str]:
+    """The digests of all outputs."""
+    settings = Settings(Request(formats=("chrome", "perfetto")), memory=bound, threads=2)
+    result = convert(Input(str(path), str(folder), named=True), settings, lambda _: None)
+    assert result.status == "augmented", result.message
+    return {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in result.outputs}
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("path", SMALLEST, ids=by_folder)
+def test_outputs_do_not_depend_on_the_bound(path: Path, tmp_path: Path) -> None:
+    assert outputs(path, tmp_path / "bounded", 1 << 20) == outputs(path, tmp_path / "free", None)
+    assert sorted(os.listdir(tmp_path / "bounded")) == sorted(os.listdir(tmp_path / "free"))
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["legacy_autograd_array", "hta_cuda_sync"])
+def test_outputs_of_recorded_traces_do_not_depend_on_the_bound(name: str, tmp_path: Path) -> None:
+    files = [path for path in sorted((RECORDED / name).rglob("*.json*")) if path.is_file()]
+    if not files:
+        pytest.skip("no shared traces here")
+    assert outputs(files[0], tmp_path / "bounded", 1 << 20) == outputs(files[0], tmp_path / "free", None)
+
+
+@pytest.mark.usefixtures("always")
+def test_arrays_keep_their_values(tmp_path: Path) -> None:
+    with spilling.spilled(1 << 20, tmp_path):
+        arrays = [np.arange(number, number + 50_000) for number in range(20)]
+        zeros = np.zeros(100_000)
+        for number, array in enumerate(arrays):
+            array *= 2
+            array[7] = -number
+        grown = arrays.pop()
+        grown.resize(90_000, refcheck=False)
+        shrunk = arrays.pop()
+        shrunk.resize(9_000, refcheck=False)
+        small = np.arange(10)
+        small.resize(60_000, refcheck=False)
+        many = [np.full(5, each) for each in range(200)]
+        assert os.listdir(tmp_path) == []
+    for number, array in enumerate(arrays):
+        expected = 2 * np.arange(number, number + 50_000)
+        expected[7] = -number
+        assert np.array_equal(array, expected)
+    assert grown[49_999] == 2 * (19 + 49_999)
+    assert not grown[50_000:].any()
+    assert np.array_equal(shrunk[8:], 2 * np.arange(18 + 8, 18 + 9_000))
+    assert small[:10].tolist() == list(range(10))
+    assert not zeros.any()
+    assert [int(each.sum()) for each in many] == [5 * each for each in range(200)]
+    after = np.arange(1 << 20)  # by numpy's own handler again
+    del arrays, zeros, grown, shrunk, small, many
+    gc.collect()
+    assert after[-1] == (1 << 20) - 1
+
+
+def test_the_process_stays_within_the_bound(tmp_path: Path) -> None:
+    """480 MB of arrays in 200 MB, and nothing on stderr when they outlive Python's functions."""
+    command = [sys.executable, "-c", FILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert int(done.stdout) << 10 < 200 << 20
+
+
+def test_a_folder_in_memory_is_refused() -> None:
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("no /dev/shm")
+    with pytest.raises(OutputError, match="lies in memory"), spilling.spilled(1 << 30, Path("/dev/shm")):
+        pass
+
+
+def test_a_full_disk_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="free disk"), spilling.spilled(1 << 60, tmp_path):
+        pass
+
+
+def test_a_bound_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="at least 512M"):
+        spilling.expect_possible(1 << 20)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="needs Linux"):
+        spilling.expect_possible(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--memory", "4"], "is not a size"),
+        (["--memory", "100M"], "at least 512M"),
+        (["--memory", "1G", "--server", "localhost:1"], "not supported with a server"),
+        (["--memory", "0.5GiB"], ""),
+    ],
+)
+def test_the_option(options: list[str], expected: str, tmp_path: Path) -> None:
+    arguments = ["run", str(SMALLEST[0]), "-o", str(tmp_path / "out"), "--quiet", *options]
+    done = CliRunner().invoke(group(), arguments, standalone_mode=False)
+    assert expected in str(done.exception or "")
+    assert bool(done.exception) == bool(expected)
+
+
+def test_a_bounded_conversion_needs_no_more_than_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b" " * 1000)
+    item = Input(str(path), str(tmp_path), named=True)
+    assert memory.needed(item, bound=1 << 20) == 1 << 20
+    assert memory.needed(item, bound=1 << 40) == memory.needed(item)
