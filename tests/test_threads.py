@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from augment import pipeline
 from augment.analyses import ANALYSES
+from augment.derived.source import event_text
 from augment.errors import LimitExceeded
 from augment.findings import AugmentedTrace
 from augment.pipeline import FIRST, augment
@@ -22,6 +25,8 @@ from augment.readers import containers, read
 from augment.readers.limits import Limits
 from augment.trace import Trace, derived
 from augment.writers import chrome, metrics, perfetto
+from augment.writers.perfetto.suffixes import Part
+from augment.writers.perfetto.tracks import Tracks
 from traces import SIMULATED
 
 COMPUTED: list[str] = []
@@ -106,6 +111,32 @@ def test_outputs_are_those_of_a_single_thread(tmp_path: Path, monkeypatch: pytes
         alone = outputs(path, 1, tmp_path)
         assert outputs(path, 2, tmp_path) == alone
         assert outputs(path, 7, tmp_path) == alone
+
+
+def test_blocks_are_written_while_the_next_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many blocks, each with args that the earlier ones do not have."""
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    monkeypatch.setattr(containers, "CHUNK", 1 << 12)
+    monkeypatch.setattr(event_text, "_BLOCK_BYTES", 1 << 13)
+    events = [{"ph": "X", "name": f"k{i % 99}", "pid": 1, "tid": 1, "ts": i, "dur": 1, "args": {f"a{i // 50}": i}}
+              for i in range(2000)]  # fmt: skip
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    files = []
+    for threads in (1, 2):
+        trace = read(str(path), threads=threads)
+        perfetto.write(AugmentedTrace(trace, {}), tmp_path / "out")
+        files.append((tmp_path / "out").read_bytes())
+    assert files[0] == files[1]
+
+    class Full(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell() > 1 << 15:
+                raise OSError(28, "full")
+            return super().write(data)
+
+    with pytest.raises(OSError, match="full"):
+        perfetto.write_part(AugmentedTrace(trace, {}), Full(), Tracks(trace), Part())
 
 
 def test_the_error_of_an_analysis_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

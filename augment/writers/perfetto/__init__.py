@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -131,7 +132,11 @@ def write_part(
     out = _File(file, tracks, interned, first=part.number == 0)
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
-    out.write(SourceEvents(trace, planned, tracks, interned).all())
+    with closing(SourceEvents(trace, planned, tracks, interned).all()) as events:
+        if getattr(trace.source.text, "ahead", False):  # several threads may work on this trace
+            out.write_beside(events)
+        else:
+            out.write(events)
     out.write_annotations(annotations, planned.added_suffixes)
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
@@ -171,13 +176,32 @@ class _File:
     def write(self, pieces: Iterable[Events]) -> None:
         """Write events."""
         for events in pieces:
-            if self.shift_ns:
-                events = replace(events, ts=events.ts + self.shift_ns)
-            self._file.write(self._tracks.take_packets())
-            if new := self._interned.take_new():
-                self._file.write(packet(message(PACKET_INTERNED, new)))
-            for piece in encode(events):
-                self._file.write(piece)
+            self._put(self._before(), events)
+
+    def write_beside(self, pieces: Iterable[Events]) -> None:
+        """As :meth:`write`, with a thread that encodes and writes a piece while the next one is made."""
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as executor:
+            last: Future[None] | None = None
+            for events in pieces:
+                if last:
+                    last.result()
+                last = executor.submit(self._put, self._before(), events)
+            if last:
+                last.result()
+
+    def _before(self) -> bytes:
+        """The packets that must come before events made since the last call."""
+        tracks, new = self._tracks.take_packets(), self._interned.take_new()
+        return tracks + (packet(message(PACKET_INTERNED, new)) if new else b"")
+
+    def _put(self, before: bytes, events: Events) -> None:
+        if self.shift_ns:
+            events = replace(events, ts=events.ts + self.shift_ns)
+        self._file.write(before)
+        for piece in encode(events):
+            self._file.write(piece)
 
     def write_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> None:
         """Write the annotations of analyses."""

@@ -40,11 +40,12 @@ class ArgsScanner:
         self._suffix_data = suffixes.data
         self._state = kernel.Encoding()
         self._state.suffixes = address(suffixes.data)
-        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._out, self._next_out = np.empty(_OUT_BYTES, np.uint8), np.empty(_OUT_BYTES, np.uint8)
         self._row, self._args = -1, dict[str, Any]()  # the last row with something new
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
-        """The blobs of the rows of a block. They are valid until the next call."""
+        """The blobs of the rows of a block. They are valid until the next call but one."""
+        self._out, self._next_out = self._next_out, self._out
         offsets = np.ascontiguousarray(offsets[block.start : block.stop])
         lengths = np.ascontiguousarray(lengths[block.start : block.stop])
         count = len(offsets)

@@ -5,7 +5,7 @@ order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class SourceEvents:
         self._is_late[plan.late] = True
         self._add_extras()
 
-    def all(self) -> Iterator[Events]:
+    def all(self) -> Generator[Events, None, None]:
         """All events, in the order of the file."""
         yield from self._ends()
         yield from self._beginnings()
