@@ -56,7 +56,7 @@ def write_all(
     diagnostics: list[Diagnostic] = []
     stage("writing")
     for pair in diff.pairs:
-        for path, problems in _write_pair(pair, folder, drawing):
+        for path, problems in _write_pair(pair, folder, drawing, diff.verdict.text):
             written.append(path)
             diagnostics += problems
     path = folder / (name + sidecar.SUFFIX)
@@ -69,10 +69,12 @@ def suffix_of(format_name: str) -> str:
     return writer_named(format_name).SUFFIX.replace(".augmented", ".diff")
 
 
-def _write_pair(pair: Pair, folder: Path, drawing: Drawing) -> list[tuple[Path, list[Diagnostic]]]:
+def _write_pair(
+    pair: Pair, folder: Path, drawing: Drawing, verdict: Sequence[str]
+) -> list[tuple[Path, list[Diagnostic]]]:
     source = pair.test.trace.source
     label = drawing.label or stem(pair.control.trace.source.label)
-    augmented = drawn(pair, label, drawing.min_delta_ns)
+    augmented = drawn(pair, label, drawing.min_delta_ns, verdict)
     written = []
     for name in drawing.formats or (DEFAULT,):
         path = output_path(source.name, folder, suffix_of(name))

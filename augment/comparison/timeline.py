@@ -7,7 +7,7 @@ slice has the name of the call or work after a sign for the kind of change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from augment.comparison.marks import (
 )
 from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import Threshold, threshold
+from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import AugmentedTrace, Findings
 
@@ -49,7 +50,7 @@ _LEGENDS = {
 }
 
 
-def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedTrace:
+def drawn(pair: Pair, label: str, min_delta_ns: int | None = None, verdict: Sequence[str] = ()) -> AugmentedTrace:
     """The test of a pair of ranks, with the differences from the control as annotations.
 
     Args:
@@ -57,9 +58,11 @@ def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedT
         label: the name of the control.
         min_delta_ns: leave out smaller differences; with 0 every call and piece of work of the steps is drawn. None:
             draw those that make up 1 % of a step, alone or with all of their name.
+        verdict: its sentences are drawn over the compared steps.
     """
     rows, least = Rows(label), threshold(pair, min_delta_ns)
     annotations: list[Annotation] = [
+        *_verdict(pair, label, verdict),
         *_work(pair, rows, least),
         *counters_of_devices(pair, rows),
         *_calls(pair, rows, least),
@@ -67,6 +70,25 @@ def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedT
         *counter_of_main_thread(pair, rows),
     ]
     return AugmentedTrace(pair.test.trace, {"diff": Findings((), annotations)})
+
+
+def _verdict(pair: Pair, label: str, sentences: Sequence[str]) -> Iterator[SliceTrack]:
+    """The track that says what the comparison found."""
+    trace, steps = pair.test.trace, pair.test.steps
+    main = main_track(trace)
+    if not sentences or not len(steps) or not trace.tracks:
+        return
+    start, end = int(steps.begin[0]), int(max(steps.end[-1], steps.finish[-1]))
+    yield SliceTrack(
+        analysis="diff",
+        name="Diagnosis",
+        under=max(main, 0),
+        ts=np.array([start], np.int64),
+        dur=np.array([max(end - start, 1)], np.int64),
+        names=Texts(np.zeros(1, np.int32), [" ".join(sentences)]),
+        description=f"what the comparison with {label} found",
+        of_process=True,
+    )
 
 
 def _calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from augment.commands import group
 from augment.comparison.sidecar import diff_schema
 from augment.errors import AugmentError
+from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch, op, step, write_trace
 
@@ -231,6 +232,16 @@ def test_check_gates_parts_on_request(jobs: Path) -> None:
     assert re.search(r"\nINFO      compute_ns +[\d.]+ ms → +[\d.]+ ms +\+[\d.]+ [mµ]s\n", explained.stdout)
     table = [line for line in explained.stdout.splitlines() if line.startswith("INFO      ")]
     assert len({line.index("→") for line in table}) == 1
+
+
+def test_the_timeline_says_the_verdict(jobs: Path, tmp_path: Path, perfetto: PerfettoEngine) -> None:
+    """Over the compared steps; ``augment open`` pins the track ``Diagnosis``."""
+    assert ran("diff", rank0(jobs / "control"), rank0(jobs / "test"), "-o", tmp_path).exit_code == 0
+    text = " ".join(json.loads((tmp_path / "rank0.diff.metrics.json").read_text())["verdict"]["text"])
+    perfetto.load(tmp_path / "rank0.diff.pftrace")
+    assert perfetto.rows(
+        "select slice.name from slice join track on track.id = track_id where track.name = 'Diagnosis'"
+    ) == [(text,)]
 
 
 def test_different_devices_are_said(jobs: Path, tmp_path: Path) -> None:

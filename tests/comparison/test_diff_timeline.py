@@ -276,7 +276,7 @@ def test_recorded_pairs_in_perfetto(
 ) -> None:
     """The engine has as many slices of ours as were drawn, and nothing to complain of that it had not before."""
     result = diff(augment.read(str(shared_traces / first)), augment.read(str(shared_traces / second)))
-    annotations = drawn(result.pairs[0], "C", MIN_DELTA_NS).annotations
+    annotations = drawn(result.pairs[0], "C", MIN_DELTA_NS, result.verdict.text).annotations
     expect_nested(annotations)
     count = sum(len(annotation.ts) for annotation in annotations if isinstance(annotation, SliceTrack))
     points = sum(len(annotation.ts) for annotation in annotations if isinstance(annotation, CounterTrack))
