@@ -161,8 +161,8 @@ def main(seeds: int, many: int = 0, start: int = 0) -> None:
         rank = options_of(seed, kind, many)[1]
         named += sum(row.rank not in (rank, None) for row in result.verdict.rows)
         if not good:
-            told = [(row.rank, row.cause, row.dimension) for row in result.verdict.rows]
-            print(f"seed {seed}, {kind}, {options_of(seed, kind, many)[1:]}: {told} {' '.join(result.verdict.text)}")
+            rows = [(row.rank, row.cause, row.dimension) for row in result.verdict.rows]
+            print(f"seed {seed}, {kind}, {options_of(seed, kind, many)[1:]}: {rows} {' '.join(result.verdict.text)}")
         elif seed < 4 * len(KINDS) and not many and result.verdict.rows[0].gain_ns is not None:
             with_fault, without = (each.judgement.recorded_ns for each in (result, job(healthy(options))))
             predicted = result.verdict.rows[0].gain_ns / with_fault

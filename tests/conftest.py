@@ -27,6 +27,12 @@ TESTS = Path(__file__).parent
 SHARED_TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``make quick`` leaves out; None leaves the decision to others."""
+    name, wanted = collection_path.relative_to(TESTS).as_posix(), config.getoption("markexpr")
+    return (("not slow" in wanted and name in SLOW) or ("not server" in wanted and name == "server")) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what ``make quick`` leaves out: see the markers in ``pyproject.toml``."""
     for item in items:

@@ -1,6 +1,7 @@
 """The files that ``make quick`` leaves out."""
 
-#: files whose tests take more than 5 s together, or compare recorded traces with what is known of them
+#: files whose tests take more than 5 s together on a busy machine (about 2 s of CPU), or compare recorded traces with
+#: what is known of them
 SLOW = {
     "analyses/test_execution_trace_nodes.py",
     "batch/test_cluster.py",
@@ -8,7 +9,9 @@ SLOW = {
     "batch/test_job_tracks.py",
     "batch/test_merging.py",
     "batch/test_spilling.py",
+    "cli/test_batch.py",
     "cli/test_diff.py",
+    "cli/test_merge.py",
     "cli/test_odd_inputs.py",
     "cli/test_open.py",
     "cli/test_page_commands.py",
@@ -25,6 +28,7 @@ SLOW = {
     "job/test_buckets.py",
     "job/test_causes.py",
     "job/test_dimensions.py",
+    "job/test_layered_job.py",
     "job/test_path.py",
     "job/test_path_truth.py",
     "job/test_pipeline_bubbles.py",
@@ -44,15 +48,19 @@ SLOW = {
     "test_costs.py",
     "test_diagnosis_recorded.py",
     "test_fuzz.py",
+    "test_idle_causes.py",
     "test_notebook_frame.py",
     "test_notebooks.py",
+    "test_path_of_a_backlog.py",
     "test_reference_figures.py",
     "test_roofline_metamorphic.py",
     "test_simulator_causes.py",
     "test_torch.py",
     "writers/test_adding.py",
+    "writers/test_gzip_splice.py",
     "writers/test_perfetto_annotations.py",
     "writers/test_perfetto_encoding.py",
+    "writers/test_perfetto_from_packets.py",
     "writers/test_perfetto_lanes.py",
     "writers/test_perfetto_several.py",
     "writers/test_perfetto_source.py",

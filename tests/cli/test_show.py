@@ -187,7 +187,7 @@ def test_a_rank_points_to_its_job(tmp_path: Path, augment: Augment) -> None:
     simulate(JobOptions(ranks=3, steps=4, layers=4, straggler=1, straggler_factor=1.6), tmp_path / "traces")
     assert augment("run", tmp_path / "traces", "-o", tmp_path / "out", "--only", "diagnosis").code == 0
     metrics = tmp_path / "out" / "rank0.metrics.json"
-    of_job = "Its job (job.metrics.json): Rank 1 holds up the other two: "
+    of_job = "Its job (job.metrics.json): Rank 1 holds up the other two in dp: "
     for command in ("show", "diagnose"):
         lines = [line.strip() for line in augment(command, metrics).lines]
         (place,) = (number for number, line in enumerate(lines) if line.startswith(of_job))
