@@ -6,10 +6,9 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-
 from augment.readers import read
 from augment.trace import Trace
+from perfetto_schema import protos
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 CLEARED, NEEDED = 1, 2

@@ -96,7 +96,8 @@ def test_counters_have_a_unit_and_share_a_scale(perfetto: PerfettoEngine, tmp_pa
 
 
 def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
-    schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    from perfetto_schema import protos as schema
+
     of_device = CounterTrack("queue", "Queue Length", STREAM, ns(1000), ns(1), "count"), SliceTrack(
         "idle", "Idle", STREAM, ns(7001), ns(2001), texts("other"))  # fmt: skip
     writer.write(trace_of_events(tmp_path, EVENTS, IDLE, QUEUE, *of_device), tmp_path / "t.pftrace")

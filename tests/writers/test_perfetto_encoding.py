@@ -26,11 +26,10 @@ from augment.writers.perfetto.encoding import encode, slice_args
 from augment.writers.perfetto.packets import Events, blobs_of
 from augment.writers.perfetto.wire import varint
 from oracles import plain_kernels
+from perfetto_schema import protos as schema
 from plain_encoders import packets
 from plain_encoders import slice_args as plain_args
 from writer_traces import Text, augmented, ns
-
-schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
 LOOKALIKES = ("null", "[]", "{}", "[1,2]", str(2**64))  #: texts that read like the JSON of another value
 int64s = st.integers(-(2**63), 2**63 - 1)
