@@ -1,4 +1,4 @@
-"""Why a rank was late: the same rule for the table of late ranks, the track ``Late rank`` and the verdict.
+"""Why a rank was late: one rule for ``origin`` in the table of late ranks, the track ``Late rank`` and the verdict.
 
 What a late device did while the others waited for it is often not why it was late: after a stall of its host it does
 its usual work, only later. So the cause of a delay is what the rank did more than its peers (:mod:`augment.job.excess`)
@@ -51,6 +51,11 @@ def main_causes(times: Table) -> Int64s:
     return np.where(ordered[-1] <= 0, NONE, np.where(clear, times.argmax(axis=0), UNKNOWN))
 
 
+def of_parts(spent: Parts) -> Table:
+    """What was done by cause, ns: a row for each of :data:`CAUSES`, and the columns of ``spent``."""
+    return np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
+
+
 def of_leads(
     matched: Matched,
     parted: Waits,
@@ -66,7 +71,7 @@ def of_leads(
         excess: None if no stretches of ranks can be compared.
         unclear: members whose excess in all has no single cause: no more of theirs is known.
     """
-    table = np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
+    table = of_parts(spent)
     if excess is None or not len(excess.stretches.row):
         return table
     row = _rows_in(matched, excess, summaries)

@@ -35,10 +35,14 @@ class Row:
     step_count: int = column("Steps in which more was charged to it than to any other rank of the group.", "count")
     wait_ns: int = column("What it waited for others itself.", "ns")
     robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
+    origin: str = column(
+        "Why it was late, as the verdict says: what it did more than its peers before, else what it did in charged_ns. "
+        "gpu (the device worked), host (it was idle, and nothing was launched), queued (it was idle, with launched "
+        "work), before_recording, or unknown, also if none is clearly the largest; empty if nothing is charged."
+    )
     cause: str = column(
-        "Why: what it did more than its peers before, else what it did in charged_ns. gpu (the device worked), host "
-        "(it was idle, and nothing was launched), queued (it was idle, with launched work), before_recording, or "
-        "unknown, also if none of these is clearly the largest; empty if nothing is charged."
+        "What it did in most of charged_ns, in the same words. After a stall of its host a late device often does its "
+        "usual work while the others wait: then the cause is gpu, and the origin host."
     )
     cause_ratio: float | None = column("The share of charged_ns that the largest cause has.", "ratio")
     compute_ns: int = column("The part of charged_ns in which its device computed.", "ns")
@@ -115,8 +119,11 @@ def stragglers(
         instances, rows = chosen[places], parts_chosen[rows_of.get(group, places[:0])]
         totals = tally(matched, parted, instances, rows, count)
         spent = Parts(*(sums(late[instances], column[instances], count) for column in parts))
-        because = np.vstack([sums(late[instances], times[instances], count) for times in due])
-        main = causes.main_causes(because)
+        origin, meanwhile = (
+            np.vstack([sums(late[instances], times[instances], count) for times in table])
+            for table in (due, causes.of_parts(parts))
+        )
+        names_of = [[names[main] for main in causes.main_causes(table).tolist()] for table in (origin, meanwhile)]
         worst = _worst(matched.step[instances], late[instances], parted.lead_ns[instances], count)
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
@@ -133,8 +140,9 @@ def stragglers(
                 step_count=int(worst[member]),
                 wait_ns=int(totals.wait_ns[member]),
                 robust_z=None if z is None else float(z[place]),
-                cause=names[main[member]] if charged else "",
-                cause_ratio=int(because[:, member].max()) / charged if charged else None,
+                origin=names_of[0][member] if charged else "",
+                cause=names_of[1][member] if charged else "",
+                cause_ratio=int(meanwhile[:, member].max()) / charged if charged else None,
                 **{f"{name}_ns": int(column[member]) for name, column in spent._asdict().items()},
             )
 

@@ -75,9 +75,10 @@ def stragglers(sidecar: Sidecar) -> Section:
         return Section("Who comes late")
     worst = charged[0]
     whole = sum(row["charged_ns"] for row in charged)
+    because = _CAUSES.get(worst.get("origin", worst["cause"]), "")
     lead = (
         f"Most is charged to {_rank(worst)}: {time(worst['charged_ns'])}, "
-        f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks{_CAUSES.get(worst['cause'], '')}."
+        f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks{because}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])

@@ -28,6 +28,7 @@ from simulator import JobOptions, simulate
 from traces import HOST, THREAD, event, kernel, launch, op, write_trace
 
 GPU, CALLS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+SHARE = 0.6  # of the charged time, to call one cause the cause
 CLEARLY = 2.0  # of the other cause
 
 
@@ -110,6 +111,10 @@ def check(paths: Sequence[Path]) -> int:
         compared += 1
         for part, name in zip(parts, ("gpu", "host", "queued"), strict=True):
             assert part / 1000 == pytest.approx(plain[name], abs=0.02 * plain["charged"] + 1), (row, plain)
+        decided = [name for name in ("gpu", "host", "queued") if plain[name] > SHARE * plain["charged"]]
+        assert decided in ([], [row.cause]), (row, plain)
+        most = max(plain["gpu"], plain["host"], plain["queued"])
+        assert row.cause_ratio == pytest.approx(most / plain["charged"], abs=0.03)
     return compared
 
 
@@ -134,9 +139,9 @@ def check_cause(paths: Sequence[Path]) -> None:
     worst = rows(result, "stragglers")[0]
     excess = plain_excess(paths)[worst.rank]
     assert max(excess.values()) > CLEARLY * min(excess.values())
-    assert worst.cause == max(excess, key=lambda name: excess[name]), (worst, excess)
+    assert worst.origin == max(excess, key=lambda name: excess[name]), (worst, excess)
     (row, *_) = result.verdict.rows
-    assert (row.rank, row.cause) == (worst.rank, {"gpu": "compute"}.get(worst.cause, worst.cause))
+    assert (row.rank, row.cause) == (worst.rank, {"gpu": "compute"}.get(worst.origin, worst.origin))
 
 
 @pytest.mark.parametrize("late", ["gpu", "host"])
@@ -208,7 +213,7 @@ def test_a_longer_stall_changes_the_share_not_the_cause(tmp_path: Path, more: in
         paths = [path for path, _ in simulate(options, tmp_path / str(number))]
         tables.append(rows(job(paths), "stragglers")[0])
     less, longer = tables
-    assert (less.rank, less.cause) == (longer.rank, longer.cause) == (1, "host")
+    assert (less.rank, less.origin) == (longer.rank, longer.origin) == (1, "host")
     assert longer.charged_ns - less.charged_ns == pytest.approx(3000 * more, rel=0.15)
 
 
