@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.source.cut_mark import lacks_causes
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.devices import fitting
 from augment.diagnosis.diagnose import Diagnosis, diagnose
@@ -55,6 +56,8 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
         return [unexplained]
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     possible = [each for each in result.findings if each.severity != "info" and not each.found.first]
+    if lacks_causes(trace.source.metadata):
+        possible = []  # the first sentence says that causes cannot be told
     if sure:
         sentences = [f"Nothing grave was found; the first of the small things: {within(sure[0].found.title)}."]
         return sentences + [f"Possible: {within(each.found.title)}." for each in possible[:1]]
