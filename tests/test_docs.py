@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,6 +252,10 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     (shown,) = re.findall(r'"Open trace file": (.+)', output)
     assert Path(shown).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["demo-output"]
+    report = ["report", "demo-output/augmented", "--markdown", "-o", "short.md"]
+    subprocess.run([sys.executable, "-m", "augment", *report], check=True)
+    short = (tmp_path / "short.md").read_text()
+    assert (ROOT / "docs" / "demo.md").read_text().endswith(short), "the short form in docs/demo.md is old"
 
 
 def test_the_readme_names_what_is_there() -> None:

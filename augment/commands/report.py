@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @labels_option("Of a history, only runs with this label; repeatable.")
 @click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: SOURCE.report.html, here]")
 @click.option(
-    "--markdown", is_flag=True, help="Print the short form instead, as Markdown for a pull request or ticket."
+    "--markdown",
+    is_flag=True,
+    help="Print (or with -o write) the short form instead, as Markdown for a pull request or ticket.",
 )
 @click.option("--static", metavar="DIR", help="Also write each chart into DIR as SVG and PNG (vl-convert-python).")
 @server_options
@@ -66,7 +68,10 @@ def command(
     if markdown:
         from augment.report.markdown import markdown as short_form
 
-        emit(short_form(made).rstrip("\n"))
+        if out:
+            _write(short_form(made), Path(out))
+        else:
+            emit(short_form(made).rstrip("\n"))
     else:
         _write_page(made, Path(out or f"{_stem(test or source)}.report.html"))
     return 0
@@ -74,14 +79,20 @@ def command(
 
 def _write_page(document: Document, path: Path) -> None:
     """Write the page, and print its path."""
-    from augment.commands.terminal import emit, say
+    from augment.commands.terminal import say
     from augment.report.html import page
+
+    _write(page(document), path)
+    say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
+
+
+def _write(text: str, path: Path) -> None:
+    from augment.commands.terminal import emit
     from augment.writers.files import replacing
 
     with replacing(path) as file:
-        file.write(page(document).encode())
+        file.write(text.encode())
     emit(str(path))
-    say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
 
 
 def _document(

@@ -11,11 +11,14 @@ _LEADS = 6
 
 def markdown(document: Document) -> str:
     """Verdict, findings and what each section says first, as Markdown."""
-    lines = [f"### {document.title}", "", *said(document), ""]
-    for row in document.findings:
-        if row.get("status", "found") == "found" and row.get("title"):
-            advice = f" {row['advice']}." if row.get("advice") else ""
-            lines.append(f"- **{row.get('severity') or 'info'}**: {row['title']}.{advice}")
+    lines = [f"### {document.title}", "", *said(document)]
+    rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
+    advice = [f" {row['advice']}." if row.get("advice") else "" for row in rows]
+    if rows:
+        lines.append("")
+    lines += [
+        f"- **{row.get('severity') or 'info'}**: {row['title']}.{what}" for row, what in zip(rows, advice, strict=True)
+    ]
     leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
     caveats = [f"- {text}" for text in doubts(document)]
     if leads:
