@@ -71,6 +71,7 @@ class Skipped:
 
     reason: str
     verdict: Verdict | None = None  #: what can be said of the run all the same
+    annotations: Sequence[Annotation] = ()  #: tracks that say it on the timeline
 
     @property
     def summary(self) -> str:
@@ -141,8 +142,7 @@ class AugmentedTrace:
     @property
     def annotations(self) -> list[Annotation]:
         """All annotations, in the order of the analyses."""
-        results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
-        return [annotation for findings in results for annotation in findings.annotations]
+        return [annotation for outcome in self.outcomes.values() for annotation in outcome.annotations]
 
     @property
     def verdict(self) -> Verdict:

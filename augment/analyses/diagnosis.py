@@ -30,7 +30,7 @@ import numpy as np
 
 from augment.diagnosis.devices import fitting, has_work
 from augment.diagnosis.diagnose import diagnose
-from augment.diagnosis.drawing import drawn
+from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import unjudged
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData
@@ -76,7 +76,8 @@ ROW = Row
 def analyze(trace: Trace) -> Findings | Skipped:
     """Ask every rule."""
     if not has_work(trace):
-        return Skipped("no event of PyTorch's profiler", Verdict((unjudged(trace),)))
+        text = unjudged(trace)
+        return Skipped("no event of PyTorch's profiler", Verdict(text), drawn_alone(trace, NAME, text))
     if not measure(trace).length_ns:
         return Skipped("the recording has no time that could be judged")
     diagnosis = diagnose(trace)

@@ -64,6 +64,32 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     return [track, flows] if len(flows) else [track]
 
 
+def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list[Annotation]:
+    """The track of a recording that no rule can judge: why, around all of it, and within this what to do.
+
+    It lies in the process of the thread with the most slices. Nothing without events.
+    """
+    events = trace.events
+    if not trace.tracks or not len(events):
+        return []
+    rows = np.flatnonzero(events.dur > 0)
+    busiest = int(np.bincount(events.track[rows], minlength=len(trace.tracks)).argmax())
+    start, code = int(events.ts[0]), np.zeros(1, np.int32)
+    track = SliceTrack(
+        analysis=analysis,
+        name=TRACK,
+        under=busiest,
+        ts=np.array([start], np.int64),
+        dur=np.array([max(int(events.end.max()) - start, 1)], np.int64),
+        names=Texts(code, sentences[:1]),
+        args={"advice": Texts(code, sentences[1:])},
+        inner=Texts(code, sentences[1:]),
+        description="why this recording was not judged, and what to do",
+        of_process=True,
+    )
+    return [track]
+
+
 def _name(finding: Finding) -> str:
     """``data loading 23 %: The host fetches …``: what a narrow slice has no room for comes last."""
     share = "" if finding.saved_ratio is None else f" {percent(finding.saved_ratio)}"

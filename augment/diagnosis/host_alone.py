@@ -11,21 +11,31 @@ from augment.trace import Trace
 
 MOST_NAMED = 3  #: operators
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
-_NEXT = "augment open shows the timeline, and augment query answers questions in SQL"
+_QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
+
+_XLA = ("/device:", "/host:")  #: so XLA's profiler names processes
+_TENSORFLOW = (" Compute", " Tensors")  #: so TensorFlow's timeline ends the names of its processes
 
 
-def unjudged(trace: Trace) -> str:
+def unjudged(trace: Trace) -> tuple[str, str]:
     """Why no rule can judge a trace without events of PyTorch's profiler, and what to do."""
     if not len(trace.events):
-        return (
-            "The file has no events: let the profiler's schedule reach an active step (call its step() in the loop), "
-            "and leave its with block before the file is written."
+        remedy = (
+            "Let the profiler's schedule reach an active step (call its step() in the loop), and leave its with block "
+            "before the file is written."
         )
+        return "The file has no events.", remedy
     names = sorted({track.process_name for track in trace.tracks if track.process_name})
     whose = f" (its processes: {', '.join(short(name) for name in names[:3])})" if names else ""
-    if any("TPU" in name or "/device:" in name for name in names):
-        return f"This is a recording of JAX or XLA{whose}, not of PyTorch: no rule knows its events; {_NEXT}."
-    return f"These are no events of PyTorch's profiler{whose}, so no rule knows them; {_NEXT}."
+    if any(name.startswith(_XLA) and not name.endswith(_TENSORFLOW) for name in names):
+        return (
+            f"Not judged: this is a recording of JAX or XLA, not of PyTorch, and no rule knows its events{whose}.",
+            f"XProf judges the .xplane.pb file that belongs to it; {_QUERY}.",
+        )
+    return (
+        f"Not judged: these are no events of PyTorch's profiler, and no rule knows them{whose}.",
+        f"A recording by torch.profiler can be judged; {_QUERY}.",
+    )
 
 
 def host_sentence(trace: Trace) -> str:

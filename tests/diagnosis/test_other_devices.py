@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from augment import augment
+from augment.annotations import SliceTrack
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.verdict import verdict
+from augment.findings import Skipped
 from augment.trace import Category, Trace
+from augment.writers import write_all
+from perfetto_engine import PerfettoEngine
 from tables import Event, annotation, call, kernel, op, trace_of
 
 STEPS = [annotation(f"ProfilerStep#{number}", 1_000_000 * number, 1_000_000 * (number + 1)) for number in range(3)]
@@ -80,13 +85,37 @@ def test_launches_without_kernels_are_said() -> None:
 
 def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
     empty = augment(trace_of(), only=["diagnosis"])
-    assert "The file has no events: let the profiler's schedule reach" in empty.verdict.text[0]
+    assert empty.verdict.text[0] == "The file has no events."
+    assert "Let the profiler's schedule reach" in empty.verdict.text[1]
+    assert empty.annotations == []
     other = Event(Category.OTHER, "x", 0, 10, op("x", 0, 1).track)
     tpu = replace(other, track=replace(other.track, process_name="/device:TPU:0"))
+    graph = replace(other, track=replace(other.track, process_name="/device:GPU:0/stream:all Compute"))
     for event, said in (
-        (other, "These are no events of PyTorch's profiler"),
-        (tpu, "recording of JAX or XLA (its proc"),
+        (other, "these are no events of PyTorch's profiler"),
+        (graph, "these are no events of PyTorch's profiler"),
+        (tpu, "recording of JAX or XLA, not of PyTorch"),
     ):
         augmented = augment(trace_of(event), only=["diagnosis"])
         assert said in augmented.verdict.text[0]
-        assert "augment query" in augmented.verdict.text[0]
+        assert "augment query" in augmented.verdict.text[1]
+
+
+def test_what_no_rule_knows_says_so_on_the_timeline(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """Around all of the recording, in the process with the most slices."""
+    track = op("x", 0, 1).track
+    quiet = replace(track, pid=1, process_name="/host:CPU")
+    events = [Event(Category.OTHER, "x", start, start + 10, quiet if start == 5 else track) for start in (5, 20, 40)]
+    augmented = augment(trace_of(*events))
+    assert isinstance(augmented.outcomes["diagnosis"], Skipped)
+    (drawn,) = augmented.annotations
+    assert isinstance(drawn, SliceTrack)
+    assert drawn.name == "Diagnosis"
+    assert augmented.trace.tracks[drawn.under] == track
+    assert (drawn.ts.tolist(), drawn.dur.tolist()) == ([5], [45])
+    path = write_all(augmented, tmp_path, ("perfetto",))[0]
+    perfetto.load(path)
+    slices = (
+        "select slice.name from slice join track on track.id = track_id where track.name = 'Diagnosis' order by depth"
+    )
+    assert [name for (name,) in perfetto.rows(slices)] == list(augmented.verdict.text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.arrays.types import Int64s
-from augment.findings import AugmentedTrace, Findings, Outcome
+from augment.findings import AugmentedTrace, Outcome
 from augment.trace import Trace
 
 Clock = Callable[[Int64s], Int64s]  #: maps times on a trace's clock to another clock, int64 ns; never descending
@@ -42,7 +42,7 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
 
 
 def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:
-    if not isinstance(outcome, Findings):
+    if not outcome.annotations:
         return outcome
     return replace(outcome, annotations=[_annotation(annotation, clock, tracks) for annotation in outcome.annotations])
 
