@@ -267,14 +267,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_sides_of_an_overlay_are_shown(context: Any, compared: Path, pictures: Path) -> None:
     seen = see(context, compared / "rank0.diff.overlay.pftrace", pictures / "diff_overlay.png")
     sides = [f"{row} {side}" for row in ("Steps", "GPU state", "stream 7") for side in ("control", "test")]
-    assert [name for name in seen.pinned if not name.startswith("Δ")] == sides
+    assert [name for name in seen.pinned if not name.startswith("Δ")] == ["Diagnosis test", *sides]
     assert [name for name in seen.expanded if ":" in name] == ["control: before", "test: rank0"]
     assert seen.import_errors == 0
 
 
 def test_of_a_comparison_the_differences_of_the_device_are_pinned(context: Any, compared: Path, pictures: Path) -> None:
     seen = see(context, compared / "rank0.diff.pftrace", pictures / "diff_timeline.png")
-    assert seen.pinned == ["Δ GPU 0 slower", "Δ GPU 0 cumulative"]
+    assert seen.pinned == ["Diagnosis", "Δ GPU 0 slower", "Δ GPU 0 cumulative"]
     assert seen.import_errors == 0
 
 

@@ -17,6 +17,7 @@ from augment.arrays.types import Int64s
 from augment.bounds import bounded
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
+from augment.comparison.timeline import VERDICT
 from augment.derived.gpu.busiest import busiest_stream
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.source.clock_correction import on_clock
@@ -73,12 +74,13 @@ def write_overlay(
 
 
 def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> FirstView:
-    """Both sides of the compared step with that place, its differences, and the busiest streams."""
+    """The verdict, both sides of the compared step with that place, its differences, and the busiest streams."""
     control, test = pair.control, pair.test
     begin = min(int(control.steps.begin[step]) + control_shift, int(test.steps.begin[step]) + test_shift)
     end = max(int(control.steps.end[step]) + control_shift, int(test.steps.end[step]) + test_shift)
     busiest = [busiest_stream(side.trace) for side in (control, test)]
-    pins = [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
+    pins = [f"{VERDICT} {_TEST}"]
+    pins += [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
     pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
     streams = zip(busiest, (_CONTROL, _TEST), strict=True)
     pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]

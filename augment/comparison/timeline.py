@@ -37,6 +37,7 @@ from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import AugmentedTrace, Findings
 
+VERDICT = "Diagnosis"  #: the track that says what the comparison found
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
 _ROWS = {
     SLOWER: (Change.INCREASED, Change.ADDED),
@@ -81,7 +82,7 @@ def _verdict(pair: Pair, label: str, sentences: Sequence[str]) -> Iterator[Slice
     start, end = int(steps.begin[0]), int(max(steps.end[-1], steps.finish[-1]))
     yield SliceTrack(
         analysis="diff",
-        name="Diagnosis",
+        name=VERDICT,
         under=max(main, 0),
         ts=np.array([start], np.int64),
         dur=np.array([max(end - start, 1)], np.int64),
