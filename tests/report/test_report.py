@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from augment.commands import group
 from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store
 from augment.report import charts, html
@@ -280,9 +281,7 @@ def test_the_command(outputs: Path, tmp_path: Path) -> None:
     source = metrics(outputs)
     assert run("report", source, "--markdown").startswith("### ")
     with pytest.raises(UsageError, match="--diff"):
-        from augment.commands.report import command
-
-        command.main([str(source), "other"], standalone_mode=False)
+        group().main(["report", str(source), "other"], standalone_mode=False)
     done = subprocess.run(
         [sys.executable, "-m", "augment", "report", str(tmp_path)],
         capture_output=True,
