@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from augment.trace import LAUNCHES, Category, Trace, derived
+from augment.arrays.ordering import distinct
+from augment.arrays.types import Int32s
+from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 _GPU = re.compile(r"\bGPU(s?)\b")
 #: words of the rules, and what they are on devices of other vendors
@@ -47,14 +49,18 @@ def vendor(trace: Trace) -> str:
         return "amd"
     if names.strip():
         return "ascend" if "ascend" in names else "nvidia"
-    used = {trace.strings[code].lower() for code in set(trace.events.category_name.tolist())}
-    if any(name.startswith("mtia") for name in used):
+    events = trace.events
+    if any(name.lower().startswith("mtia") for name in _used(trace, events.category_name[:])):
         return "mtia"
-    rows = trace.events.slices_of(*LAUNCHES)
-    calls = {trace.strings[code] for code in set(trace.events.name[rows].tolist())}
+    calls = _used(trace, events.name[events.slices_of(*LAUNCHES)])
     if any(name.startswith("AscendCL@") for name in calls):
         return "ascend"
     return "amd" if any(name.startswith("hip") for name in calls) else "nvidia"
+
+
+def _used(trace: Trace, codes: Int32s) -> list[str]:
+    """The strings of the trace that ``codes`` stand for, each once."""
+    return [trace.strings[code] for code in distinct(codes).tolist()]
 
 
 def fitting(trace: Trace, text: str) -> str:
@@ -67,12 +73,4 @@ def fitting(trace: Trace, text: str) -> str:
 
 def has_work(trace: Trace) -> bool:
     """Whether the trace has events that rules know: of PyTorch's profiler, on the host or on a device."""
-    known = (
-        *LAUNCHES,
-        Category.KERNEL,
-        Category.GPU_MEMCPY,
-        Category.GPU_MEMSET,
-        Category.CPU_OP,
-        Category.USER_ANNOTATION,
-    )
-    return len(trace.events.slices_of(*known)) > 0
+    return len(trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)) > 0

@@ -140,9 +140,8 @@ def confidence_in(trace: Trace, saved_ns: int) -> Confidence:
 @derived
 def _explained_idle_ns(trace: Trace) -> int:
     """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
-    explained = [each.category != GapCategory.OTHER for each in idle_in_steps(trace)]
-    idle_ns = [each.end - each.start for each in idle_in_steps(trace)]
-    return max((int(ns[which].sum()) for ns, which in zip(idle_ns, explained, strict=True)), default=0)
+    explained = (GapCategory.HOST_WAIT, GapCategory.KERNEL_WAIT)
+    return max((each.time_of(*explained) for each in idle_in_steps(trace)), default=0)
 
 
 def longest(spans: Spans, count: int) -> Spans:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from augment.arrays.intervals import total
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.source.cut_mark import lacks_causes
@@ -72,8 +73,8 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
 def _unexplained(trace: Trace, result: Diagnosis) -> str:
     """That the device waits for the host for a good part of the time, but no rule knows why; empty if it does not."""
     idle = idle_in_steps(trace)
-    waits = [(each.end - each.start)[each.category == GapCategory.HOST_WAIT].sum() for each in idle]
-    ratio = measure(trace).ratio(float(sum(waits)) / max(len(idle), 1) / measure(trace).count)
+    waits = sum(each.time_of(GapCategory.HOST_WAIT) for each in idle)
+    ratio = measure(trace).ratio(waits / max(len(idle), 1) / measure(trace).count)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
     if ratio < HIGH_RATIO or 2 * explained > ratio:
         return ""
@@ -93,8 +94,8 @@ def busy(trace: Trace) -> str:
         for name, (wanted, without) in _PARTS.items():
             parts[name] += int(device.time_within(windows.start, windows.end, any_of=wanted, none_of=without).sum())
         for category, name in _IDLE.items():
-            parts[name] += int((idle.end - idle.start)[idle.category == category].sum())
-    parts[_LATE] = sum(int((pieces.end - pieces.start).sum()) for pieces in late_beginnings(trace))
+            parts[name] += idle.time_of(category)
+    parts[_LATE] = sum(map(total, late_beginnings(trace)))
     parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE]
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)

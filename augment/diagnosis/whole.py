@@ -44,10 +44,14 @@ def is_excerpt(trace: Trace) -> bool:
 
 def unlaunched_ratio(trace: Trace) -> float:
     """The share of the GPU's work without a launch, apart from what was launched before the recording."""
+    return share_of_work(trace, (gpu_work(trace).launch == NO_ROW) & ~before_recording(trace))
+
+
+def share_of_work(trace: Trace, chosen: Bools) -> float:
+    """The share of the time of the GPU's work that the ``chosen`` pieces have, a mask over ``gpu_work``."""
     work = gpu_work(trace)
-    unknown = (work.launch == NO_ROW) & ~before_recording(trace)
     dur = (work.end - work.ts).clip(0)
-    return float(dur[unknown].sum() / max(int(dur.sum()), 1))
+    return float(dur[chosen].sum() / max(int(dur.sum()), 1))
 
 
 @derived

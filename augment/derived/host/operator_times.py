@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s, Places
-from augment.derived.host.call_stacks import call_stacks
+from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import directly_around
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
@@ -24,11 +25,8 @@ class OperatorTimes:
 @derived
 def operator_times(trace: Trace) -> OperatorTimes:
     """Every call of an operator on the call stacks."""
-    stacks, events = call_stacks(trace), trace.events
-    place = np.flatnonzero(events.category[stacks.row] == Category.CPU_OP)
-    row = stacks.row[place]
-    self_ns = events.dur[row].astype(np.int64)
-    outer = directly_around(trace, place)
+    place = np.flatnonzero(is_of(trace, (Category.CPU_OP,)))
+    row = call_stacks(trace).row[place]
+    dur, outer = trace.events.dur[row], directly_around(trace, place)
     inside = outer >= 0
-    np.subtract.at(self_ns, outer[inside], events.dur[row[inside]])
-    return OperatorTimes(place, row, self_ns)
+    return OperatorTimes(place, row, dur - sums(outer[inside], dur[inside], len(place)))

@@ -33,6 +33,10 @@ class StepIdle:
     category: Bytes
     launch: Int64s
 
+    def time_of(self, *categories: GapCategory) -> int:
+        """The time of the pieces of these categories, ns."""
+        return int((self.end - self.start)[np.isin(self.category, categories)].sum())
+
 
 def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     """The idle time of device number ``device`` of ``gpu_work(trace).devices`` in each of the windows.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.intervals import union
+from augment.arrays.intervals import total, union
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -72,5 +72,4 @@ def check(trace: Trace) -> Answer:
 
 def _busy_ns(start: Int64s, end: Int64s) -> int:
     """The time in which any of these copies runs, ns."""
-    whole = union(start, np.maximum(start, end))
-    return int((whole.end - whole.start).sum())
+    return total(union(start, np.maximum(start, end)))

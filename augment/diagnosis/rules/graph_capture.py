@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, union
+from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
@@ -43,7 +43,7 @@ def check(trace: Trace) -> Answer:
     cut = host_cut(trace, trace.events.track[spans.row], spans.start, spans.end)
     saved = saved_by_host(trace, cut)
     spent = union(parts.start, parts.end)
-    ns = int((spent.end - spent.start).sum()) // measure(trace).count
+    ns = total(spent) // measure(trace).count
     often = count(len(which) / measure(trace).count, "capture")
     steady = len(which) >= measure(trace).count > 1
     confidence: Confidence = "high" if steady else "medium"

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.intervals import total
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
 from augment.diagnosis.measure import late_beginnings, measure
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
-from augment.diagnosis.whole import MOST_LOST, MOST_UNLAUNCHED, is_excerpt, lost_ratio, unlaunched_ratio
+from augment.diagnosis.whole import MOST_LOST, MOST_UNLAUNCHED, is_excerpt, lost_ratio, share_of_work, unlaunched_ratio
 from augment.diagnosis.wording import count, percent, time
 from augment.trace import COMPLETE, Trace
 
@@ -42,7 +43,7 @@ def check(trace: Trace) -> Answer:
         return answer
     work = gpu_work(trace)
     early = before_recording(trace)
-    if (ratio := _ratio(trace)) < MOST_EARLY:
+    if (ratio := share_of_work(trace, early)) < MOST_EARLY:
         return Fine("the recording is whole")
     return Found(
         f"{percent(ratio)} of the GPU's work was launched before the recording began: its causes are unknown",
@@ -83,7 +84,7 @@ def _excerpt(trace: Trace) -> Found | None:
 def _late(trace: Trace) -> Found | None:
     """What is to be said if a device is idle for long before the first work of a stream, which was launched already."""
     pieces = late_beginnings(trace)
-    late_ns = [int((each.end - each.start).sum()) for each in pieces]
+    late_ns = [total(each) for each in pieces]
     longest = max(range(len(pieces)), key=late_ns.__getitem__, default=0)
     if not late_ns or late_ns[longest] < MOST_LATE * measure(trace).length_ns * measure(trace).count:
         return None
@@ -111,13 +112,6 @@ def _whole(trace: Trace) -> Spans:
     return Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))
 
 
-def _ratio(trace: Trace) -> float:
-    """The share of the GPU's work that was launched before the recording."""
-    work = gpu_work(trace)
-    dur = (work.end - work.ts).clip(0)
-    return float(dur[before_recording(trace)].sum() / max(int(dur.sum()), 1))
-
-
 def _cut(trace: Trace, part: str) -> Found:
     """A part of a recording."""
     advice = "What holds of this part need not hold of the whole: diagnose that, too"
@@ -126,6 +120,6 @@ def _cut(trace: Trace, part: str) -> Found:
     if lacks_causes(trace.source.metadata):
         title = f"{title}: causes cannot be told from what is left"
         return Found(title, advice, spans, "high", severity="warning", first=True)
-    if (ratio := _ratio(trace)) >= MOST_EARLY:
+    if (ratio := share_of_work(trace, before_recording(trace))) >= MOST_EARLY:
         title = f"{title}: {percent(ratio)} of the GPU's work was launched earlier"
     return Found(title, advice, spans, "high", severity="info", first=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.intervals import union
+from augment.arrays.intervals import total, union
 from augment.arrays.ordering import distinct
 from augment.derived.critical.critical_graph import critical_graph
 from augment.diagnosis.measure import measure, within_steps
@@ -35,7 +35,7 @@ def check(trace: Trace) -> Answer:
     spans = Spans.of(trace, rows)
     which, parts = within_steps(trace, spans.start, spans.end)
     whole = union(parts.start, parts.end)
-    ns = int((whole.end - whole.start).sum()) // measure(trace).count
+    ns = total(whole) // measure(trace).count
     ratio = measure(trace).ratio(ns)
     if ratio < TOLD_RATIO:
         return Fine(f"the profiler itself takes {of_a_step(trace, ns)}")
