@@ -32,7 +32,7 @@ import numpy as np
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
 from augment.arrays.types import Int32s, Int64s, Places
-from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
 from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.enclosing import innermost
@@ -117,16 +117,11 @@ def _worst(excess: Int64s, most: int) -> Places:
     return worst
 
 
-def _stream_of(work: GpuWork, place: Places) -> Places:
-    """The index of the stream of each place."""
-    return np.searchsorted([stream.start for stream in work.streams], place, side="right") - 1
-
-
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
     work, events = gpu_work(trace), trace.events
     operator = innermost(trace, calls.row, (Category.CPU_OP,))
     rows = zip(
-        (work.streams[index] for index in _stream_of(work, calls.place).tolist()),
+        (work.streams[index] for index in work.stream_of(calls.place).tolist()),
         (KINDS[kind] for kind in kinds),
         trace.names_of(work.row[calls.place]),
         trace.names_of(calls.row),
@@ -153,7 +148,7 @@ def _tracks(trace: Trace, delays: LaunchDelays, kind: Int32s) -> list[SliceTrack
         drawn = delays.take(rows)
         tracks.append(_track(trace, "Launch outliers", track, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[rows]))
     late = np.flatnonzero(kind == LATE)
-    for index, member in each(_stream_of(work, delays.place[late]), len(work.streams)):
+    for index, member in each(work.stream_of(delays.place[late]), len(work.streams)):
         stream, rows = work.streams[index], late[member]
         drawn = delays.take(rows)
         ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]

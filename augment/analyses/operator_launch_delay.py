@@ -67,8 +67,8 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     place = launched_work(trace).place
     if not len(place):
         return Skipped("no GPU work whose correlation names a launch")
-    named = starting(trace, operator_prefix)
-    operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named if operator_prefix else None)
+    named = starting(trace, operator_prefix) if operator_prefix else None
+    operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named)
     owned = operator != NO_ROW
     remarks = list(launch_diagnostics(trace))
     if not owned.all():

@@ -58,7 +58,7 @@ import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
-from augment.arrays.ordering import combinations, each, numbered
+from augment.arrays.ordering import combinations, each, is_among, numbered
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
 from augment.derived.names.kernel_types import KernelType
@@ -200,9 +200,7 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
 
 def _lists_without_bytes(trace: Trace) -> Iterator[Diagnostic]:
     work, lists = gpu_work(trace), list_kernels(trace)
-    known = np.zeros(len(trace.events), np.bool_)
-    known[operator_work(trace).row] = True
-    unknown = ~known[lists.row]
+    unknown = ~is_among(lists.row, operator_work(trace).row)
     ns = int(lists.ns[unknown].sum())
     if ns and ns >= LEAST_UNKNOWN * (work.end - work.ts)[work.type == KernelType.COMPUTATION].sum():
         why = "no shapes are recorded of more than 30 tensors, and types only in names of PyTorch's kernels"
@@ -239,7 +237,7 @@ def _slices(trace: Trace) -> Iterator[SliceTrack]:
     """A slice for each operator with a roof, from its first kernel to its last on the stream of its longest."""
     operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
     owned = np.flatnonzero(operators.owner >= 0)
-    stream_of = np.searchsorted([stream.start for stream in work.streams], np.arange(len(work)), side="right") - 1
+    stream_of = work.stream_of(np.arange(len(work)))
     owned = owned[stream_of[owned] == stream_of[on_roof.kernel[operators.owner[owned]]]]
     start = np.full(len(operators), np.iinfo(np.int64).max)
     end = np.full(len(operators), np.iinfo(np.int64).min)

@@ -46,7 +46,7 @@ from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import Efficiency, efficiencies, why_no_mfu
+from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_no_mfu
 from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
@@ -90,7 +90,7 @@ class Row:
 
 ROW = Row
 #: the parts of computation, and those of the rest by their names in the figures of steps
-COMPUTING = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+COMPUTING = PARTS
 BESIDE = {
     "exposed_communication": "exposed_communication_ns",
     "exposed_copy": "exposed_memory_ns",
@@ -181,12 +181,11 @@ def sentence(row: Row) -> str:
 def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> SliceTrack:
     lasting = np.flatnonzero(windows.end > windows.start)
     names = [sentence(rows[step]) for step in lasting.tolist()]
-    values = list(dict.fromkeys(names))
-    codes = np.array([values.index(name) for name in names], np.int32)
+    code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    codes = np.array([code_of[name] for name in names], np.int32)
     start, end = windows.start[lasting], windows.end[lasting]
     named = [f"{name}_ns" for name in (*COMPUTING, *BESIDE)]
     args = {name: np.array([getattr(rows[step], name) for step in lasting.tolist()], np.int64) for name in named}
     track = gpu_work(trace).devices[place].track
-    return SliceTrack(
-        NAME, "Step efficiency", track, start, end - start, Texts(codes, values), args, "what each step went into"
-    )
+    texts = Texts(codes, list(code_of))
+    return SliceTrack(NAME, "Step efficiency", track, start, end - start, texts, args, "what each step went into")

@@ -55,8 +55,9 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     from augment.writers import write_seamed
 
     stage("reading")
-    with locations.at_hand(item.path, item.folder, item.size) as (path, folder), _bounded(item, settings, folder):
-        threads = 1 if _spills(item, settings) else settings.threads
+    memory_bound = settings.memory if settings.memory is not None and memory.needed(item) > settings.memory else None
+    with locations.at_hand(item.path, item.folder, item.size) as (path, folder), _bounded(memory_bound, folder):
+        threads = settings.threads if memory_bound is None else 1
         trace = read(path, limits=settings.limits or UNLIMITED, threads=threads)
         evidence = settings.request.evidence
         evidence_state = evidence.state(trace.rank)
@@ -92,20 +93,14 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     )
 
 
-def _spills(item: Input, settings: Settings) -> bool:
-    """Whether the conversion may exceed the bound of memory."""
-    return settings.memory is not None and memory.needed(item) > settings.memory
-
-
-def _bounded(item: Input, settings: Settings, folder: Path) -> AbstractContextManager[None]:
-    """Keeps the conversion within the bound of memory."""
-    if settings.memory is None or not _spills(item, settings):
+def _bounded(memory_bound: int | None, folder: Path) -> AbstractContextManager[None]:
+    """Keeps the conversion within a bound of memory; None if it cannot exceed the user's."""
+    if memory_bound is None:
         return nullcontext()
     from augment.batch.spilling import spilled
 
-    return spilled(
-        settings.memory, next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
-    )
+    absolute = folder.absolute()
+    return spilled(memory_bound, next(each for each in (absolute, *absolute.parents) if each.is_dir()))
 
 
 def _several_ranks(trace: Trace) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
 from augment.batch import locations
 from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
@@ -346,8 +347,8 @@ def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
     order = np.argsort(part.events.offset[:], kind="stable")
     offsets = part.events.offset[order]
     wanted = whole.events.offset[rows]
-    at = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
-    return np.where(offsets[at] == wanted, order[at], -1)
+    at, is_there = looked_up(offsets, wanted)
+    return np.where(is_there, order[at], -1)
 
 
 def _cut(part: Trace) -> Callable[[Any], Any]:

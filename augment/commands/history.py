@@ -136,7 +136,7 @@ def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str
     for place, run in enumerate(runs):
         change = changed.get(place)
         level = change.after if change else level
-        row = {"run": run.name, "recorded": _time(run), figure: run.figures[figure].median, f"level_{unit}": level}
+        row = {"run": run.name, "recorded": run.recorded, figure: run.figures[figure].median, f"level_{unit}": level}
         rows.append({**row, "steps": run.figures[figure].step_count, "changed": "←" if change else None})
     lines = [
         f"{figure} {change_text(change, figure)} at {runs[place].name}" for place, change in sorted(changed.items())
@@ -146,8 +146,7 @@ def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str
 
 def _row(run: Run) -> dict[str, Any]:
     step = run.figures["step_ns"]
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items()))
-    row = {"run": run.name, "recorded": _time(run), "labels": labels, "ranks": run.rank_count}
+    row = {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count}
     return {**row, "steps": step.step_count, "step_ns": step.median}
 
 
@@ -156,10 +155,6 @@ def _as_json(run: Run) -> str:
     import json
 
     return json.dumps(dataclasses.asdict(run), ensure_ascii=False)
-
-
-def _time(run: Run) -> str:
-    return datetime.fromtimestamp(run.time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
 def _time_ns(text: str) -> int:

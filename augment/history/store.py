@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,6 +57,15 @@ class Run:
     def recordings(self) -> str:
         """The digest of its recordings."""
         return self.digest.partition("-")[0]
+
+    @property
+    def recorded(self) -> str:
+        """``2026-01-31 12:00``, UTC."""
+        return datetime.fromtimestamp(self.time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+    def labels_text(self, without: str | None = None) -> str:
+        """``branch=main, device=H100``, but for the label ``without``."""
+        return ", ".join(f"{key}={value}" for key, value in sorted(self.labels.items()) if key != without)
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether the run has all of ``labels``."""

@@ -29,7 +29,7 @@ from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
-from augment.job.untold_groups import ABOUT, is_unnamed
+from augment.job.untold_groups import ABOUT
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
@@ -205,7 +205,8 @@ def answer(
         summaries[-1].states = summaries[-1].states.thinned(_STATES // len(names), summaries[-1].moments())
     matched = match(summaries)
     refuted = _refuted(matched, summaries, trusted=trust_clocks)
-    matched = matched.take(~refuted)
+    if refuted.any():
+        matched = matched.take(~refuted)
     clocks, doubts = align(matched, summaries, trusted=trust_clocks)
     wrong = apart(matched, clocks)
     if count := int(wrong.sum()) + int(refuted.sum()):
@@ -227,7 +228,7 @@ def answer(
 def _refuted(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool) -> Bools:
     """The collectives of unnamed groups that the clocks by all named groups show to be none: in more than a few of the
     group's, a rank ends before another begins."""
-    unnamed = np.array([is_unnamed(group) for group in matched.groups], np.bool_)[matched.group]
+    unnamed = matched.is_unnamed()
     if not unnamed.any() or unnamed.all():
         return np.zeros(len(matched), np.bool_)
     clocks, _ = align(matched.take(~unnamed), summaries, trusted=trusted)

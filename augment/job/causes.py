@@ -16,7 +16,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s
 from augment.job.excess import Excess
 from augment.job.matching import Matched
-from augment.job.states import Parts
+from augment.job.states import Parts, Table
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
@@ -33,7 +33,6 @@ NONE = -1
 LEAST_SHARE = 0.5  #: of all, to call a cause the cause
 CLEARLY = 1.25  #: multiple of the second cause
 _OF_EXCESS = {"compute": "gpu"}  #: names of causes in the verdict that differ here
-Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 def main_cause(times: Mapping[str, int], whole: int) -> str:
@@ -53,7 +52,7 @@ def main_causes(times: Table) -> Int64s:
 
 def of_parts(spent: Parts) -> Table:
     """What was done by cause, ns: a row for each of :data:`CAUSES`, and the columns of ``spent``."""
-    return np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
+    return np.vstack([spent.of(parts) for parts in CAUSES.values()])
 
 
 def of_leads(

@@ -68,8 +68,7 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     )[stretches.member]
     by_cause, causes, lasting_causes = {}, {}, {}
     for cause, names in CAUSES.items():
-        spent = sum((getattr(stretches.parts, name) for name in names), np.zeros(len(by_stretch), np.int64))
-        by_cause[cause] = excess = beside_peers(stretches, spent, matched)[0]
+        by_cause[cause] = excess = beside_peers(stretches, stretches.parts.of(names), matched)[0]
         causes[cause] = sums(stretches.member, excess, members)
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     lasting_ns = sums(stretches.member[lasting], np.rint(usual[lasting]).astype(np.int64), members)

@@ -36,7 +36,7 @@ from augment.derived.names.collective_kinds import (
 )
 from augment.job.realignment import NO_LAG, aligned_ordinals
 from augment.job.summary import RankSummary
-from augment.job.untold_groups import inferred_groups
+from augment.job.untold_groups import inferred_groups, is_unnamed
 from augment.records import dataclass
 from augment.trace import Diagnostic
 
@@ -103,6 +103,11 @@ class Matched:
     def is_pair(self) -> Bools:
         """Whether each collective is a send and its receive."""
         return self._is_of((SEND_RECV,))
+
+    def is_unnamed(self) -> Bools:
+        """Whether the traces do not say which ranks are in the group of each collective."""
+        unnamed: Bools = np.array([is_unnamed(group) for group in self.groups], np.bool_)[self.group]
+        return unnamed
 
     def is_synchronous(self) -> Bools:
         """Whether no part of each collective can end before all parts have begun."""

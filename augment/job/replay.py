@@ -18,6 +18,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.rank_progress import NONE
 from augment.job.matching import Floats
 from augment.job.progress import Progress, Stretches
+from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.kernels.native import native
 from augment.records import dataclass
@@ -109,15 +110,13 @@ class Shift:
 
     def _share(self, member: int, row: Int64s, moments: Int64s) -> Floats:
         """The share of the change of each stretch in ``row`` that has come by a moment within it."""
-        whole = [part[row] for part in self.stretches.parts]
+        whole = Parts(*(part[row] for part in self.stretches.parts))
         since = self.stretches.ts[row] - sum(whole, np.zeros(len(row), np.int64))
         until = self.summaries[member].states.parts(np.minimum(since, moments), moments)
         come, due = np.zeros(len(row)), np.zeros(len(row))
         for names, values in self.causes.items():
-            spent = sum((getattr(until, name) for name in names), np.zeros(len(row), np.int64))
-            of = sum((getattr(self.stretches.parts, name)[row] for name in names), np.zeros(len(row), np.int64))
             weight = np.maximum(values[row], 0)
-            come += weight * np.minimum(spent / np.maximum(of, 1), 1.0)
+            come += weight * np.minimum(until.of(names) / np.maximum(whole.of(names), 1), 1.0)
             due += weight
         return come / np.maximum(due, 1)
 
@@ -148,15 +147,16 @@ def changed(progress: Progress, change: Change) -> tuple[Int64s, Int64s, Int64s]
     columns = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()
     local, overlap, tail = columns
     for member in change.members():
-        rows = matched.rows_of(member)
+        rows, last = matched.rows_of(member), int(progress.tail_anchor[member])
         holder = progress.holder[rows]
-        since = np.where(holder == NONE, 0, change.until(member, stopped[holder]))
+        moments = (stopped[holder], matched.ts[rows], stopped[rows], stopped[[last]], progress.finish[[member]])
+        later = change.until(member, np.concatenate(moments))  # at once, as this reads the rank's table of states
+        held, begun, ended, at_last, at_end = np.split(later, np.cumsum([len(each) for each in moments])[:-1])
+        since = np.where(holder == NONE, 0, held)
         by_stream = progress.anchor[rows] != holder  # no work lies between the two
-        local[rows] += np.where(by_stream, 0, change.until(member, matched.ts[rows]) - since)
-        overlap[rows] += change.until(member, stopped[rows]) - since
-        last = int(progress.tail_anchor[member])
-        before = 0 if last == NONE else int(change.until(member, stopped[last : last + 1])[0])
-        tail[member] += int(change.until(member, progress.finish[member : member + 1])[0]) - before
+        local[rows] += np.where(by_stream, 0, begun - since)
+        overlap[rows] += ended - since
+        tail[member] += int(at_end[0]) - (0 if last == NONE else int(at_last[0]))
     # a change cannot take more than there is
     given = progress.local, progress.overlap, progress.tail
     local, overlap, tail = (

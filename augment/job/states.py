@@ -36,6 +36,10 @@ class Parts(NamedTuple):
     unknown: Int64s
     before: Int64s
 
+    def of(self, names: Sequence[str]) -> Int64s:
+        """The time of several parts, int64 ns."""
+        return sum((getattr(self, name) for name in names), np.zeros(len(self.compute), np.int64))
+
 
 class StateTable(msgspec.Struct):
     """The table of a rank: moments, the time until each in every :class:`State`, and the longest waits for its host.

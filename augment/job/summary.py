@@ -223,7 +223,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
 def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
     """The streams of the given GPU work, and the index of each piece's stream."""
     work = gpu_work(trace)
-    number = np.searchsorted([stream.start for stream in work.streams], place, side="right") - 1
+    number = work.stream_of(place)
     distinct, which = np.unique(number, return_inverse=True)
     starts = [stream.start for stream in work.devices]
     streams_found = []

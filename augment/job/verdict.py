@@ -139,8 +139,7 @@ class Judgement:
     @cached_property
     def _gain_unknown(self) -> bool:
         """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""
-        parts = sum(len(summary.column("ts")) for summary in self._summaries)
-        return parts - len(self._matched.instance) > verdict_text.MUCH * parts
+        return verdict_text.much_missed(self._summaries, self._matched) > 0
 
     @cached_property
     def _step_time(self) -> tuple[float, int]:

@@ -141,16 +141,21 @@ def _kernel_times(figures: Figures | None) -> dict[str, float]:
     return out
 
 
+def much_missed(summaries: Sequence[RankSummary], matched: Matched) -> float:
+    """The share of the collectives that are not matched, if that is much; else 0."""
+    parts = sum(len(summary.column("ts")) for summary in summaries)
+    missed = parts - len(matched.instance)
+    return missed / parts if missed > MUCH * parts else 0.0
+
+
 def doubts(
     summaries: Sequence[RankSummary], clocks: Sequence[Clock], seen: tuple[int, int], matched: Matched
 ) -> Iterator[str]:
     """Sentences about what the verdict does not cover."""
     count, world = seen
-    parts = sum(len(summary.column("ts")) for summary in summaries)
-    missed = parts - len(matched.instance)
-    if len(matched) and missed > MUCH * parts:
+    if len(matched) and (ratio := much_missed(summaries, matched)):
         yield (
-            f"{100 * missed / parts:.0f} % of the collectives could not be matched across ranks: waits in them are not "
+            f"{100 * ratio:.0f} % of the collectives could not be matched across ranks: waits in them are not "
             "charged, and what would be gained cannot be told."
         )
     if world > count:

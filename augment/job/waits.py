@@ -18,7 +18,6 @@ import numpy as np
 from augment.arrays.types import Bools, Int64s
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.job.untold_groups import is_unnamed
 from augment.records import dataclass
 
 
@@ -72,11 +71,10 @@ def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
     comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
     arrival = np.maximum.reduceat(start, matched.first)[matched.instance]
     broken = np.logical_or.reduceat(end + margin < arrival, matched.first)
-    untold = np.array([is_unnamed(group) for group in matched.groups], np.bool_)[matched.group]
     mismatched = np.array([clock.mismatched for clock in clocks], np.bool_)[matched.member]
     some, every = np.logical_or.reduceat(mismatched, matched.first), np.logical_and.reduceat(mismatched, matched.first)
     separate = broken & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
-    wrong: Bools = untold & (separate | (some & ~every))
+    wrong: Bools = matched.is_unnamed() & (separate | (some & ~every))
     return wrong
 
 

@@ -36,7 +36,6 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_loops.saved": (*4 * (INT32S,), *10 * (INTS,)),
     "critical_loops.walk": (INT32S, INT32S, INT32S, INT),
     "critical_path.follow": _FOLLOW,
-    "critical_path.outermost": (INTS, INT32S, INTS, INTS, BYTES, INT32S, INT32S),
     "critical_path.without": _WITHOUT,
     "dictionary.fill_slots": (INT32S, INTS, INT),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),

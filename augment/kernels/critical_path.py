@@ -91,40 +91,6 @@ class Segments(NamedTuple):
 
 
 @compiled
-def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Column, opened: Column,
-              result: Column) -> int:  # fmt: skip
-    """Fill ``result`` for each place of the call stacks: the row of the outermost wanted slice around it; the row of
-    the place itself if only that is wanted; -1 if neither is.
-
-    ``opened`` holds the wanted slices of a thread that end later than all slices before them. The first of these that
-    ends late enough is the outermost. ``is_wanted`` is indexed by row.
-    """
-    depth, thread = 0, -1
-    for place in range(len(row)):
-        slice_ = row[place]
-        if track[slice_] != thread:
-            thread, depth = track[slice_], 0
-        end = ts[slice_] + dur[slice_]
-        needed = max(end, ts[slice_] + 1)
-        low, high, step = depth, depth, 1
-        while low > 0 and ts[opened[low - 1]] + dur[opened[low - 1]] >= needed:  # repeats only where slices cross
-            high = low - 1
-            low = max(high - step, 0)
-            step *= 2
-        while low < high:
-            middle = (low + high) // 2
-            if ts[opened[middle]] + dur[opened[middle]] >= needed:
-                high = middle
-            else:
-                low = middle + 1
-        result[place] = opened[low] if low < depth else (slice_ if is_wanted[slice_] else -1)
-        if is_wanted[slice_] and (depth == 0 or end > ts[opened[depth - 1]] + dur[opened[depth - 1]]):
-            opened[depth] = slice_
-            depth += 1
-    return 0
-
-
-@compiled
 def close(state: Progress, slices: Slices) -> None:
     """Close a stretch outside operators: give it the row with most of its time."""
     if state.made > 0 and state.last_kind == OUTSIDE:

@@ -60,8 +60,12 @@ def of_places(
             depth, thread = 0, track[r]
         end = ts[r] + dur[r]
         needed = max(end, ts[r] + 1)
-        low, high = 0, depth
         if outermost:
+            low, high, step = depth, depth, 1
+            while low > 0 and ends[low - 1] >= needed:  # repeats only where slices cross
+                high = low - 1
+                low = max(high - step, 0)
+                step *= 2
             while low < high:
                 middle = (low + high) // 2
                 if ends[middle] >= needed:
@@ -72,7 +76,7 @@ def of_places(
         else:
             while depth > 0 and ends[depth - 1] <= ts[r]:
                 depth -= 1
-            high = depth
+            low, high = 0, depth
             if depth > 0 and ends[depth - 1] >= needed:
                 low = depth  # as nearly always
             while low < high:

@@ -54,9 +54,12 @@ class KnownBytes:
 
     def _make_room(self, size: int) -> None:
         used, count = self.known.texts.used, self.known.texts.count
+        is_full = count == len(self._columns[0])
         if used + size > len(self._pool):
             self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
-        if count == len(self._columns[0]):
+        elif not is_full:
+            return
+        if is_full:
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
             self._slots = slots(2 * len(self._slots))
             native("dictionary.fill_slots")(self._slots, self._columns[0], count)

@@ -32,7 +32,7 @@ OPEN_BRACE, CLOSE_BRACE, OPEN_BRACKET, CLOSE_BRACKET = 123, 125, 91, 93
 SHALLOW = 14  #: the greatest nesting within an event (which adds 2); deeper events are left to the general reader
 LONGEST_WORD = 6  #: the length of ``false`` and the byte after it
 LARGEST_MICROSECONDS = 9_000_000_000_000_000  #: of which the nanoseconds fit int64, with room to round
-MINUS, PLUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 43, 46, 48, 57
+MINUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 46, 48, 57
 IS_ESCAPE = np.zeros(256, np.bool_)
 IS_ESCAPE[[ord(character) for character in '"\\/bfnrtu']] = True
 

@@ -51,7 +51,6 @@ class MendedEvent(Event):
 
 
 decode_event = msgspec.json.Decoder(Event).decode
-decode_events = msgspec.json.Decoder(list[Event]).decode
 
 
 class Row(NamedTuple):

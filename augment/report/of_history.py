@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from augment.comparison.totals import FIGURES
@@ -81,9 +80,8 @@ def _unique(runs: Sequence[Run], keys: Sequence[_Key]) -> list[str]:
 
 
 def _about(run: Run) -> str:
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items()) if key != "device")
     steps = run.figures["step_ns"].step_count if "step_ns" in run.figures else 0
-    return "; ".join(filter(None, (_time(run), labels, f"{steps} steps" if steps else "")))
+    return "; ".join(filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else "")))
 
 
 def _matters(figure: Figure, series: Sequence[Series]) -> bool:
@@ -102,22 +100,17 @@ def _figure(name: str, unit: str) -> Figure:
 
 
 def _row(run: Run) -> Mapping[str, Any]:
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items()))
     figures = {each.name: run.figures[each.name].median if each.name in run.figures else None for each in FIGURES}
-    return {"run": run.name, "recorded": _time(run), "labels": labels, "ranks": run.rank_count, **figures}
+    return {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count, **figures}
 
 
 def _facts(runs: Sequence[Run], drawn: int) -> list[tuple[str, str]]:
     first, last = runs[-drawn], runs[-1]
     count = f"{drawn}" if drawn == len(runs) else f"the latest {drawn} of {len(runs)}"
-    facts = [("runs", f"{count}, from {_time(first)} to {_time(last)} (UTC)")]
+    facts = [("runs", f"{count}, from {first.recorded} to {last.recorded} (UTC)")]
     keys = dict.fromkeys(key for run in runs for key in run.labels)
     for key in keys:
         values = list(dict.fromkeys(run.labels[key] for run in runs if key in run.labels))
         if len(values) <= MOST_SERIES:
             facts.append((key, ", ".join(values)))
     return facts
-
-
-def _time(run: Run) -> str:
-    return datetime.fromtimestamp(run.time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M")

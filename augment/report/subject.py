@@ -12,6 +12,7 @@ from augment.history.store import Store, is_store
 from augment.report import of_diff, of_history, of_job, of_runs, of_trace
 from augment.report.document import Document
 from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
+from augment.units import counted
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace
@@ -45,9 +46,7 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
     if is_store(folder):
         runs_of_history = Store(folder).runs(labels)
         if len(runs_of_history) < 2:
-            raise InputError(
-                folder, f"holds {len(runs_of_history)} such run{'s' * (not runs_of_history)}; a trend needs two"
-            )
+            raise InputError(folder, f"holds {counted(len(runs_of_history), 'such run')}; a trend needs two")
         return of_history.document(runs_of_history, _name(folder))
     if labels:
         raise UsageError(

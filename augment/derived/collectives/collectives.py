@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.annotations import Texts
+from augment.arrays.columns import looked_up
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
@@ -228,8 +229,8 @@ class _Told:
 
 
 def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
-    where = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-    return np.where(rows[where] == wanted, texts.codes[where], UNKNOWN)
+    where, is_there = looked_up(rows, wanted)
+    return np.where(is_there, texts.codes[where], UNKNOWN)
 
 
 def _exposed(trace: Trace, place: Places) -> Int64s:

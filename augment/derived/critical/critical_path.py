@@ -19,6 +19,7 @@ from augment.derived.critical.critical_loops import latest, walk
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
+from augment.derived.host.enclosing import outermost
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import starting
 from augment.derived.steps.steps import steps
@@ -163,11 +164,7 @@ def _shortened(column: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 def _outermost(trace: Trace) -> Int32s:
     """The row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none."""
-    stacks, events = call_stacks(trace), trace.events
-    outer, opened = np.empty(len(stacks), np.int32), np.empty(len(stacks), np.int32)
-    is_operator = (events.category == Category.CPU_OP).view(np.uint8)
-    native("critical_path.outermost")(stacks.row, events.track[:], events.ts, events.dur[:], is_operator, opened, outer)
-    return outer
+    return outermost(trace, call_stacks(trace).row, (Category.CPU_OP,)).astype(np.int32)
 
 
 def _is_early(trace: Trace) -> Bools:

@@ -69,6 +69,14 @@ class GpuWork:
         """The number of pieces of work."""
         return len(self.row)
 
+    def stream_of(self, places: Places) -> Places:
+        """The index in ``streams`` of the stream of each of ``places``."""
+        return np.searchsorted([stream.start for stream in self.streams], places, side="right") - 1
+
+    def device_of(self, places: Places) -> Places:
+        """The index in ``devices`` of the device of each of ``places``."""
+        return np.searchsorted([device.start for device in self.devices], places, side="right") - 1
+
 
 @derived
 def gpu_work(trace: Trace) -> GpuWork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import settled
+from augment.arrays.ordering import is_among, settled
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
@@ -35,7 +35,7 @@ class LaunchedWork:
         start, stop = self.before[places], self.before[self.last[places]]
         if self.apart:
             at = np.array(sorted(self.apart), np.int64)
-            known = at[np.minimum(np.searchsorted(at, places), len(at) - 1)] == places
+            known = is_among(places, at)
             spans = [self.apart[place] for place in places[known].tolist()]
             start[known], stop[known] = np.array(spans, np.int64).reshape(-1, 2).T
         return start, stop

@@ -26,7 +26,7 @@ from augment.derived.operators.list_kernels import list_kernels
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, SparseColumn, Trace, derived
 
 Formula = Callable[[Call], Work]
 _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
@@ -117,11 +117,8 @@ def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
 
 def _element_bytes(trace: Trace, rows: Int64s) -> Int64s:
     """What the kernels of each operator over lists of tensors move for an element; 0 of all others."""
-    lists, size = list_kernels(trace), np.zeros(len(rows), np.int64)
-    if len(lists.row):
-        at = np.minimum(np.searchsorted(lists.row, rows), len(lists.row) - 1)
-        size = np.where(lists.row[at] == rows, lists.element_bytes[at], 0)
-    return size
+    lists = list_kernels(trace)
+    return SparseColumn(lists.row, lists.element_bytes).at(rows, 0)
 
 
 def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:

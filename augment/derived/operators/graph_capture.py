@@ -102,7 +102,8 @@ def graph_work(trace: Trace) -> GraphWork:
     calls: list[Call] = []
     works: list[Work] = []
     reasons: list[str] = []
-    first_kind: dict[int, int] = {}
+    first_kind: dict[int, int] = {}  # by identity of the calls, which all sections of a trace share
+    joined: dict[int, tuple[Int64s, list[int]]] = {}  # by identity of the section
     known: dict[bytes, _Section | str] = {}
     sections = list(_sections(trace)) if _has_graphs(trace) else []
     for launch, places, in_order in _launches_by_node(trace) if sections else ():
@@ -114,16 +115,20 @@ def graph_work(trace: Trace) -> GraphWork:
             reasons.append(section)
             continue
         reasons += [section.lack] * bool(section.lack)
-        if id(section) not in first_kind:
-            first_kind[id(section)] = len(calls)
-            calls += section.calls
-            works += section.works
-        operators, which = np.unique(section.operator, return_inverse=True)
-        place = np.where(section.operator >= 0, len(rows) + which - int(operators[0] < 0), -1)
+        if id(section) not in joined:
+            if id(section.calls) not in first_kind:
+                first_kind[id(section.calls)] = len(calls)
+                calls += section.calls
+                works += section.works
+            operators, which = np.unique(section.operator, return_inverse=True)
+            at = np.where(section.operator >= 0, which - int(operators[0] < 0), -1)
+            section_kinds = section.kind[operators[operators >= 0]] + first_kind[id(section.calls)]
+            joined[id(section)] = at, section_kinds.tolist()
+        at, of_section = joined[id(section)]
+        place = np.where(at >= 0, len(rows) + at, -1)
         owner[places] = np.where(work.type[places] == KernelType.COMPUTATION, place, -1)
-        section_operators = operators[operators >= 0]
-        rows += [launch] * len(section_operators)
-        kinds += (section.kind[section_operators] + first_kind[id(section)]).tolist()
+        rows += [launch] * len(of_section)
+        kinds += of_section
     return GraphWork(
         np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner, tuple(reasons)
     )
@@ -146,13 +151,12 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
         yield int(launch[start]), places[start:stop]
 
 
-def _node_ids(trace: Trace) -> Int64s:
+def _node_ids(trace: Trace, launches: Sequence[tuple[int, Places]]) -> Int64s:
     """The id of the graph's node of each place of ``gpu_work``; -1 where the trace has none."""
     work = gpu_work(trace)
     node = np.full(len(work), -1, np.int64)
-    launches = [places for _, places in graph_launches(trace)]
     if launches:
-        places = np.sort(np.concatenate(launches))
+        places = np.sort(np.concatenate([places for _, places in launches]))
         rows = work.row[places]
         arg = Arg("graph node id", (Category.KERNEL,))
         node[places] = args_of_rows(trace, rows, [arg])[arg.name].column.at(rows, -1)
@@ -163,14 +167,14 @@ def _launches_by_node(trace: Trace) -> Iterator[tuple[int, Places, bool]]:
     """Each launch of a graph, the places of its kernels, and whether they are in the order of the graph's nodes: by
     their ids, or because one stream ran them.
     """
-    work, node = gpu_work(trace), _node_ids(trace)
-    starts = [stream.start for stream in work.streams]
-    for launch, places in graph_launches(trace):
+    work, launches = gpu_work(trace), list(graph_launches(trace))
+    node = _node_ids(trace, launches)
+    for launch, places in launches:
         ids = node[places]
         if (ids >= 0).all() and len(distinct(ids)) == len(ids):
             yield launch, places[np.argsort(ids)], True
         else:
-            yield launch, places, len(distinct(np.searchsorted(starts, places, side="right"))) == 1
+            yield launch, places, len(distinct(work.stream_of(places))) == 1
 
 
 def _sections(trace: Trace) -> Iterator[_Section]:
@@ -293,8 +297,9 @@ def _by_name(section: _Section, names: Sequence[str]) -> _Section:
 
 
 def _agreed(sections: Sequence[_Section]) -> _Section | str:
-    first = sections[0]
-    if all(section.content() == first.content() for section in sections[1:]):
+    first, *others = sections
+    content = first.content() if others else None
+    if all(section.content() == content for section in others):
         return first
     return "several captures fit, and differ in their operators"
 

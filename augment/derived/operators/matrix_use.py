@@ -48,7 +48,7 @@ def matrix_use(trace: Trace) -> Bytes:
         return use  # skips reading the operators' args, which are not needed here
     operators = operator_work(trace)
     asked = asked[operators.owner[asked] >= 0]
-    device = np.searchsorted([device.start for device in work.devices], asked, side="right") - 1
+    device = work.device_of(asked)
     kind = operators.kind[operators.owner[asked]].astype(np.int64)
     pairs, which = np.unique(kind * len(work.devices) + device, return_inverse=True)
     answers = []

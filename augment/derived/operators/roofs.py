@@ -70,7 +70,7 @@ def roofs(trace: Trace) -> Roofs:
     longest = owned[np.argsort(dur[owned], kind="stable")]
     kernel = np.zeros(len(operators), np.intp)
     kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
-    device = np.searchsorted([device.start for device in work.devices], kernel, side="right") - 1
+    device = work.device_of(kernel)
     flops, size = _columns(operators)
     number, numbers = _numbers(trace, operators, kernel, device)
     rate, memory, cache = _rates(trace, numbers, number, device)

@@ -170,8 +170,9 @@ def waiting_streams(trace: Trace) -> Waits:
     pairs: list[tuple[int, int]] = []
     broken = 0
     told_of = _Events(trace, slices) if len(slices) else None
-    for index, (row, waits) in enumerate(zip(slices.tolist(), call.tolist(), strict=True)):
-        track = trace.tracks[events.track[row]]
+    columns = (slices.tolist(), call.tolist(), events.track[slices].tolist())
+    for index, (row, waits, number) in enumerate(zip(*columns, strict=True)):
+        track = trace.tracks[number]
         waiting = places_of.get((track.device, track.stream))
         awaited = places_of.get((track.device, told_of.stream[index])) if told_of else None
         if told_of is None or waiting is None or awaited is None:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.types import Int64s
+from augment.derived.collectives.collectives import UNKNOWN as UNKNOWN_PART
 from augment.job.pipeline_actions import Kind
 from augment.records import dataclass
 
@@ -24,7 +25,6 @@ GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
 ZB1P, ZB2P, ZBV, INTERLEAVED_ZB, DUALPIPE = "ZB1P", "ZB2P", "ZBV", "interleaved zero bubble", "DualPipeV"
 UNKNOWN = "unknown"
-_UNKNOWN_PART = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def parted(stages: Sequence[Passes]) -> Sequence[Passes]:
     1F1B, stage s of p goes forward ``2(p-1-s) + (v-1)p + 1`` times before it goes backward, and all microbatches go in
     rounds of p through each of its v parts (arXiv 2104.04473, Megatron's ``schedules.py``)."""
     count, many = len(stages), stages[0].microbatches
-    if any((stage.chunk != _UNKNOWN_PART).any() or stage.microbatches != many for stage in stages):
+    if any((stage.chunk != UNKNOWN_PART).any() or stage.microbatches != many for stage in stages):
         return stages
     chunks, rest = divmod(stages[-1].warm_up - 1, count)
     chunks += 1

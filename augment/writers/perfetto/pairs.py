@@ -66,10 +66,10 @@ def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any
     rows = rows_of_phases(trace, BEGINS | ENDS | STEPS)
     stacks: dict[Any, tuple[int, str, dict[str, list[int]]]] = {}
     names = _Names(trace)
-    for row in rows.tolist():
+    for row, category in zip(rows.tolist(), events.category_name[rows].tolist(), strict=True):
         event, phase = texts[row], int(events.phase[row])
         older = names[row] if chr(phase) in "STpF" else None
-        key = (int(events.category_name[row]), older, _identity(event))
+        key = (category, older, _identity(event))
         where, name, begun = stacks.setdefault(key, (int(place[row]), names[row] or "async", defaultdict(list)))
         result.groups[row] = where, name
         if phase not in STEPS:

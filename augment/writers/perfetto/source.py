@@ -115,9 +115,10 @@ class SourceEvents:
         """Each number in the args of a counter event becomes a point of a separate counter."""
         trace, plan = self._trace, self._plan
         points: dict[int, tuple[list[int], list[float]]] = {}
-        for row in np.flatnonzero(trace.events.phase == ord("C")).tolist():
+        rows = np.flatnonzero(trace.events.phase == ord("C"))
+        places = self._tracks.place_of_track[trace.events.track[rows]]
+        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
             event = plan.texts[row]
-            place = int(self._tracks.place_of_track[trace.events.track[row]])
             for key, value in args_of_event(event).items():
                 number = _number(value)
                 if number is None:
