@@ -5,6 +5,7 @@
 SLOW = {
     "analyses/test_execution_trace_nodes.py",
     "batch/test_cluster.py",
+    "batch/test_crew.py",
     "batch/test_going_on.py",
     "batch/test_job_tracks.py",
     "batch/test_merging.py",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from augment.batch.results import Result
-from augment.batch.workers import Task
+from augment.batch.workers import T
 from augment.errors import OutputError, UsageError
 
 PATIENCE_S = 30  #: timeout for the scheduler's first answer
@@ -45,9 +45,9 @@ class Cluster:
         """Twice the number of threads: an input that runs and the next, for each."""
         return max(AT_LEAST, AHEAD * sum(map(int, self._client.nthreads().values())))
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task to the cluster."""
-        future: Future[Result] = self._executor.submit(task)
+        future: Future[T] = self._executor.submit(task)
         return future
 
     def renew(self) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from augment.batch import locations
+from augment.batch.job_tracks import job_digest
 from augment.batch.jobs import Job, Member
-from augment.batch.stage import Conclusion
+from augment.batch.stage import Conclusion, Crew
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
+    from augment.job.portions import Portion
     from augment.request import Request
 
 SUFFIX = ".ranks.summary"
@@ -30,16 +33,23 @@ def drawn_under(augmented: AugmentedTrace) -> Collection[int]:
     return summary.drawn_under(augmented)
 
 
-def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]], request: Request) -> Conclusion:
+def conclude(job: Job, summaries: Sequence[tuple[Member, str]], request: Request, crew: Crew) -> Conclusion:
     """The metrics and tracks of a job."""
     from augment.job import sidecar
-    from augment.job.answer import answer
+    from augment.job.answer import answer_of
+    from augment.job.portions import split
 
-    paths = [member.input.path for member, _ in summaries]
-    result = answer(
-        (content for _, content in summaries), paths, request.parallelism, trust_clocks=request.trust_clocks
-    )
+    count = len(summaries)
+    ranks = [(path, member.input.path) for member, path in summaries]
+    tasks = [partial(_portion, some, first, count) for first, some in split(ranks)]
+    result = answer_of(crew(tasks), request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
-    members = range(len(summaries))
-    tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members]
-    return Conclusion(files, tracks, result.verdict.text)
+    tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in range(count)]
+    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes))
+
+
+def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:
+    """Some ranks of a job, reduced; of each the path of its summary, and of its trace."""
+    from augment.job.portions import portion
+
+    return portion((locations.read(path) for path, _ in ranks), [name for _, name in ranks], first, count)

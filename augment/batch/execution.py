@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from augment.batch import job_tracks
 from augment.batch.convert import Report, Settings, convert
@@ -21,12 +21,14 @@ from augment.records import dataclass
 if TYPE_CHECKING:
     from augment.batch.job_tracks import Errand
     from augment.batch.remote_job import Folder, RemoteJob
+    from augment.batch.stage import Crew
     from augment.batch.workers import Task, Workers
     from augment.client import Client
 
 WORKERS_FROM = 256 << 20  #: bytes of outputs; for less, starting workers takes longer than drawing
 
 Finished = Callable[[Input, Result], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,19 @@ def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: W
         workers = None if few else _workers(manner, len(inputs))
         with contextlib.closing(_worked(inputs, task_of, workers, finished)) as results:
             yield from results
+
+
+def crew_of(manner: Manner) -> Crew:
+    """Who reads the summaries of a large job: worker processes, or the cluster."""
+
+    def crew(tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
+        from augment.batch.pool import in_order
+        from augment.batch.stage import alone
+
+        workers = _workers(manner, len(tasks)) if len(tasks) > 1 else None
+        return in_order(tasks, workers) if workers else alone(tasks)
+
+    return crew
 
 
 def _converted(

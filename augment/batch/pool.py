@@ -9,7 +9,7 @@ from dataclasses import field
 
 from augment.batch.inputs import Input, sweep
 from augment.batch.results import Result, failure
-from augment.batch.workers import Task, Workers
+from augment.batch.workers import T, Task, Workers
 from augment.errors import OutputError
 from augment.records import dataclass
 
@@ -46,6 +46,33 @@ def work_through(
             while following in results:
                 yield results.pop(following)
                 following += 1
+    except BaseException:
+        workers.stop()
+        raise
+    workers.close()
+
+
+def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Iterator[T]:
+    """The results of ``tasks``, each submitted when a worker will be free. What a dying worker leaves is done here.
+
+    The workers are stopped where the results are not all wanted, as on an interrupt, and closed at the end.
+    """
+    ahead: deque[tuple[Callable[[], T], Future[T] | None]] = deque()
+    left = deque(tasks)
+    try:
+        while left or ahead:
+            while left and len(ahead) < workers.capacity():
+                task = left.popleft()
+                try:
+                    ahead.append((task, workers.submit(task)))
+                except workers.lost:
+                    ahead.append((task, None))
+            task, future = ahead.popleft()
+            try:
+                result = task() if future is None else future.result()
+            except workers.lost:
+                result = task()
+            yield result
     except BaseException:
         workers.stop()
         raise

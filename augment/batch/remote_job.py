@@ -133,7 +133,7 @@ def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result]) -> dict[
         contents = [_summary(result) for result in members]
         if len(contents) < 2:
             continue
-        drawn = job_digest(contents)
+        drawn = job_digest(hashlib.sha256(content).digest() for content in contents)
         for result in members:
             if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
                 results_by_path[result.path] = replace(result, drawn=drawn)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from augment.batch.job_tracks import Tracks
 from augment.batch.jobs import Job, Member
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
     from augment.request import Request
 
+T = TypeVar("T")
+
+
+class Crew(Protocol):
+    """Does parts of a conclusion, perhaps several at once in other processes."""
+
+    def __call__(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
+        """The results in the order of ``tasks``, which can be pickled."""
+
+
+def alone(tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
+    """The crew that is this process."""
+    return (task() for task in tasks)
+
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
@@ -20,11 +34,13 @@ class Conclusion:
 
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
     each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job.
+    ``digest`` identifies the tracks of all ranks: it changes with the summaries.
     """
 
     files: Mapping[str, bytes]
     tracks: Sequence[Tracks | None] = ()
     verdict: Sequence[str] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +48,13 @@ class Stage:
     """A question to a job.
 
     ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
-    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the
-    summaries of the members that have one, sorted by rank, and what the user asks. ``under`` names the tracks of a
-    rank's source under which the job's tracks may be drawn in its outputs; only one of all stages may draw.
+    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the members
+    that have a summary, sorted by rank, with its path, what the user asks, and who does parts of the work. ``under``
+    names the tracks of a rank's source under which the job's tracks may be drawn in its outputs; only one of all stages
+    may draw.
     """
 
     suffix: str
     summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, bytes]], Request], Conclusion]
+    conclude: Callable[[Job, Sequence[tuple[Member, str]], Request, Crew], Conclusion]
     under: Callable[[AugmentedTrace], Collection[int]] | None = None

@@ -9,13 +9,13 @@ To add a stage, add a module with a :class:`Stage` next to this file, and two li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
-from augment.batch.job_tracks import Errand, job_digest
+from augment.batch.job_tracks import Errand, shows
 from augment.batch.jobs import Job, Member, jobs_of
-from augment.batch.stage import Conclusion, Stage
+from augment.batch.stage import Conclusion, Crew, Stage, alone
 from augment.records import dataclass
 
 if TYPE_CHECKING:
@@ -44,13 +44,18 @@ class Concluded:
 
 
 def conclude(
-    stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result], request: Request
+    stages: Sequence[Stage],
+    inputs: Sequence[Input],
+    results: Mapping[str, Result],
+    request: Request,
+    crew: Crew = alone,
 ) -> Iterator[Concluded]:
     """Answer every stage for every job among ``inputs`` that has summaries of more than one rank.
 
     Args:
         results: the results of the inputs by path; a failed input is missing from its job.
         request: what the user asks.
+        crew: reads the summaries of large jobs.
 
     Raises:
         InputError: a summary cannot be read.
@@ -62,10 +67,10 @@ def conclude(
         verdict: list[str] = []
         for stage in stages:
             paths = [(member, _summary(results[member.input.path], stage)) for member in job.members]
-            summaries = _Summaries([(member, path) for member, path in paths if path])
+            summaries = [(member, path) for member, path in paths if path]
             if len(summaries) < 2:
                 continue
-            conclusion = stage.conclude(job, summaries, request)
+            conclusion = stage.conclude(job, summaries, request, crew)
             for suffix, content in conclusion.files.items():
                 written.append(locations.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
@@ -75,34 +80,14 @@ def conclude(
         yield Concluded(job, written, possible, len(errands) - len(possible), verdict)
 
 
-class _Summaries(Sequence[tuple[Member, bytes]]):
-    """The members of a job with their summaries, of which each is read when it is asked for: thousands are large."""
-
-    def __init__(self, paths: Sequence[tuple[Member, str]]) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    @overload
-    def __getitem__(self, at: int) -> tuple[Member, bytes]: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[tuple[Member, bytes]]: ...
-    def __getitem__(self, at: int | slice) -> tuple[Member, bytes] | Sequence[tuple[Member, bytes]]:
-        if isinstance(at, slice):
-            return _Summaries(self._paths[at])
-        member, path = self._paths[at]
-        return member, locations.read(path)
-
-
 def _errands(
-    summaries: Sequence[tuple[Member, bytes]], conclusion: Conclusion, results: Mapping[str, Result]
+    summaries: Sequence[tuple[Member, str]], conclusion: Conclusion, results: Mapping[str, Result]
 ) -> Iterator[Errand]:
     """The members whose outputs show other results of the job, or outdated ones."""
-    drawn = job_digest(content for _, content in summaries) if conclusion.tracks else ""
+    drawn = conclusion.digest
     for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
         before = results[member.input.path]
-        if before.drawn != drawn and (tracks or before.drawn):
+        if not shows(before, drawn) and (tracks or before.drawn):
             yield Errand(member.input, before, tracks or tuple, drawn)
 
 

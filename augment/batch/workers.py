@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.heap import keep_freed_memory
 
+T = TypeVar("T")
 #: called in another process, so it must be picklable, as the ``partial`` of a module-level function is
 Task = Callable[[], Result]
 
@@ -37,7 +38,7 @@ class Workers(Protocol):
     def capacity(self) -> int:
         """How many inputs may be under way at once: at least 1; it may change."""
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task."""
 
     def renew(self) -> None:
@@ -63,7 +64,7 @@ class Processes:
         """The number of processes."""
         return self._size
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task to the next free process."""
         return self._executor.submit(_guarded, task)
 
@@ -116,7 +117,7 @@ def _end(*_: object) -> None:
     os._exit(143)  # runs none: queue locks stay taken, so no other worker reads half a message
 
 
-def _guarded(task: Task) -> Result:
+def _guarded(task: Callable[[], T]) -> T:
     """Run a task in a worker, and end cleanly on SIGTERM."""
     global _working
     try:

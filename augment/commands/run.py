@@ -142,11 +142,12 @@ class _Run:
         """Run the stages of whole jobs; a share (--shard) does not have all ranks, so it runs none."""
         if self._manner.shard:
             return
+        from augment.batch.execution import crew_of
         from augment.batch.stages import conclude
 
         results = {result.path: result for result in self._results}
         settings, remote = self._settings, self._remote
-        here = conclude(settings.stages, self._plan.inputs, results, settings.request)
+        here = conclude(settings.stages, self._plan.inputs, results, settings.request, crew_of(self._manner))
         for job in remote.concluded if remote else here:
             from augment.job.verdict_text import NO_JOB  # loaded by now, if there is a job
 

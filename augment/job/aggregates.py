@@ -1,18 +1,19 @@
 """Statistics over ranks of every figure in the ranks' own analyses.
 
-Ranks are added one after the other, so that memory grows with the number of keys and not of ranks. Keys that few ranks
-have, such as those of single events, are left out.
+Ranks are added one after the other, so that memory grows with the number of keys and not of ranks; the statistics of
+parts of a job can be joined. Keys that few ranks have, such as those of single events, are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.types import Places
 from augment.findings import Findings, Skipped, column
-from augment.job.summary import Figures, RankSummary
+from augment.job.summary import RankSummary
 from augment.records import dataclass
 from augment.trace import Diagnostic
 
@@ -20,7 +21,8 @@ MOST_ROWS = 20_000
 MOST_KEYS = 4000  #: of an analysis, while ranks are added; those of one rank go first
 FEWEST_TO_COMPARE = 4  #: with fewer ranks, keys of a single rank stay
 LEAST_SHARE = 0.02  #: of the ranks that must have a key
-Table = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
+_STATISTICS = ("count", "mean", "square", "least", "most", "least_at", "most_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +43,40 @@ class Row:
 
 
 class Aggregation:
-    """The statistics of the ranks added so far."""
+    """The statistics of the ranks added so far. Those of other ranks can be joined: the parts of a large job."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
+        self._cells = _Cells()
 
     def add(self, member: int, summary: RankSummary) -> None:
         """Add the figures of a rank."""
+        places, values = [], []
         for name, figures in summary.figures.items():
-            self._tallies.setdefault(name, _Tally(figures.columns, figures.units)).add(member, figures)
+            if name not in self._tallies:
+                self._tallies[name] = _Tally(figures.columns, figures.units)
+            tally = self._tallies[name]
+            if list(figures.columns) == list(tally.columns):
+                tally.bound(self._cells)
+                places.append(tally.cells_of(figures.keys, self._cells))
+                values.append(figures.values)
+        if places:
+            self._cells.add(np.concatenate(places), np.frombuffer(b"".join(values), np.float64), member)
+
+    def join(self, other: Aggregation) -> None:
+        """Add the ranks of ``other``, which come after these."""
+        for name, theirs in other._tallies.items():
+            if name not in self._tallies:
+                self._tallies[name] = _Tally(theirs.columns, theirs.units)
+            tally = self._tallies[name]
+            if list(theirs.columns) == list(tally.columns):
+                tally.bound(self._cells)
+                tally.pruned += theirs.pruned
+                self._cells.join(tally.cells_of_names(theirs.names, self._cells), other._cells, theirs.cells)
 
     def outcome(self, summaries: Sequence[RankSummary]) -> Findings | Skipped:
         """The rows in the order of analyses, then of first appearance; at most :data:`MOST_ROWS`."""
-        return _outcome(self._tallies, summaries)
+        return _outcome(self._tallies, self._cells, summaries)
 
 
 def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
@@ -64,14 +87,19 @@ def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
     return aggregation.outcome(summaries)
 
 
-def _outcome(tallies: Mapping[str, _Tally], summaries: Sequence[RankSummary]) -> Findings | Skipped:
+def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[RankSummary]) -> Findings | Skipped:
     if not tallies:
         return Skipped("no rank was analysed")
     least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1
-    few = sum(tally.left_out(least) for tally in tallies.values())
-    quotas = _quotas({name: tally.row_count(least) for name, tally in tallies.items()})
-    rows = [row for name, tally in tallies.items() for row in tally.rows(name, summaries, least, quotas[name])]
-    beyond = sum(tally.row_count(least) for tally in tallies.values()) - len(rows)
+    enough = {name: cells.count[tally.cells] >= max(least, 1) for name, tally in tallies.items()}
+    few = sum(tally.pruned + int((~enough[name].any(axis=1)).sum()) for name, tally in tallies.items())
+    quotas = _quotas({name: int(known.sum()) for name, known in enough.items()})
+    rows = [
+        row
+        for name, tally in tallies.items()
+        for row in tally.rows(name, cells, np.argwhere(enough[name])[: quotas[name]], summaries)
+    ]
+    beyond = sum(int(known.sum()) for known in enough.values()) - len(rows)
     counts = (
         (
             "rows_not_aggregated",
@@ -93,103 +121,143 @@ def _quotas(counts: dict[str, int]) -> dict[str, int]:
     return quotas
 
 
+class _Cells:
+    """The statistics of all figures, as columns. Those of a cell without ranks are as :meth:`_new` makes them."""
+
+    def __init__(self) -> None:
+        self.used = 0  #: cells in use; the columns may be longer
+        self.count, self.mean, self.square, self.least, self.most, self.least_at, self.most_at = self._new(0)
+
+    @staticmethod
+    def _new(count: int) -> list[Floats]:
+        return [np.full(count, fill) for fill in (0.0, 0.0, 0.0, np.inf, -np.inf, -1.0, -1.0)]
+
+    def reserve(self, count: int) -> Places:
+        """New cells."""
+        cells = np.arange(self.used, self.used + count)
+        self.used += count
+        if self.used > len(self.count):
+            more = self._new(max(self.used - len(self.count), len(self.count)))
+            for name, column_ in zip(_STATISTICS, more, strict=True):
+                setattr(self, name, np.concatenate((getattr(self, name), column_)))
+        return cells
+
+    def clear(self, cells: Places) -> None:
+        """Take the ranks out of some cells."""
+        for name, empty in zip(_STATISTICS, self._new(1), strict=True):
+            getattr(self, name)[cells] = empty[0]
+
+    def add(self, cells: Places, values: Floats, member: int) -> None:
+        """Add a rank's ``values`` to distinct ``cells``; Welford's formulas keep mean and squared deviations."""
+        known = np.isfinite(values)
+        count, before = self.count[cells] + known, self.mean[cells]
+        delta = np.where(known, values - before, 0.0)
+        mean = before + delta / np.maximum(count, 1)
+        self.square[cells] += np.where(known, delta * (values - mean), 0.0)
+        self.count[cells], self.mean[cells] = count, mean
+        low, high = known & (values < self.least[cells]), known & (values > self.most[cells])
+        self.least[cells[low]], self.least_at[cells[low]] = values[low], member
+        self.most[cells[high]], self.most_at[cells[high]] = values[high], member
+
+    def join(self, cells: Places, other: _Cells, theirs: Places) -> None:
+        """Add the ranks in the cells ``theirs`` of ``other`` to ``cells``, by the formulas of Chan, Golub and LeVeque
+        (1979)."""
+        count, more = self.count[cells], other.count[theirs]
+        whole, shared = np.maximum(count + more, 1), (count > 0) & (more > 0)
+        delta = np.where(shared, other.mean[theirs] - self.mean[cells], 0.0)
+        joined = self.mean[cells] + delta * more / whole
+        self.mean[cells] = np.where(count > 0, joined, other.mean[theirs])
+        self.square[cells] += other.square[theirs] + delta**2 * count * more / whole
+        self.count[cells] = count + more
+        for value, at, is_further in (("least", "least_at", np.less), ("most", "most_at", np.greater)):
+            there = getattr(other, value)[theirs]
+            further = is_further(there, getattr(self, value)[cells])
+            getattr(self, value)[cells[further]] = there[further]
+            getattr(self, at)[cells[further]] = getattr(other, at)[theirs[further]]
+
+
 class _Tally:
-    """The statistics of one analysis: a line a key, a column a figure."""
+    """The keys of one analysis, in the order of first appearance, and the cells of each: a line a key, a column a
+    figure."""
 
     def __init__(self, columns: Sequence[str], units: Sequence[str]) -> None:
-        self._columns, self._units = columns, units
-        self._keys: dict[str, int] = {}
-        self._pruned = 0
-        self._count, self._mean, self._square = (self._new(0, 0.0) for _ in range(3))
-        self._least, self._most = self._new(0, np.inf), self._new(0, -np.inf)
-        self._least_at, self._most_at = self._new(0, -1.0), self._new(0, -1.0)
+        self.columns, self.units = columns, units
+        self.pruned = 0  #: keys left out
+        self._first: dict[str, int] = {}  #: the first cell of each key
+        self._free: list[int] = []  #: first cells of keys left out
+        self._last: tuple[Sequence[Sequence[str]], Places] | None = None
 
-    def _new(self, keys: int, fill: float) -> Table:
-        return np.full((keys, len(self._columns)), fill)
+    @property
+    def names(self) -> list[str]:
+        """The keys as texts."""
+        return list(self._first)
 
-    def add(self, member: int, figures: Figures) -> None:
-        """Add the figures of a rank; Welford's formulas keep mean and squared deviations."""
-        if list(figures.columns) != list(self._columns):
-            return
-        if len(self._keys) > MOST_KEYS:
-            self._prune()
-        place = np.array(_places(figures.keys, self._keys), np.int64)
-        self._grow(len(self._keys))
-        values = figures.table()
-        known = np.isfinite(values)
-        count = self._count[place] + known
-        delta = np.where(known, values - self._mean[place], 0.0)
-        mean = self._mean[place] + delta / np.maximum(count, 1)
-        self._square[place] += np.where(known, delta * (values - mean), 0.0)
-        self._count[place], self._mean[place] = count, mean
-        low, high = known & (values < self._least[place]), known & (values > self._most[place])
-        self._least[place] = np.where(low, values, self._least[place])
-        self._most[place] = np.where(high, values, self._most[place])
-        self._least_at[place] = np.where(low, member, self._least_at[place])
-        self._most_at[place] = np.where(high, member, self._most_at[place])
+    @property
+    def cells(self) -> Places:
+        """The cells: a line for each key."""
+        return self._lines(self._first.values())
 
-    def _tables(self) -> dict[str, Table]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+    def cells_of(self, keys: Sequence[Sequence[str]], cells: _Cells) -> Places:
+        """The cells of a rank's rows, row after row."""
+        if self._last is None or self._last[0] != keys:  # usually all ranks have the same rows
+            self._last = keys, self.cells_of_names(_names(keys), cells).ravel()
+        return self._last[1]
 
-    def _grow(self, keys: int) -> None:
-        missing = keys - len(self._count)
+    def cells_of_names(self, names: Sequence[str], cells: _Cells) -> Places:
+        """The cells of some keys, a line each; new ones for new keys."""
+        new = [name for name in names if name not in self._first]
+        missing = len(new) - len(self._free)
         if missing > 0:
-            fills = {"_least": np.inf, "_most": -np.inf, "_least_at": -1.0, "_most_at": -1.0}
-            for name, table in self._tables().items():
-                setattr(self, name, np.concatenate((table, self._new(missing, fills.get(name, 0.0)))))
+            self._free += cells.reserve(missing * len(self.columns))[:: max(len(self.columns), 1)][::-1].tolist()
+        for name in new:
+            self._first[name] = self._free.pop()
+        return self._lines(self._first[name] for name in names)
 
-    def _prune(self) -> None:
-        """Leave out the keys of single ranks."""
-        kept = np.flatnonzero(self._count.max(axis=1, initial=0) > 1)
+    def _lines(self, first: Iterable[int]) -> Places:
+        return np.array(list(first), np.intp)[:, np.newaxis] + np.arange(len(self.columns))
+
+    def bound(self, cells: _Cells) -> None:
+        """Leave out the keys of single ranks if there are too many."""
+        if len(self._first) <= MOST_KEYS:
+            return
+        count = cells.count[self.cells].max(axis=1, initial=0)
+        kept = np.flatnonzero(count > 1)
         if len(kept) > MOST_KEYS:
-            kept = np.sort(np.argsort(-self._count.max(axis=1, initial=0), kind="stable")[:MOST_KEYS])
-        self._pruned += len(self._keys) - len(kept)
-        names = list(self._keys)
-        self._keys = {names[old]: new for new, old in enumerate(kept.tolist())}
-        for name, table in self._tables().items():
-            setattr(self, name, table[kept])
+            kept = np.sort(np.argsort(-count, kind="stable")[:MOST_KEYS])
+        self.pruned += len(self._first) - len(kept)
+        names, first = self.names, list(self._first.values())
+        self._first = {names[place]: first[place] for place in kept.tolist()}
+        free = sorted(set(first) - set(self._first.values()), reverse=True)
+        cells.clear(self._lines(free).ravel())
+        self._free, self._last = [*self._free, *free], None
 
-    def _enough(self, least: int) -> npt.NDArray[np.bool_]:
-        enough: npt.NDArray[np.bool_] = self._count >= max(least, 1)
-        return enough
-
-    def left_out(self, least: int) -> int:
-        """The number of keys that fewer ranks have."""
-        return self._pruned + int((~self._enough(least).any(axis=1)).sum())
-
-    def row_count(self, least: int) -> int:
-        """The number of figures that at least so many ranks have."""
-        return int(self._enough(least).sum())
-
-    def rows(self, name: str, summaries: Sequence[RankSummary], least: int, most: int) -> Iterator[Row]:
-        """The first ``most`` of these figures."""
-        names = list(self._keys)
-        places = np.argwhere(self._enough(least))[:most]
-        for key, figure in places.tolist():
-            count = int(self._count[key, figure])
+    def rows(self, name: str, cells: _Cells, places: Places, summaries: Sequence[RankSummary]) -> Iterator[Row]:
+        """The figures at ``places``: indexes of a key and of a column, a line each."""
+        names, chosen = self.names, self.cells[places[:, 0], places[:, 1]]
+        columns = (getattr(cells, each)[chosen].tolist() for each in _STATISTICS)
+        for (key, figure), count, mean, square, *ends in zip(places.tolist(), *columns, strict=True):
+            least, most, least_at, most_at = ends
             yield Row(
                 analysis=name,
                 of=names[key],
-                figure=self._columns[figure],
-                unit=self._units[figure],
-                rank_count=count,
-                min=float(self._least[key, figure]),
-                mean=float(self._mean[key, figure]),
-                max=float(self._most[key, figure]),
-                std=float(np.sqrt(self._square[key, figure] / (count - 1))) if count > 1 else 0.0,
-                min_rank=summaries[int(self._least_at[key, figure])].rank,
-                max_rank=summaries[int(self._most_at[key, figure])].rank,
+                figure=self.columns[figure],
+                unit=self.units[figure],
+                rank_count=int(count),
+                min=least,
+                mean=mean,
+                max=most,
+                std=float(np.sqrt(square / (count - 1))) if count > 1 else 0.0,
+                min_rank=summaries[int(least_at)].rank,
+                max_rank=summaries[int(most_at)].rank,
             )
 
 
-def _places(keys: Sequence[Sequence[str]], known: dict[str, int]) -> list[int]:
-    """The index of each row's key; equal keys of one rank (two devices, for example) are numbered."""
+def _names(keys: Sequence[Sequence[str]]) -> list[str]:
+    """Each row's key as text; equal keys of one rank (two devices, for example) are numbered."""
     taken: dict[str, int] = {}
-    places = []
+    names = []
     for key in keys:
         text = ", ".join(key)
         taken[text] = taken.get(text, 0) + 1
-        if taken[text] > 1:
-            text = f"{text} #{taken[text]}"
-        places.append(known.setdefault(text, len(known)))
-    return places
+        names.append(f"{text} #{taken[text]}" if taken[text] > 1 else text)
+    return names

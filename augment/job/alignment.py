@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from augment.arrays.statistics import grouped_medians
+from augment.arrays.statistics import grouped_medians, median
 from augment.arrays.types import Int64s
 from augment.findings import column
 from augment.job.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, placed, spread_of
@@ -166,7 +166,7 @@ def _units(ends: Matched, fits: dict[int, Fit], summaries: Sequence[RankSummary]
         if not ahead:
             units.append(members)
             continue
-        level = int(np.median([np.median(lead) for lead in ahead.values()]))
+        level = int(np.median([median(lead) for lead in ahead.values()]))
         apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
         odd += len(apart)
         units += [[member] for member in apart] + [[member for member in members if member not in apart]]
@@ -174,7 +174,7 @@ def _units(ends: Matched, fits: dict[int, Fit], summaries: Sequence[RankSummary]
 
 
 def _is_apart(ahead: Int64s) -> bool:
-    return bool(abs(np.median(ahead)) > max(_CLEARLY * spread_of(ahead.astype(np.float64)), _ONE_CLOCK_NS))
+    return bool(abs(median(ahead)) > max(_CLEARLY * spread_of(ahead.astype(np.float64)), _ONE_CLOCK_NS))
 
 
 def _middle(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
@@ -256,7 +256,7 @@ def _clock(
     moved = int(np.abs(end - fit.corrected(end)).max(initial=0))
     clock = replace(
         clock,
-        residual_ns=int(np.median(np.abs(distance[rows]))) if len(rows) else 0,
+        residual_ns=int(median(np.abs(distance[rows]))) if len(rows) else 0,
         uncertainty_ns=uncertainty,
         comparable=True,
         at_ns=fit.at,

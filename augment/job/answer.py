@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from augment.job.matching import Matched, match
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import Path, path_of
-from augment.job.summary import RankSummary, read_summary
+from augment.job.portions import Portion, portion, split
+from augment.job.summary import RankSummary
 from augment.job.untold_groups import ABOUT
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
@@ -36,9 +38,7 @@ from augment.job.waits import Waits, apart, waits
 from augment.records import dataclass
 from augment.trace import Diagnostic
 
-_KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
-_STATES = 1 << 22  #: moments in the states of all ranks together: 64 bytes each
 _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
@@ -67,6 +67,7 @@ class Answer:
     diagnostics: Sequence[Diagnostic]
     parallelism: Mapping[str, int] = field(default_factory=dict)  #: sizes of dimensions that the user states
     aggregation: aggregates.Aggregation | None = None  #: of figures that the summaries no longer hold
+    hashes: Sequence[bytes] = ()  #: the SHA-256 of each summary's file
 
     def __repr__(self) -> str:
         return f"<Answer: {len(self.summaries)} ranks, {len(self.matched):,} matched collectives>"
@@ -195,14 +196,22 @@ def answer(
     Raises:
         InputError: a summary is damaged or has another version.
     """
+    each, count = iter(contents), len(names)
+    portions = (portion(islice(each, len(some)), some, first, count) for first, some in split(names))
+    return answer_of(portions, parallelism, trust_clocks=trust_clocks)
+
+
+def answer_of(
+    portions: Iterable[Portion], parallelism: Mapping[str, int] | None = None, *, trust_clocks: bool = False
+) -> Answer:
+    """The same from the reduced summaries of portions of the job, in the order of ranks."""
     aggregation = aggregates.Aggregation()
-    summaries = []
-    for member, (content, name) in enumerate(zip(contents, names, strict=True)):
-        summaries.append(read_summary(content, name))
-        aggregation.add(member, summaries[-1])
-        # most of a summary's memory are figures that only the aggregates need
-        summaries[-1].figures = {kept: figure for kept, figure in summaries[-1].figures.items() if kept in _KEPT}
-        summaries[-1].states = summaries[-1].states.thinned(_STATES // len(names), summaries[-1].moments())
+    summaries: list[RankSummary] = []
+    hashes: list[bytes] = []
+    for part in portions:
+        aggregation.join(part.aggregation)
+        summaries += part.summaries
+        hashes += part.hashes
     matched = match(summaries)
     refuted = _refuted(matched, summaries, trusted=trust_clocks)
     if refuted.any():
@@ -222,6 +231,7 @@ def answer(
         [*matched.diagnostics, *doubts],
         parallelism or {},
         aggregation,
+        hashes,
     )
 
 

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from augment.arrays.ordering import combinations, each
+from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
@@ -212,7 +213,7 @@ def fitted(end: Int64s, common: Int64s, at: int) -> Fit:
     """The clock that maps ``end`` to ``common``. A drift beyond :data:`MOST_DRIFT` is kept only if it is clear."""
     ahead = end - common
     level = int(ahead[0])
-    offset = level + int(np.rint(np.median(ahead - level)))
+    offset = level + round(median(ahead - level))
     left = (ahead - offset).astype(np.float64)
     if len(end) < FEWEST_FOR_DRIFT:
         return Fit(offset, 0.0, at)
@@ -222,7 +223,7 @@ def fitted(end: Int64s, common: Int64s, at: int) -> Fit:
     moved = abs(drift) * float(since.max() - since.min()) / 2
     if abs(drift) > MOST_DRIFT and moved <= max(_CLEARLY * spread_of(straight), _CLEAR_DRIFT_NS):
         return Fit(offset, 0.0, at)
-    return Fit(offset + int(np.rint(np.median(straight))), drift, at)
+    return Fit(offset + round(median(straight)), drift, at)
 
 
 def _slope(x: Floats, y: Floats) -> float:
@@ -233,7 +234,7 @@ def _slope(x: Floats, y: Floats) -> float:
     run = x[order[far]] - x[order[near]]
     rise = y[order[far]] - y[order[near]]
     apart = run > 0
-    return float(np.median(rise[apart] / run[apart])) if apart.any() else 0.0
+    return median(rise[apart] / run[apart]) if apart.any() else 0.0
 
 
 @lru_cache(maxsize=_POINTS)
@@ -243,4 +244,4 @@ def _point_pairs(count: int) -> tuple[Places, Places]:
 
 def spread_of(values: Floats) -> float:
     """A robust standard deviation, from the median absolute deviation."""
-    return _DEVIATION * float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+    return _DEVIATION * median(np.abs(values - median(values))) if len(values) else 0.0

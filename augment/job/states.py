@@ -63,11 +63,9 @@ class StateTable(msgspec.Struct):
             return Parts(none, none, none, none, none, length, none)
         before = np.clip(ts[0] - start, 0, length)
         low, high = np.clip(start, ts[0], ts[-1]), np.clip(end, ts[0], ts[-1])
-        times = [
-            _interpolated(ts, until, np.maximum(low, high)) - _interpolated(ts, until, low)
-            for until in map(_summed, self.times)
-        ]
-        table = np.vstack(times)
+        until = np.cumsum(np.frombuffer(b"".join(self.times), np.int64).reshape(len(self.times), -1), axis=1)
+        values = _interpolated(ts, until, np.concatenate((low, np.maximum(low, high))))
+        table = values[:, len(low) :] - values[:, : len(low)]
         # rounding, and what lies after the recording: the parts must add up
         missing = length - before - table.sum(axis=0)
         table[State.UNKNOWN] += np.maximum(missing, 0)
@@ -149,12 +147,14 @@ def _chosen(states: DeviceStates, moments: Sequence[Int64s]) -> tuple[Int64s, li
 
 
 def _interpolated(ts: Int64s, until: Int64s, moments: Int64s) -> Int64s:
-    """The values at ``moments`` within ``ts`` of a column that grows evenly in between, int64."""
-    place = np.clip(np.searchsorted(ts, moments, side="right") - 1, 0, max(len(ts) - 2, 0))
-    width, rise = ts[place + 1] - ts[place], until[place + 1] - until[place]
+    """The values at ``moments`` within ``ts`` of columns (lines of ``until``) that grow evenly in between, int64."""
+    place = np.searchsorted(ts, moments, side="right") - 1
+    place = np.minimum(np.maximum(place, 0), max(len(ts) - 2, 0))
+    before = until[..., place]
+    width, rise = ts[place + 1] - ts[place], until[..., place + 1] - before
     since = moments - ts[place]
     inside = np.where(rise == width, since, np.floor(rise / width * since).astype(np.int64))
-    values: Int64s = until[place] + np.where(since == width, rise, inside)
+    values: Int64s = before + np.where(since == width, rise, inside)
     return values
 
 

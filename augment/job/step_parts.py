@@ -16,6 +16,7 @@ from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
 from augment.findings import Findings, Skipped, column
 from augment.job.matching import Matched
+from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 from augment.records import dataclass
@@ -47,23 +48,32 @@ class Row:
 
 def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:
     """The rows by step, then by rank; at most :data:`MOST_ROWS`."""
-    rows = [
-        row for member, summary in enumerate(summaries) for row in _rows(matched, parted, summary, member)
-    ]  # ranks in order
-    if not rows:
+    steps = {member: whole for member, summary in enumerate(summaries) if (whole := _whole(summary)) is not None}
+    numbers = [summaries[member].step_column("number") for member in steps]
+    count = sum(map(len, numbers))
+    if not count:
         return Skipped("no rank recorded a step with GPU work")
+    last = int(np.sort(np.concatenate(numbers))[min(count, MOST_ROWS) - 1])
+    rows = [
+        row for member, whole in steps.items() for row in _rows(matched, parted, summaries[member], member, whole, last)
+    ]  # ranks in order
     rows.sort(key=lambda row: -1 if row.step is None else row.step)
-    left_out = len(rows) - MOST_ROWS
     why = "steps of ranks beyond the limit; left out"
-    remarks = [Diagnostic("step_parts_beyond_limit", left_out, why)] if left_out > 0 else []
+    remarks = [Diagnostic("step_parts_beyond_limit", count - MOST_ROWS, why)] if count > MOST_ROWS else []
     return Findings(rows[:MOST_ROWS], diagnostics=remarks)
 
 
-def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int) -> Iterator[Row]:
-    start, end = summary.step_column("start"), summary.step_column("end")
-    whole = summary.states.parts(start, end)
-    if not whole.compute.any() and not whole.communication.any():
-        return
+def _whole(summary: RankSummary) -> Parts | None:
+    """What the rank did in each step; None if its device did nothing."""
+    parts = summary.states.parts(summary.step_column("start"), summary.step_column("end"))
+    return parts if parts.compute.any() or parts.communication.any() else None
+
+
+def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int, whole: Parts, last: int) -> Iterator[Row]:
+    """The rows of a rank up to the step ``last``."""
+    chosen = summary.step_column("number") <= last
+    start, end = summary.step_column("start")[chosen], summary.step_column("end")[chosen]
+    whole = Parts(*(part[chosen] for part in whole))
     waited, moved = _exposed(matched, parted, summary, member, Intervals(start, end))
     waited = np.minimum(waited, whole.communication)
     moved = np.minimum(moved, whole.communication - waited)
@@ -71,7 +81,7 @@ def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int) ->
     idle = whole.host + whole.queued + whole.unknown + whole.before
     alone = whole.communication - waited - moved
     parts = (end - start, whole.compute, waited, moved, alone, whole.memory, idle)
-    numbers = summary.step_column("number").tolist()
+    numbers = summary.step_column("number")[chosen].tolist()
     for number, *values in zip(numbers, *(part.tolist() for part in parts), strict=True):
         wall, compute, wait, transfer, unmatched, copy, rest = values
         mfu, hfu = ratios.get(number, (None, None))
@@ -102,12 +112,12 @@ def _exposed(
     turn = ts + parted.wait_ns[rows]
     moving = intervals.union(turn, end)
     waiting = intervals.subtract(intervals.union(ts, turn), moving)
-    times = []
-    for of in (waiting, moving):
-        _, step, pieces = intervals.clip(of, windows)
-        exposed = summary.states.parts(pieces.start, pieces.end).communication
-        times.append(sums(step, exposed, len(windows.start)))
-    return times[0], times[1]
+    _, waiting_step, waits_ = intervals.clip(waiting, windows)
+    _, moving_step, moves = intervals.clip(moving, windows)
+    pieces = np.concatenate((waits_.start, moves.start)), np.concatenate((waits_.end, moves.end))
+    exposed = summary.states.parts(*pieces).communication
+    split, count = len(waiting_step), len(windows.start)
+    return sums(waiting_step, exposed[:split], count), sums(moving_step, exposed[split:], count)
 
 
 def _ratios(summary: RankSummary) -> dict[int, tuple[float | None, float | None]]:

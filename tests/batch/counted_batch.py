@@ -14,12 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.batch import journal
+from augment.batch import journal, locations
 from augment.batch.convert import Settings
 from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import plan
 from augment.batch.jobs import Job, Member
-from augment.batch.stage import Conclusion
+from augment.batch.stage import Conclusion, Crew
 from augment.batch.stages import Stage, conclude
 from augment.findings import AugmentedTrace
 from augment.request import Request
@@ -47,11 +47,11 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     return str(augmented.trace.source.event_count).encode()
 
 
-def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]], _request: Request) -> Conclusion:
+def add_up(job: Job, summaries: Sequence[tuple[Member, str]], _request: Request, _crew: Crew) -> Conclusion:
     """How many events the job has, and of how many ranks."""
     ranks = [member.rank for member, _ in summaries]
     assert ranks == [member.rank for member in job.members]
-    output = b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))
+    output = b'{"events": %d, "ranks": %d}' % (sum(int(locations.read(path)) for _, path in summaries), len(ranks))
     return Conclusion({".metrics.json": output})
 
 

@@ -14,6 +14,7 @@ from running import Ended, environment, start
 from test_job_tracks import batch, contents
 
 from augment.batch import execution as running_batch
+from augment.batch.execution import Manner
 from augment.batch.inputs import Input
 from augment.batch.pool import work_through
 from augment.errors import OutputError, UsageError
@@ -67,6 +68,11 @@ def test_a_job_is_drawn(tmp_path: Path, scheduler: str, monkeypatch: pytest.Monk
     assert [each.status for each in drawn] == ["augmented"] * 3
     batch(tmp_path / "in", tmp_path / "here")
     assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
+def test_portions_of_a_large_job_are_read_by_the_cluster(scheduler: str) -> None:
+    crew = running_batch.crew_of(Manner(scheduler=scheduler))
+    assert list(crew([partial(pow, 2, number) for number in range(12)])) == [2**number for number in range(12)]
 
 
 def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:

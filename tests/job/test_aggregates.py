@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from augment.findings import Findings
 from augment.job import aggregates as module
-from augment.job.aggregates import aggregates
+from augment.job.aggregates import Aggregation, aggregates
 from augment.job.summary import Figures, RankSummary
 from job_summaries import summary_of
 
@@ -68,3 +70,28 @@ def test_no_analysis_is_cut_off_by_a_long_one(monkeypatch: pytest.MonkeyPatch) -
     counts = {name: sum(row.analysis == name for row in outcome.rows) for name in tables}
     assert counts == {"long": 25, "short": 10, "last": 25}
     assert outcome.diagnostics[-1].count == 250 - 60
+
+
+def test_portions_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_KEYS", 150)
+    random = np.random.default_rng(2)
+    summaries = []
+    for rank in range(60):
+        values = random.normal(1e6, 1e3, (3, 2))
+        values[1] = np.nan if rank % 7 else values[1]
+        keys = [["name=a"], ["name=b"], [f"name=c{rank % 4}"]]
+        single = [[f"ts_ns={1000 * rank + number}"] for number in range(20)]
+        summaries.append(with_figures(rank, {"outliers": (single, np.ones((20, 2))), "kernels": (keys, values)}))
+    joined = Aggregation()
+    for first in range(0, 60, 13):
+        portion = Aggregation()
+        for member, summary in enumerate(summaries[first : first + 13], first):
+            portion.add(member, summary)
+        joined.join(portion)
+    outcome, whole = joined.outcome(summaries), findings_of(summaries)
+    assert isinstance(outcome, Findings)
+    assert outcome.diagnostics == whole.diagnostics
+    for row, other in zip(outcome.rows, whole.rows, strict=True):
+        rounded = {name: pytest.approx(getattr(other, name), rel=1e-9) for name in ("mean", "std")}
+        assert replace(row, **rounded) == replace(other, **rounded)
+        assert (row.mean, row.std) == (rounded["mean"], rounded["std"])

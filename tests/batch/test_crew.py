@@ -1,0 +1,140 @@
+"""A large job's summaries are read in portions by several processes: the same bytes, whoever reads them, and dies."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from test_job_tracks import batch, contents, lines
+
+from augment.batch import execution, stages
+from augment.batch.convert import Settings
+from augment.batch.execution import Manner, Watch, crew_of
+from augment.batch.inputs import plan
+from augment.batch.pool import in_order
+from augment.batch.stages import STAGES
+from augment.batch.workers import T
+from augment.errors import InputError
+from augment.job import portions
+from augment.request import Request
+from simulator import JobOptions, simulate
+
+
+class Gone(Exception):
+    pass
+
+
+class Threads:
+    """Workers that are threads, and are lost at some tasks."""
+
+    lost: type[Exception] = Gone
+
+    def __init__(self, lost_at: tuple[int, ...] = (), refuses: bool = False) -> None:
+        self._executor, self._lost_at, self._refuses = ThreadPoolExecutor(3), lost_at, refuses
+        self.ended, self._count = "", 0
+
+    def capacity(self) -> int:
+        return 3
+
+    def submit(self, task: Callable[[], T]) -> Future[T]:
+        self._count += 1
+        if self._count - 1 not in self._lost_at:
+            return self._executor.submit(task)
+        if self._refuses:
+            raise Gone
+        lost: Future[T] = Future()
+        lost.set_exception(Gone())
+        return lost
+
+    def renew(self) -> None: ...
+
+    def stop(self) -> None:
+        self.ended = "stopped"
+        self._executor.shutdown()
+
+    def close(self) -> None:
+        self.ended = "closed"
+        self._executor.shutdown()
+
+
+def square(number: int, here: int) -> tuple[int, bool]:
+    return number**2, threading.get_ident() == here
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_a_dying_worker_leaves_is_done_here(refuses: bool) -> None:
+    workers = Threads((2, 7), refuses)
+    results = list(in_order([partial(square, number, threading.get_ident()) for number in range(9)], workers))
+    assert results == [(number**2, number in (2, 7)) for number in range(9)]
+    assert workers.ended == "closed"
+
+
+def test_an_error_stops_the_workers() -> None:
+    workers = Threads()
+    with pytest.raises(InputError):
+        list(in_order([partial(portions.portion, [b"no summary"], ["rank 0"], 0, 1)] * 5, workers))
+    assert workers.ended == "stopped"
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of five ranks, and their outputs below ``out``; not yet compared."""
+    folder = tmp_path_factory.mktemp("crew")
+    simulate(JobOptions(ranks=5, steps=3, layers=2, straggler=3), folder / "in")
+    for path in (folder / "in").glob("*.truth.json"):
+        path.unlink()
+    return folder
+
+
+def concluded(folder: Path, **manner: int) -> bytes:
+    settings, how = Settings(Request(formats=("chrome",)), STAGES), Manner(**manner)
+    inputs = plan([str(folder / "in")], str(folder / "out")).inputs
+    results = {result.path: result for result in execution.run(inputs, settings, how, Watch())}
+    (job,) = stages.conclude(STAGES, inputs, results, settings.request, crew_of(how))
+    (path,) = job.written
+    content = Path(path).read_bytes()
+    Path(path).unlink()
+    return content
+
+
+def test_portions_and_processes_change_nothing(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = concluded(converted)
+    monkeypatch.setattr(portions, "RANKS", 2)
+    here = concluded(converted)
+    assert concluded(converted, jobs=2) == here
+    assert as_read(here) == as_read(whole)
+
+
+def as_read(content: bytes) -> object:
+    """The file, without the last digits of figures that depend on the order of adding."""
+    document = json.loads(content)
+    for row in document["analyses"]["aggregates"]["rows"]:
+        row["mean"], row["std"] = (float(f"{row[name]:.9g}") for name in ("mean", "std"))
+    return document
+
+
+def test_outputs_whose_tracks_stay_are_not_written_again(tmp_path: Path) -> None:
+    simulate(JobOptions(ranks=3, steps=2, layers=1, straggler=1), tmp_path / "in")
+    for path in (tmp_path / "in").glob("*.truth.json"):
+        path.unlink()
+    batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.json.gz")}
+    changed = tmp_path / "in" / "rank1.pt.trace.json.gz"
+    document = json.loads(gzip.decompress(changed.read_bytes()))
+    changed.write_bytes(gzip.compress(json.dumps({"note": "seen", **document}).encode()))
+    results, drawn = batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))
+    assert [result.status for result in results] == ["done_before", "augmented", "done_before"]
+    assert len(drawn) == 3
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.json.gz")}
+    assert {name for name in before if before[name] != after[name]} == {"rank1.augmented.json.gz"}
+    batch(tmp_path / "in", tmp_path / "at once", formats=("chrome",))
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+    assert batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))[1] == []
+    tracks = {line["drawn"].partition(".")[2] for line in lines(tmp_path / "out")}
+    assert len(tracks - {""}) == 3  # of each rank, the same after the change
