@@ -40,7 +40,7 @@ from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
-from augment.readers.dialects import ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES  # noqa: E402
+from augment.readers.dialects import ASCEND_CALL, ASCEND_CALLS, ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES  # noqa: E402
 from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
@@ -232,6 +232,10 @@ def dialects() -> str:
     bare += [
         (f"none, in a process called `{ASCEND_DEVICE}`", "`kernel`; tasks that wait or tell others: `cuda_sync`"),
         ("none, in the same file, whole collectives", f"`kernel`, of the device of `{ASCEND_DEVICE}`"),
+        (
+            f"none, in a process called `{ASCEND_CALLS}`, `{ASCEND_CALL}…`",
+            "`cuda_runtime`, on the thread of this tid of the program",
+        ),
     ]
     return table(("category in the file", "read as"), [*rows, *bare])
 

@@ -12,6 +12,8 @@ event it asks what the event had to wait for, and continues with the prerequisit
 - A stream that waits for an event follows what was launched before the event was recorded.
 - The thread of the backward pass and the thread that began it take turns (known from ``fwdbwd`` flows or from
   autograd's names).
+- On Ascend, the thread that executes operators follows the threads that put them on its queue, and a thread that waits
+  for the device waits first until the queue is empty.
 - Work that starts when another stream's work ends, and more than 30 µs after its own prerequisites, is treated as
   waiting for that stream: most traces do not record the waits of streams (``cuda_sync``). Work of unknown launch is
   treated as launched together with the work before it on its stream, or before the recording.

@@ -1,7 +1,8 @@
-"""Derives what Ascend's trace_view omits: the categories of device events, and the streams that ran the collectives.
+"""Derives what Ascend's trace_view omits: the categories of device events, the streams that ran the collectives, and
+the threads that called the runtime.
 
 Events of devices have no category. A process is a device and its threads are streams, but collectives lie in a separate
-process.
+process. So do the calls of the runtime: a thread lies in two processes under one tid.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import numpy as np
 from augment.arrays.types import Bytes
 from augment.readers.dialects import (
     ASCEND_CALL,
+    ASCEND_CALLS,
     ASCEND_COLLECTIVES,
     ASCEND_COLLECTIVES_THREAD,
     ASCEND_DEVICE,
+    ASCEND_PROGRAM,
     ASCEND_SYNC,
 )
 from augment.readers.raw import Names, Place, RawEvents
@@ -48,6 +51,19 @@ def place_of_collectives(place: Place, names: Names) -> tuple[Identity, Identity
         return None
     devices = [pid for pid, name in names.processes.items() if name == ASCEND_DEVICE]
     return (devices[0], thread) if len(devices) == 1 else None
+
+
+def programs_of_threads(raw: RawEvents) -> dict[tuple[Identity, Identity], Identity]:
+    """The pid of the program by (pid, tid) of each thread that called the runtime from there."""
+    names = raw.names
+    programs: dict[Identity, list[Identity]] = {}
+    calling = []
+    for pid, tid in dict.fromkeys((place[0], place[1]) for place in raw.places):
+        if names.processes.get(pid) == ASCEND_PROGRAM:
+            programs.setdefault(tid, []).append(pid)
+        elif names.processes.get(pid) == ASCEND_CALLS:
+            calling.append((pid, tid))
+    return {(pid, tid): programs[tid][0] for pid, tid in calling if len(programs.get(tid, ())) == 1}
 
 
 def _on_device(place: Place, names: Names) -> bool:

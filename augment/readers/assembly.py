@@ -241,9 +241,11 @@ def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Tr
     place += on_device[category]
     used = _used(place, 2 * max(len(raw.places), 1))
     known: dict[Track, int] = {}
+    program_of = ascend.programs_of_threads(raw)
     index = np.zeros(2 * max(len(raw.places), 1), np.int32)
     for key in used.tolist():
         pid, tid, device, stream = raw.places[key // 2]
+        pid = program_of.get((pid, tid), pid)
         names = raw.names.processes.get(pid), raw.names.threads.get((pid, tid))
         if key % 2:
             if elsewhere := ascend.place_of_collectives(raw.places[key // 2], raw.names):

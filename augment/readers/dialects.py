@@ -38,7 +38,11 @@ CATEGORIES: dict[str, Category] = {
     "privateuse1_driver": Category.CUDA_DRIVER,
     "mtia_runtime": Category.CUDA_RUNTIME,
     "mtia_ccp_events": Category.KERNEL,
-    "hosttodevice": Category.AC2G,  # Ascend: from the call of its runtime; async_npu begins at the operator
+    # Ascend's. HostToDevice begins at the call of the runtime, async_npu at the operator. PyTorch puts operators on a
+    # queue (enqueue), and another thread executes them (dequeue).
+    "hosttodevice": Category.AC2G,
+    "enqueue": Category.CPU_OP,
+    "dequeue": Category.CPU_OP,
     "hpu_op": Category.CUDA_RUNTIME,
     "glow_runtime": Category.CUDA_RUNTIME,
     # forks of Kineto for Cambricon's, Enflame's and Moore Threads' devices
@@ -55,6 +59,9 @@ CATEGORIES: dict[str, Category] = {
 #: how the threads end on which those are whole, and how the others are called, with the tasks that they consist of
 ASCEND_DEVICE = "Ascend Hardware"
 ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin, which have no category, either
+ASCEND_TASK = "Dequeue@"  #: how tasks begin that a thread took from a queue
+#: the process that these calls lie in, with the tids of the program's threads; and the program's process
+ASCEND_CALLS, ASCEND_PROGRAM = "CANN", "Python"
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = "Communication"
 ASCEND_PLANE = re.compile(r"Plane \d+")

@@ -27,6 +27,7 @@ from augment.derived.waits.dependencies import (
 )
 from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
 from augment.derived.waits.sync_dependencies import synchronizations
+from augment.derived.waits.task_queues import task_queues
 from augment.records import dataclass
 from augment.trace import Diagnostic, Trace, derived
 
@@ -118,7 +119,8 @@ class _Lanes:
 @derived
 def critical_graph(trace: Trace) -> Graph:
     """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
-    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # in ascending order of Kind
+    # in ascending order of Kind
+    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
     waits = [ask(trace) for ask in asked]
     waits.append(unexplained_starts(trace, _known(trace, [wait.dependencies for wait in waits])))
     lanes = _lanes(trace, waits)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import combinations
+from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
@@ -14,6 +14,7 @@ from augment.derived.names.matching import starting, strings_where
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
+from augment.derived.waits.task_queues import queued_tasks
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
@@ -38,7 +39,7 @@ def main_track(trace: Trace) -> int:
     events = trace.events
     driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
     on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]
-    working = [*_masters_by_flow(trace), *_autograd_threads(trace)]
+    working = [*_masters_by_flow(trace), *_autograd_threads(trace), *_queue_threads(trace)]
     for counts in on_thread:
         free = counts.copy()
         free[working] = 0
@@ -59,14 +60,20 @@ def handovers(trace: Trace) -> Waits:
     masters = _masters(trace, main)
     segments = host_segments(trace)
     parts = []
+    executing = _queue_threads(trace)
     for track in np.flatnonzero(np.diff(segments.bounds)).tolist():
-        if track != main:
+        if track != main and track not in executing:
             bursts = _bursts(trace, track, masters[track]) if track in masters else None
             if bursts is not None and len(bursts.start):
                 parts.append(_handed_over(trace, track, masters[track], bursts))
             if bursts is None or not len(bursts.start) or bursts.start[0] > segments.ts[segments.bounds[track]]:
                 parts.append(_start(trace, track, main))
     return joined_waits(parts)
+
+
+def _queue_threads(trace: Trace) -> list[int]:
+    """The tracks of threads that execute tasks from a queue; ``task_queues`` knows what they wait for."""
+    return [int(track) for track in distinct(trace.events.track[queued_tasks(trace).taken])]
 
 
 def _masters(trace: Trace, main: int) -> dict[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
+from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
 _ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin
@@ -23,8 +24,25 @@ def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
     correlation = trace.events.correlation[rows]
     if (correlation != NO_CORRELATION).any():
         return correlation
-    of_ascend = any(name.startswith(_ASCEND_CALL) for name in trace.strings)
-    return _by_calls(trace, rows) if of_ascend else _by_arrows(trace, rows)
+    return _by_calls(trace, rows) if _is_of_ascend(trace) else _by_arrows(trace, rows)
+
+
+def launch_moments(trace: Trace, rows: Int64s, launch: Int64s) -> Int64s:
+    """When each of ``rows`` of GPU work was launched by its call ``launch`` (a row), int64 ns: where the arrow begins
+    within the call if the trace has one (a call of Ascend's launches several kernels), else the start of the call."""
+    moments: Int64s = trace.events.ts[launch]
+    if _is_of_ascend(trace):
+        arrows = _arrows_of_calls(trace)
+        arrow = _arrow_to(trace, rows)
+        known = np.flatnonzero(arrow >= 0)
+        known = known[arrows.call[arrow[known]] == launch[known]]
+        moments[known] = arrows.begin[arrow[known]]
+    return moments
+
+
+@derived
+def _is_of_ascend(trace: Trace) -> bool:
+    return any(name.startswith(_ASCEND_CALL) for name in trace.strings)
 
 
 def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
@@ -49,25 +67,45 @@ def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
 
 def _by_calls(trace: Trace, rows: Int64s) -> Int64s:
     """The number of the call that launched each of ``rows``, or that each is; else ``NO_CORRELATION``."""
-    calls, at, place, thread = _arrows_of_calls(trace)
+    arrows, arrow = _arrows_of_calls(trace), _arrow_to(trace, rows)
     correlations = np.full(len(rows), NO_CORRELATION, np.int64)
-    is_call = np.isin(rows, calls)
+    correlations[arrow >= 0] = arrows.call[arrow[arrow >= 0]] + 1
+    is_call = np.isin(rows, arrows.call)
     correlations[is_call] = rows[is_call] + 1
-    key = thread[trace.events.track[rows]].astype(np.int64)
-    order = np.lexsort((at, place))
-    for number in distinct(key).tolist():
-        index, ends = np.flatnonzero((key == number) & ~is_call), order[place[order] == number]
-        following = np.searchsorted(at[ends], trace.events.ts[rows[index]])
-        known = following < len(ends)
-        known[known] = at[ends[following[known]]] == trace.events.ts[rows[index[known]]]
-        correlations[index[known]] = calls[ends[following[known]]] + 1
     return correlations
 
 
+def _arrow_to(trace: Trace, rows: Int64s) -> Int64s:
+    """The place of the arrow that ends at the start of each of ``rows``, in :class:`_Arrows`; -1 for none."""
+    arrows = _arrows_of_calls(trace)
+    arrow = np.full(len(rows), -1, np.int64)
+    key = arrows.thread_of[trace.events.track[rows]].astype(np.int64)
+    order = np.lexsort((arrows.end, arrows.to))
+    for number in distinct(key).tolist():
+        index, ends = np.flatnonzero(key == number), order[arrows.to[order] == number]
+        following = np.searchsorted(arrows.end[ends], trace.events.ts[rows[index]])
+        known = following < len(ends)
+        known[known] = arrows.end[ends[following[known]]] == trace.events.ts[rows[index[known]]]
+        arrow[index[known]] = ends[following[known]]
+    return arrow
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrows:
+    """The arrows from calls, equal-length int64 columns: the row of the ``call`` (the outermost on its thread), when
+    the arrow begins and ends (ns), and the number of the thread that it leads ``to``. ``thread_of``: the number of the
+    thread of each track."""
+
+    call: Int64s
+    begin: Int64s
+    end: Int64s
+    to: Int64s
+    thread_of: Int32s
+
+
 @derived
-def _arrows_of_calls(trace: Trace) -> tuple[Int64s, Int64s, Int64s, Int32s]:
-    """Of each arrow from a call: the row of the call (the outermost on its thread), and when (ns) and on which thread
-    it ends; and the number of the thread of each track."""
+def _arrows_of_calls(trace: Trace) -> _Arrows:
+    """The arrows that begin within a call of the runtime."""
     events = trace.events
     threads: dict[object, int] = {}
     thread = np.array([threads.setdefault((track.pid, track.tid), len(threads)) for track in trace.tracks], np.int32)
@@ -91,4 +129,6 @@ def _arrows_of_calls(trace: Trace) -> tuple[Int64s, Int64s, Int64s, Int32s]:
         inside[inside] = events.end[rows[last[inside]]] >= events.ts[begins[index[inside]]]
         call[index[inside]] = rows[last[inside]]
     known = call != NO_CORRELATION
-    return call[known], events.ts[ends[known]], thread[events.track[ends[known]]].astype(np.int64), thread
+    begins, ends = begins[known], ends[known]
+    to = thread[events.track[ends]].astype(np.int64)
+    return _Arrows(call[known], events.ts[begins], events.ts[ends], to, thread)

@@ -14,6 +14,7 @@ import numpy as np
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.derived.gpu.arrow_correlations import launch_moments
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.host_segments import host_segments
@@ -126,12 +127,12 @@ def joined_waits(parts: Sequence[Waits]) -> Waits:
 
 @derived
 def launched_at(trace: Trace) -> Int64s:
-    """When each piece of GPU work was launched, int64 ns: the start of its call. It is the work's own start if that is
-    earlier by the clocks, or if the launch is unknown."""
+    """When each piece of GPU work was launched, int64 ns: the start of its call, or its moment within the call if that
+    is recorded. It is the work's own start if that is earlier by the clocks, or if the launch is unknown."""
     work = gpu_work(trace)
     if not len(trace.events):
         return work.ts
-    called = np.where(work.launch != NO_ROW, trace.events.ts[work.launch], work.ts)
+    called = np.where(work.launch != NO_ROW, launch_moments(trace, work.row, work.launch), work.ts)
     return np.minimum(called, work.ts)
 
 

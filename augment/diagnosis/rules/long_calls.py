@@ -44,6 +44,8 @@ _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not have it"
 )
+_OF_ASCEND = "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False))"
+_IF_ONCE = "; if only the first steps compile, record later ones (a warmup in the profiler's schedule)"
 
 
 @derived  # launch_bound asks, too
@@ -70,17 +72,19 @@ def check(trace: Trace) -> Answer:
         fine=Fine(f"{often} of the runtime cost {of_a_step(trace, saved)}: {named}"),
         title=f"Single calls of the runtime hold up the host while the GPU idles: {named}; otherwise "
         + shorter(trace, saved),
-        advice=_advice(trace, [name for name, _ in spent.most_common()], longest(spans, 64).row) if steady else _ONCE,
+        advice=_advice(trace, [name for name, _ in spent.most_common()], longest(spans, 64).row, steady=steady),
         spans=spans,
         confidence=confidence,
         cut=cut,
     )
 
 
-def _advice(trace: Trace, names: list[str], rows: Int64s) -> str:
-    """What to do about calls of every step, the longest first."""
+def _advice(trace: Trace, names: list[str], rows: Int64s, *, steady: bool) -> str:
+    """What to do about calls, the longest first; ``steady`` ones come back in every step."""
     if "aclop" in names[0]:
-        return "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False))"
+        return _OF_ASCEND if steady else _OF_ASCEND + _IF_ONCE
+    if not steady:
+        return _ONCE
     if "GraphLaunch" in names[0]:
         return "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
     return f"Find out what asks for it in every step{called_from(python_lines(trace, rows))}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
-from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, CATEGORIES
+from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
 from augment.readers.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
@@ -150,6 +150,8 @@ def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvent
     launched = same | (on_gpu[into] & ~on_gpu[out])
     numbers = [rows.strings.number(name) for name in ("ac2g", "fwdbwd", "flow")]
     hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
+    tasks = np.array([text.startswith(ASCEND_TASK) for text in rows.strings.all], np.bool_)
+    hosts &= ~tasks[columns["name"][into]]  # from a queue
     name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
     flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
     return _both_ends(out, into, name, flow_id & _POSITIVE)
