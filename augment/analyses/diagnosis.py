@@ -31,7 +31,7 @@ import numpy as np
 from augment.diagnosis.devices import fitting, has_work
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import drawn, drawn_alone
-from augment.diagnosis.host_alone import unjudged
+from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData
 from augment.diagnosis.verdict import verdict
@@ -79,7 +79,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         text = unjudged(trace)
         return Skipped("no event of PyTorch's profiler", Verdict(text), drawn_alone(trace, NAME, text))
     if not measure(trace).length_ns:
-        return Skipped("the recording has no time that could be judged")
+        text = timeless(trace)
+        return Skipped("the recording has no time that could be judged", Verdict(text), drawn_alone(trace, NAME, text))
     diagnosis = diagnose(trace)
     rows = [_found(trace, each) for each in diagnosis.findings]
     known = {row.rule for row in rows}

@@ -11,7 +11,7 @@ from augment.diagnosis.devices import fitting
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES
-from augment.diagnosis.whole import is_doubtful
+from augment.diagnosis.whole import is_doubtful, is_excerpt
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
@@ -32,7 +32,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     """All answers about a trace."""
     answers = {rule.NAME: rule.check(trace) for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
-    findings.sort(key=_rank)
+    few = is_excerpt(trace)
+    findings.sort(key=lambda finding: _rank(finding, few=few))
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
     overlaps = _overlaps(trace, findings, cuts)
     findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ()))) for each in findings]
@@ -40,7 +41,8 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
-    if is_doubtful(trace) and not problem.first and problem.confidence != "low":
+    certain = problem.first or problem.of_recording  # about the recording itself
+    if is_doubtful(trace) and not certain and problem.confidence != "low":
         problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
     if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
         problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
@@ -55,11 +57,12 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
     return Finding(rule, severity, problem, ratio)
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
-    """What must come first; what is merely possible last; then by severity, then what is about the recording, then by
-    the time that would be saved."""
+def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, int]:
+    """What must come first; what is merely possible last (with ``few`` pieces of work, all is); then by severity, then
+    what is about the recording, then by the time that would be saved."""
     problem, grade = finding.found, SEVERITIES.index(finding.severity)
-    return not problem.first, problem.confidence == "low", grade, not problem.of_recording, -(problem.saved_ns or 0)
+    unsure = problem.confidence == "low" and not few
+    return not problem.first, unsure, grade, not problem.of_recording, -(problem.saved_ns or 0)
 
 
 def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.derived.host.operator_times import operator_times
+from augment.derived.steps.steps import steps
 from augment.diagnosis.whole import kernel_launches
 from augment.diagnosis.wording import count, listed, percent, short, time
-from augment.trace import Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
 
 MOST_NAMED = 3  #: operators
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
@@ -15,16 +17,17 @@ _QUERY = "augment query answers questions about this one in SQL, and augment ope
 
 _XLA = ("/device:", "/host:")  #: so XLA's profiler names processes
 _TENSORFLOW = (" Compute", " Tensors")  #: so TensorFlow's timeline ends the names of its processes
+_AUTOGRAD = {"CPU functions", "CUDA functions"}  #: processes of PyTorch's first profiler, whose events have no category
+_SCHEDULE = (
+    "Let the profiler's schedule reach an active step (call its step() in the loop), and leave its with block before "
+    "the file is written."
+)
 
 
 def unjudged(trace: Trace) -> tuple[str, str]:
     """Why no rule can judge a trace without events of PyTorch's profiler, and what to do."""
     if not len(trace.events):
-        remedy = (
-            "Let the profiler's schedule reach an active step (call its step() in the loop), and leave its with block "
-            "before the file is written."
-        )
-        return "The file has no events.", remedy
+        return "The file has no events.", _SCHEDULE
     names = sorted({track.process_name for track in trace.tracks if track.process_name})
     whose = f" (its processes: {', '.join(short(name) for name in names[:3])})" if names else ""
     if any(name.startswith(_XLA) and not name.endswith(_TENSORFLOW) for name in names):
@@ -32,15 +35,39 @@ def unjudged(trace: Trace) -> tuple[str, str]:
             f"Not judged: this is a recording of JAX or XLA, not of PyTorch, and no rule knows its events{whose}.",
             f"XProf judges the .xplane.pb file that belongs to it; {_QUERY}.",
         )
+    if any(track.pid in _AUTOGRAD for track in trace.tracks):
+        return (
+            "Not judged: this is an export of PyTorch's former profiler; it does not say which call launched what.",
+            f"A recording by torch.profiler can be judged; {_QUERY}.",
+        )
     return (
         f"Not judged: these are no events of PyTorch's profiler, and no rule knows them{whose}.",
         f"A recording by torch.profiler can be judged; {_QUERY}.",
     )
 
 
+def timeless(trace: Trace) -> tuple[str, str]:
+    """Why a recording cannot be judged whose steps or events take no time, and what to do."""
+    whole = f"{count(len(steps(trace)), 'step')}" if len(steps(trace)) else f"{count(len(_known(trace)), 'event')}"
+    return (
+        f"Not judged: no time passes in the {whole} that PyTorch's profiler recorded.",
+        f"{_SCHEDULE} augment doctor says what of this file could not be used.",
+    )
+
+
+def _known(trace: Trace) -> Int64s:
+    """The rows of events that rules know."""
+    return trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)
+
+
 def host_sentence(trace: Trace) -> str:
     """Why there is no GPU work, and where the time of the host goes."""
     calls = len(kernel_launches(trace))
+    if not calls and not len(operator_times(trace).row):
+        return (
+            "Neither GPU work nor operators were recorded, so that nothing can be judged but the annotations: record "
+            "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
     why = (
         f"{count(calls, 'kernel')} were launched, but none was recorded (record with ProfilerActivity.CUDA, without "
         "another profiler beside it, such as nsys or dcgm): only the host can be judged"

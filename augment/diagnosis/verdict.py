@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from augment.arrays.intervals import total
 from augment.derived.critical.savings import joined
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.source.cut_mark import lacks_causes
 from augment.derived.waits.gap_causes import GapCategory
@@ -14,7 +15,8 @@ from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import HIGH_RATIO, Finding
-from augment.diagnosis.wording import percent, shorter, time, within
+from augment.diagnosis.whole import is_excerpt
+from augment.diagnosis.wording import count, percent, shorter, time, within
 from augment.trace import Category, Trace, derived
 from augment.units import counted
 
@@ -29,12 +31,19 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     result = diagnose(trace)
     first = [each for each in result.findings if each.found.first]
     grave = [each for each in result.findings if each.is_grave and not each.found.first]
+    few = is_excerpt(trace) and not first
     sentences = [f"{each.found.title}." for each in first[:1]]
+    if few and not _possible(result):
+        sentences = [f"{each.found.title}." for each in result.findings if each.found.of_recording]
     alone = not type_coverage(trace) or not len(measure(trace).windows)
     sentences.append(host_sentence(trace) if alone else fitting(trace, busy(trace)))
     named = grave[: MOST_FINDINGS - len(first[:1])]
     sentences += [f"{each.found.title}." for each in named]
-    if not grave:
+    if few and _possible(result):
+        pieces = count(len(gpu_work(trace)), "piece")
+        cause = within(_possible(result)[0].found.title)
+        sentences.append(f"From {pieces} of GPU work only, so merely possible: {cause}.")
+    elif not grave:
         sentences += _nothing(trace, result)
     sentences += _together(trace, named)
     return tuple(sentences[:5])
@@ -56,7 +65,7 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
     if unexplained := _unexplained(trace, result):
         return [unexplained]
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
-    possible = [each for each in result.findings if each.severity != "info" and not each.found.first]
+    possible = _possible(result)
     if lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told
     if sure:
@@ -68,6 +77,11 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
         return []  # nearly all rules are about the device
     whole = "a step" if measure(trace).unit == "step" else "the recording"
     return [f"No rule found a cause that would save as much as 2 % of {whole}."]
+
+
+def _possible(result: Diagnosis) -> list[Finding]:
+    """The findings that would be grave if they were certain."""
+    return [each for each in result.findings if each.severity != "info" and not each.found.first]
 
 
 def _unexplained(trace: Trace, result: Diagnosis) -> str:

@@ -91,7 +91,9 @@ def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
     other = Event(Category.OTHER, "x", 0, 10, op("x", 0, 1).track)
     tpu = replace(other, track=replace(other.track, process_name="/device:TPU:0"))
     graph = replace(other, track=replace(other.track, process_name="/device:GPU:0/stream:all Compute"))
+    former = replace(other, track=replace(other.track, pid="CPU functions"))
     for event, said in (
+        (former, "an export of PyTorch's former profiler"),
         (other, "these are no events of PyTorch's profiler"),
         (graph, "these are no events of PyTorch's profiler"),
         (tpu, "recording of JAX or XLA, not of PyTorch"),
@@ -99,6 +101,28 @@ def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
         augmented = augment(trace_of(event), only=["diagnosis"])
         assert said in augmented.verdict.text[0]
         assert "augment query" in augmented.verdict.text[1]
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([op("aten::mm", 5, 5), op("aten::add", 5, 5)], "no time passes in the 2 events"),
+        ([annotation("ProfilerStep#3", 5, 5), op("aten::mm", 5, 500)], "no time passes in the 1 step"),
+        ([kernel("gemm", 50, 50)], "no time passes in the 1 event"),
+    ],
+)  # fmt: skip
+def test_recordings_in_which_no_time_passes_say_so(events: list[Event], said: str) -> None:
+    augmented = augment(trace_of(*events))
+    assert isinstance(augmented.outcomes["diagnosis"], Skipped)
+    assert said in augmented.verdict.text[0]
+    assert "schedule reach an active step" in augmented.verdict.text[1]
+    assert augmented.annotations[0].name == "Diagnosis"
+
+
+def test_annotations_alone_say_what_to_record() -> None:
+    (text,) = verdict(trace_of(annotation("train", 5, 500)))
+    assert text.startswith("Neither GPU work nor operators were recorded")
+    assert "ProfilerActivity.CPU" in text
 
 
 def test_what_no_rule_knows_says_so_on_the_timeline(perfetto: PerfettoEngine, tmp_path: Path) -> None:

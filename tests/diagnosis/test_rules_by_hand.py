@@ -88,10 +88,23 @@ def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
     answer = problem_of(partial_recording.check(few))
     assert answer.title == "Only 1 piece of GPU work: too few to tell what usually happens"
     for trace in (lost, few):
-        assert {each.found.confidence for each in diagnose(trace).findings if not each.found.first} <= {"low"}
+        doubted = [each for each in diagnose(trace).findings if not each.found.first and not each.found.of_recording]
+        assert {each.found.confidence for each in doubted} <= {"low"}
     captured = [call("cudaStreamBeginCapture", 1_000, 2_000), call("cudaStreamEndCapture", 290_000, 291_000)]
     written = [call("cudaLaunchKernel", 3_000 * at, 3_000 * at + 1_000, correlation=500 + at) for at in range(1, 90)]
     assert isinstance(partial_recording.check(trace_of(STEP, *captured, *written, *enough())), Fine)
+
+
+def test_an_excerpt_has_a_cause_and_says_from_how_many_pieces() -> None:
+    """The likeliest cause comes first, and is merely possible; without any, that the work is too little."""
+    step = annotation("ProfilerStep#1", 0, 8_000_000)
+    work = op("work", 10_000, 6_000_000)
+    late = trace_of(step, work, *launched("gemm", 6_100_000, 7_900_000, 1, at=6_050_000))
+    assert [each.rule for each in diagnose(late).findings] == ["host_gaps", "partial_recording"]
+    assert verdict(late)[1].startswith("From 1 piece of GPU work only, so merely possible: the host spends up to")
+    busy = trace_of(STEP, *launched("gemm", 12_000, 990_000, 1))
+    assert verdict(busy)[0] == "Only 1 piece of GPU work: too few to tell what usually happens."
+    assert len([text for text in verdict(busy) if text.startswith("Only 1 piece")]) == 1
 
 
 def test_work_without_launches_is_told() -> None:
@@ -294,7 +307,7 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         end = begin + max(host, 1_000_000)
         events += [annotation(f"ProfilerStep#{number}", begin, begin + host)]
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
-    text = verdict(trace_of(*events))[1]
+    text = verdict(trace_of(*events))[0]
     assert text.startswith("In a step of 999 µs (the mean of 3 steps, without the slow first; on the host 600 µs) the ")
 
 

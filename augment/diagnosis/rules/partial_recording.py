@@ -6,7 +6,7 @@ begins while the device still works on earlier steps shows work of which the cau
 although its time passes: then the first work in the file begins long after its launch had returned. Recordings also
 lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait.
 Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than low
-confidence.
+confidence; of an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
@@ -73,7 +73,7 @@ def _excerpt(trace: Trace) -> Found | None:
     """What is to be said if there is too little, or launches are missing."""
     if is_excerpt(trace):
         title = f"Only {count(len(gpu_work(trace)), 'piece')} of GPU work: too few to tell what usually happens"
-        return Found(title, "Record several whole steps", _whole(trace), "high", severity="info", first=True)
+        return Found(title, "Record several whole steps", _whole(trace), "high", severity="info", of_recording=True)
     if (ratio := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
         title = f"{percent(ratio)} of the GPU's work has no launch in the recording: what it waited for is unknown"
         advice = "Record with ProfilerActivity.CPU, too; of some devices no launches are recorded"
