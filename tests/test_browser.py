@@ -267,7 +267,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_sides_of_an_overlay_are_shown(context: Any, compared: Path, pictures: Path) -> None:
     seen = see(context, compared / "rank0.diff.overlay.pftrace", pictures / "diff_overlay.png")
     sides = [f"{row} {side}" for row in ("Steps", "GPU state", "stream 7") for side in ("control", "test")]
-    assert [name for name in seen.pinned if not name.startswith("Δ")] == ["Diagnosis test", *sides]
+    assert [name for name in seen.pinned if not name.startswith("Δ")] == ["What changed in the test", *sides]
     assert [name for name in seen.expanded if ":" in name] == ["control: before", "test: rank0"]
     assert seen.import_errors == 0
 

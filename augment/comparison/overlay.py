@@ -8,11 +8,14 @@ differ most, by their own time and that of GPU work that they launched themselve
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from augment.analyses import steps, temporal_breakdown
+from augment.annotations import SliceTrack
 from augment.arrays.types import Int64s
 from augment.bounds import bounded
 from augment.comparison.core import Pair
@@ -28,6 +31,7 @@ from augment.writers.perfetto.several import FirstView, Group, Several
 from augment.writers.perfetto.suffixes import Links
 
 _CONTROL, _TEST = "control", "test"  #: what ends names of tracks
+_VERDICT = "What changed in the"  #: the comparison's verdict, whose track is among the test's; ``test`` ends the name
 SUFFIX = ".diff.overlay.pftrace"
 ARROW_COUNT = 100
 
@@ -53,7 +57,7 @@ def write_overlay(
     first = min(int(control.trace.events.ts[0]) + shift, int(test.trace.events.ts[0]))
     lift = max(0, -first)  # Perfetto drops events before time 0
     before = on_clock(AugmentedTrace(control.trace, _bands(control.trace)), lambda ts: ts + (shift + lift))
-    now = AugmentedTrace(drawn.trace, {**drawn.outcomes, **_bands(test.trace)})
+    now = AugmentedTrace(drawn.trace, {**_renamed(drawn.outcomes), **_bands(test.trace)})
     now = on_clock(now, lambda ts: ts + lift) if lift else now
     partner, chosen = pair.alignment.call_of_test, most_changed(pair, arrow_count)
     ids = np.arange(len(chosen), dtype=np.int64)
@@ -79,12 +83,25 @@ def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> F
     begin = min(int(control.steps.begin[step]) + control_shift, int(test.steps.begin[step]) + test_shift)
     end = max(int(control.steps.end[step]) + control_shift, int(test.steps.end[step]) + test_shift)
     busiest = [busiest_stream(side.trace) for side in (control, test)]
-    pins = [f"{VERDICT} {_TEST}"]
+    pins = [f"{_VERDICT} {_TEST}"]
     pins += [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
     pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
     streams = zip(busiest, (_CONTROL, _TEST), strict=True)
     pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]
     return FirstView(pins, (begin, end))
+
+
+def _renamed(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """The outcomes with the name of the verdict's track that says whose it is, beside two runs."""
+    renamed = dict(outcomes)
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, Findings):
+            tracks = [
+                replace(each, name=_VERDICT) if isinstance(each, SliceTrack) and each.name == VERDICT else each
+                for each in outcome.annotations
+            ]
+            renamed[name] = replace(outcome, annotations=tracks)
+    return renamed
 
 
 def _device(stream: Stream | None) -> str:

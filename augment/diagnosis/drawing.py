@@ -48,11 +48,11 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         dur=np.array([each.end - each.start for each in slices], np.int64),
         names=Texts(code, [*map(_name, findings), " ".join(verdict(trace))]),
         args={
-            "rule": _texts([each.rule for each in findings], code),
-            "severity": _texts([each.severity for each in findings], code),
-            "confidence": _texts([each.found.confidence for each in findings], code),
-            "advice": _texts([each.found.advice for each in findings], code),
+            "advice": _texts([each.found.advice for each in findings], code),  # the first that is seen
             "evidence": _texts(["; ".join(each.found.evidence) for each in findings], code),
+            "confidence": _texts([each.found.confidence for each in findings], code),
+            "severity": _texts([each.severity for each in findings], code),
+            "rule": _texts([each.rule for each in findings], code),
             "saved_per_step_ns": np.array([*map(_saved, findings), -1], np.int64)[code],
         },
         description="the verdict, and in it what is wrong with this run: each finding over the time that it speaks of",
@@ -91,9 +91,12 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
 
 
 def _name(finding: Finding) -> str:
-    """``data loading 23 %: The host fetches …``: what a narrow slice has no room for comes last."""
+    """``data loading 23 %: The host fetches … → Give the loader …``: what a narrow slice has no room for comes last.
+
+    The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
+    """
     share = "" if finding.saved_ratio is None else f" {percent(finding.saved_ratio)}"
-    return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title}"
+    return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title} → {finding.found.advice}"
 
 
 def _under(trace: Trace) -> int:

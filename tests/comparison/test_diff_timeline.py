@@ -352,7 +352,8 @@ def test_an_overlay_begins_with_the_step_in_the_middle(
     tracks = [name for (name,) in perfetto.rows("select distinct name from track where name is not null")]
     pinned = [[name for name in tracks if re.fullmatch(pin, name)] for pin in view.pins]
     assert pinned == [
-        ["Diagnosis test"], ["Δ GPU 0 slower test"], [], ["Δ GPU 0 cumulative test"], ["Steps control"], ["Steps test"],
+        ["What changed in the test"], ["Δ GPU 0 slower test"], [], ["Δ GPU 0 cumulative test"],
+        ["Steps control"], ["Steps test"],
         ["GPU state control"], ["GPU state test"], ["stream 7 control"], ["stream 7 test"],
     ]  # fmt: skip
     assert prepare(str(paths[2]), tmp_path, print, print).view.pins == view.pins

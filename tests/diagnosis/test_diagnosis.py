@@ -81,7 +81,10 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         assert not open_ or stop <= open_[-1]
         open_.append(stop)
     names = {track.names.values[code] for code in track.names.codes.tolist()}
-    assert any(re.match(r"data loading \d\d %: The host fetches batches", name) for name in names)
+    assert any(
+        re.match(r"data loading \d\d %: The host fetches batches .* → The main process loads", name) for name in names
+    )
+    assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
     assert names >= {" ".join(verdict(trace_of(SLOW)))}
     assert track.dur[0] == end.max() - track.ts[0], "the verdict is around all findings"
