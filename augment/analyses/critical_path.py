@@ -24,6 +24,11 @@ launches that begin with this one, and at most 30 µs. So a device that lags beh
 that starts while the work before it still runs followed its launch if the launch was at most 30 µs earlier, and
 otherwise the work before it.
 
+A launch counts from the start of its call. But a call may hold its work back, as the first use of a kernel does, which
+loads it. If a call took more than 30 µs, and its work started more than 30 µs after all else that is known to have kept
+it, the launch counts from the latency before that start, and at the latest from the return of the call. The time until
+then is time of the call.
+
 The path is divided where steps begin and end, so that the ``time_ns`` of all ``bound_by`` add up to ``span_ns``, the
 step's duration. A recording without steps has one ``span_ns``, with ``step`` null. It reaches from the first to the
 last event of the devices, of the threads that launch or hand over work, and of the threads that these start. Marks of
@@ -38,7 +43,7 @@ share without it.
 | data_loading | a thread fetches from a data loader (``enumerate(DataLoader)``) |
 | outside_operators | a thread is in neither: Python, annotations, or code that is not recorded |
 | thread_handover | from the last event of one thread to the first event of the other, and back |
-| launch_delay | from the start of a launch to the start of its work |
+| launch_delay | from a launch to the start of its work |
 | kernel_computation, kernel_communication, kernel_memory | the device works |
 | kernel_gap | at most 30 µs between work and the next work on its stream, which had been launched |
 | sync | from the end of work to the return of the call, or the start of the work, that waited for it |

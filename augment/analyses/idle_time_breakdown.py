@@ -16,9 +16,11 @@ does not count. The deviation is that of a sample (over n - 1); percentiles are 
 A stream that idles while another stream of its device works need not be a problem. Four columns therefore split
 ``idle_ns`` by what the device does meanwhile, and add up to it. ``other_stream_busy_ns`` is time while another stream
 works. ``device_host_wait_ns``, ``device_kernel_wait_ns`` and ``device_other_ns`` are time while no stream works, by the
-cause of that gap of the device. The cause is the category of the device's gap, with one exception: if the work that
+cause of that gap of the device. The cause is the category of the device's gap, with two exceptions: if the work that
 ends it started ``consecutive_kernel_delay_ns`` or more after its launch returned, and this delay is more than half of
-the gap, the cause is ``other``, not ``host_wait``.
+the gap, the cause is ``other``, not ``host_wait``. And if the call that launched this work began before the gap, but
+ran on for more than half of it, the cause is ``host_wait``, not ``other``: the call took long (it loaded the kernel,
+say), and the device had nothing to do.
 
 The track ``Idle`` shows the gaps of the device, named after their cause. A track ``Idle stream N`` shows the gaps of a
 stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:

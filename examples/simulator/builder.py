@@ -222,8 +222,9 @@ class StepBuilder:
         meeting: tuple[object, ...] = (),
         buffered: bool = False,
         cost: float = 4600,
+        loads: bool = False,
     ) -> int:
-        """Queue an operation on ``stream``; its index."""
+        """Queue an operation on ``stream``; its index. A call that ``loads`` it first queues it at its end."""
         if self._graph:
             start, end, correlation = self._graph
         else:
@@ -232,7 +233,7 @@ class StepBuilder:
             start, end = self._call(call, cost, correlation)
             self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
         met = collective is not None, members, meeting, buffered
-        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), *met))
+        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), *met, loads))
         self._show(len(self.ops) - 1, correlation, collective or "", seq)
         self.spend(0 if self._graph else 500)
         return len(self.ops) - 1

@@ -172,6 +172,9 @@ class _Model(Schedules):
         if "mallocs" in faults:
             with b.op("aten::empty", dims=dims_text((TOKENS, HIDDEN))):
                 b.call("cudaMalloc", 20, 700_000)
+        if "loads" in faults:
+            with b.op("aten::add", dims=dims_text((TOKENS, HIDDEN))):
+                b.launch(kernels.ADD, 1000, COMPUTE, cost=700_000, loads=True)
         if "single_operations" in faults:
             for operator in ("aten::mul", "aten::add", "aten::tanh", "aten::mul", "aten::add", "aten::pow") * 4:
                 self.simple(operator, kernels.ADD, 20, (TOKENS, HIDDEN))

@@ -48,6 +48,7 @@ class GpuOp:
     members: tuple[int, ...] = ()  #: the ranks of a collective; none: all
     meeting: tuple[object, ...] = ()  #: what a collective is known by on all of them
     buffered: bool = False  #: a message that is sent whether or not the other rank receives yet
+    loads: bool = False  #: the call loads the kernel first, and queues it only at its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,8 @@ class Clock:
     ) -> Generator[_Meeting, _Answer, None]:
         """Operations ``first`` to ``last``, each after its stream's last and what it waits for."""
         ops = out.program.ops
-        arrivals = (out.host[[op.launch for op in ops[first:last]]] + LAUNCH_LATENCY_NS).tolist()
+        queued = [op.launch_end if op.loads else op.launch for op in ops[first:last]]
+        arrivals = (out.host[queued] + LAUNCH_LATENCY_NS).tolist()
         pauses = self._draw(rank, np.full(last - first, float(NEXT_KERNEL_NS))).tolist()
         for index, arrival, pause in zip(range(first, last), arrivals, pauses, strict=True):
             op, ready, why, by = ops[index], arrival, LAUNCH, -1

@@ -29,6 +29,11 @@ def test_nothing_is_wrong_with_a_healthy_job(options: JobOptions) -> None:
 INJECTED = (
     ("items", "synchronizing_calls", ({"work": 0.15, "collectives": "none"},)),
     ("mallocs", "allocator_calls", ({"work": 0.15, "collectives": "none"}, {"work": 0.1})),
+    (
+        "loads",
+        "long_calls",
+        ({"work": 0.15, "collectives": "none"}, {"gpu": "A100", "work": 0.1, "collectives": "none"}),
+    ),
     ("pauses", "host_gaps", ({"work": 0.5, "collectives": "none"}, {"gpu": "A100", "work": 0.2})),
     ("single_operations", "elementwise_chains", ({}, {"gpu": "A100", "collectives": "fsdp"})),
     ("unfused_optimizer", "unfused_optimizer", ({"work": 0.6, "collectives": "none"},)),

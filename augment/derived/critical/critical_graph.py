@@ -26,6 +26,7 @@ from augment.derived.waits.dependencies import (
     unexplained_starts,
 )
 from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
+from augment.derived.waits.slow_launches import slow_launches
 from augment.derived.waits.sync_dependencies import synchronizations
 from augment.derived.waits.task_queues import task_queues
 from augment.records import dataclass
@@ -122,7 +123,10 @@ def critical_graph(trace: Trace) -> Graph:
     # in ascending order of Kind
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
     waits = [ask(trace) for ask in asked]
-    waits.append(unexplained_starts(trace, _known(trace, [wait.dependencies for wait in waits])))
+    known = _known(trace, [wait.dependencies for wait in waits])
+    waits.append(unexplained_starts(trace, known))
+    at = asked.index(launches_of_work)
+    waits[at] = slow_launches(trace, waits[at], known, waits[-1])
     lanes = _lanes(trace, waits)
     work = gpu_work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))

@@ -40,7 +40,7 @@ class BoundBy(IntEnum):
     DATA_LOADING = 2  #: a thread fetches the next batch from a data loader
     OUTSIDE_OPERATORS = 3  #: a thread is in none of these: Python, or code that was not recorded
     THREAD_HANDOVER = 4  #: from the last event of one thread to the next event of another
-    LAUNCH_DELAY = 5  #: from the start of a launch to the start of its work
+    LAUNCH_DELAY = 5  #: from a launch to the start of its work
     KERNEL_COMPUTATION = 6
     KERNEL_COMMUNICATION = 7
     KERNEL_MEMORY = 8

@@ -38,8 +38,11 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
         KernelType.COMMUNICATION,
         re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
     ),
-    # expert parallelism: DeepEP, HybridEP, MORI, Perplexity's
-    (KernelType.COMMUNICATION, re.compile(r"deep_?ep|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE)),
+    # expert parallelism: DeepEP (also under another name: its namespaces stay), HybridEP, MORI, Perplexity's
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"deep_?ep|\bep::(?:inter|intra)node|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE),
+    ),
     # kernels of vLLM, SGLang, Transformer Engine, and of PyTorch's symmetric memory
     (
         KernelType.COMMUNICATION,

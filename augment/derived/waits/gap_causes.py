@@ -79,12 +79,22 @@ def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int
 
 
 def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
-    """The cause of each gap of a device, a :class:`GapCategory`, uint8. It is the gap's category, except that work
-    which started long after its launch returned, for more than half of the gap, did not wait for the host."""
+    """The cause of each gap of a device, a :class:`GapCategory`, uint8. It is the gap's category, with two exceptions.
+
+    Work which started long after its launch returned, for more than half of the gap, did not wait for the host. And
+    while nothing runs on the device, work that came late waited for the host if the call that launches it had begun
+    before the gap, but was still running for more than half of it: the call was loading the kernel, or waiting itself.
+    """
     category = categories_of(trace, gaps, consecutive_kernel_delay_ns)
-    delay = gaps.end - launch_end(trace, gaps.next)
+    returned = launch_end(trace, gaps.next)
+    delay = gaps.end - returned
     delayed = (delay >= consecutive_kernel_delay_ns) & (2 * delay > gaps.end - gaps.start)
+    in_call = (gpu_work(trace).launch[gaps.next] != NO_ROW) & (
+        2 * (np.minimum(returned, gaps.end) - gaps.start) > gaps.end - gaps.start
+    )
+    late = category == GapCategory.OTHER
     category[delayed & (category == GapCategory.HOST_WAIT)] = GapCategory.OTHER
+    category[late & in_call] = GapCategory.HOST_WAIT
     return category
 
 
