@@ -145,7 +145,7 @@ def begin(event: dict[str, Any]) -> float:
 )
 def test_launches_that_hold_their_work_back_are_worth_their_time(name: str) -> None:
     """These recordings have no steps; the rule takes out other calls, too, so more may be saved."""
-    (found,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "long_calls")
-    assert found.saved_ns is not None
-    assert 0.95 * held_back(name) <= found.saved_ns / 1e6
+    (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "long_calls")
+    assert finding.saved_ns is not None
+    assert 0.95 * held_back(name) <= finding.saved_ns / 1e6
     assert held_back(name) > 1000

@@ -42,6 +42,8 @@ def test_no_time_at_all_has_no_row() -> None:
         ("void vllm::cross_device_reduce_1stage<half>", KernelType.COMMUNICATION),
         ("multimem_all_reduce_kernel", KernelType.COMMUNICATION),
         ("deep_ep::intranode::dispatch", KernelType.COMMUNICATION),
+        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)", KernelType.COMMUNICATION),
+        ("void my::step::internodes()", KernelType.COMPUTATION),
         ("mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>", KernelType.COMMUNICATION),
         ("mscclKernel_Sum_hip_bfloat16_Simple_false", KernelType.COMMUNICATION),
         ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<2>(int)", KernelType.COMMUNICATION),

@@ -326,6 +326,31 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     assert (problem_of(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
 
 
+GEMV = "cublasGemvTensorStridedBatched<{0} const>, cublasGemvTensorStridedBatched<{0}> >(cublasGemmSmallNParams<{0}>)"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_plain"),
+    [
+        ("ampere_sgemm_128x64_tn", True),
+        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1>(float const*, float*)", True),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", True),
+        ("cutlass_80_simt_sgemm_128x128_8x4_nn_align1", True),
+        ("void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(__nv_bfloat16 const*)", False),
+        ("ampere_fp16_sgemm_fp16_128x64_tn", False),
+        ("_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1", False),
+        ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, " + GEMV.format("__nv_bfloat16"), False),
+        ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 8, 9, false, " + GEMV.format("float"), False),
+    ],
+)
+def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) -> None:
+    """TF32 and autocast help no product of 16-bit numbers, whatever units do it; ``cublasGemm`` is no ``sgemm``."""
+    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    product = kernel(name, 50_000, 950_000, correlation=1)
+    answer = matrix_units.check(on_device(trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)))
+    assert isinstance(answer, Found) == is_plain
+
+
 @pytest.mark.parametrize(("columns", "fits"), [(4096, "100 % of the time"), (50257, "0.0 % of the time")])
 def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> None:
     args = shaped([4096, 768], [768, columns], types="float")

@@ -25,7 +25,10 @@ KINDS = [
         ("allgather", ALL_GATHER),
         # expert parallelism (DeepEP, HybridEP, MORI, Perplexity's, TensorRT-LLM's): no rank has all its tokens before
         # all ranks have sent theirs
-        ("alltoall|all2all|moea2a|(deep|hybrid)ep.*(dispatch|combine)|(mori|pplx)::.*(dispatch|combine)", ALL_TO_ALL),
+        (
+            r"alltoall|all2all|moea2a|((deep|hybrid)ep|\bep::(inter|intra)node|(mori|pplx)::).*(dispatch|combine)",
+            ALL_TO_ALL,
+        ),
         ("broadcast|bcast", "Broadcast"),
         ("barrier|nvshmem.*syncall", "Barrier"),
         ("sendrecv", SEND_RECV),

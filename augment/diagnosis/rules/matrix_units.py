@@ -4,12 +4,16 @@ On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and
 units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
 their time, which is less than what the peaks promise (8 times on A100). The evidence says how much of that time has
 sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and multiples of 64 fill them best.
+Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or of grouped convolutions, are
+left out: another type would not help.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
@@ -28,7 +32,10 @@ from augment.trace import Trace
 NAME = "matrix_units"
 FASTER = 2  #: so many times as fast products are assumed to become
 _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
-_PLAIN = ("sgemm", "fp32", "f32f32_f32f32", "ffma", "scudnn")  #: in names of kernels that multiply FP32
+#: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
+_PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
+#: numbers of 16 bits and less, which such kernels may read, too, and convert
+_SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
 
 
 def check(trace: Trace) -> Answer:
@@ -44,7 +51,7 @@ def check(trace: Trace) -> Answer:
     tf32 = all("tf32" in peak.tflops for peak in peaks)
     if not tf32 and not all("fp16" in peak.tflops for peak in peaks):
         return NotApplicable("the device has no matrix units")
-    plain = strings_where(trace, lambda name: any(part in name.lower() for part in _PLAIN))
+    plain = strings_where(trace, lambda name: bool(_PLAIN.search(name)) and not _SHORT.search(name))
     places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
     dur = np.maximum(work.end[places] - work.ts[places], 0)
@@ -56,7 +63,7 @@ def check(trace: Trace) -> Answer:
     return judged(
         trace,
         saved,
-        fine=Fine(f"products without matrix units take {of_a_step(trace, ns)}"),
+        fine=Fine(f"FP32 products without matrix units take {of_a_step(trace, ns)}"),
         title=f"FP32 matrix products take {time(ns)} {a_step(trace)} without matrix units; twice as fast, "
         + shorter(trace, saved),
         advice='Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
