@@ -50,6 +50,7 @@ SLOW = {
     "test_diagnosis_recorded.py",
     "test_fuzz.py",
     "test_idle_causes.py",
+    "test_lost_kernels_recorded.py",
     "test_notebook_frame.py",
     "test_notebooks.py",
     "test_path_of_a_backlog.py",

@@ -13,7 +13,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
-from augment.diagnosis.rules.graph_capture import captures
+from augment.diagnosis.captures import captures
 from augment.trace import Trace, derived
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt

@@ -10,23 +10,16 @@ once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompile
 
 from __future__ import annotations
 
-import re
-
-import numpy as np
-
-from augment.arrays.intervals import Intervals, total, union
-from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
+from augment.arrays.intervals import total, union
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import matching
+from augment.diagnosis.captures import captures
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
-from augment.trace import LAUNCHES, Trace, derived
+from augment.trace import Trace, derived
 
 NAME = "graph_capture"
-_BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 _STEADY = "Capture a few sizes once and pad to them; TORCH_LOGS=cudagraphs,recompiles says why graphs are made again"
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
 
@@ -58,30 +51,3 @@ def check(trace: Trace) -> Answer:
         confidence=confidence,
         cut=cut,
     )
-
-
-@derived
-def captures(trace: Trace) -> Spans:
-    """From each begin of a capture to the next end on its thread, and each instantiation; rows of the first call."""
-    events = trace.events
-    calls = events.slices_of(*LAUNCHES)
-    begin, end, make = (calls[matching(trace, pattern)[events.name[calls]]] for pattern in (_BEGIN, _END, _MAKE))
-    parts = [Spans.of(trace, make)]
-    for track in distinct(events.track[begin]).tolist():
-        starts, ends = (rows[events.track[rows] == track] for rows in (begin, end))
-        following = np.searchsorted(events.ts[ends], events.ts[starts])
-        known = following < len(ends)
-        last = ends[following[known]]
-        parts.append(Spans(events.ts[starts[known]], events.ts[last] + events.dur[last], starts[known]))
-    columns = ([getattr(part, name) for part in parts] for name in ("start", "end", "row"))
-    start, stop, row = (np.concatenate(column) for column in columns)
-    order = np.argsort(start, kind="stable")
-    return Spans(start[order], stop[order], row[order])
-
-
-def capture_times(trace: Trace, track: int) -> Intervals:
-    """When a thread captures or instantiates, without overlaps."""
-    spans = captures(trace)
-    rows = np.flatnonzero(trace.events.track[spans.row] == track)
-    start: Int64s = spans.start[rows]
-    return union(start, spans.end[rows])

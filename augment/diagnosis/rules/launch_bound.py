@@ -30,6 +30,7 @@ from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
+from augment.diagnosis.captures import capture_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     fetches_in_steps,
@@ -160,7 +161,7 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
         longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, long_calls.LONG_NS, LONG_NS)
         chosen = _LAUNCHING[kind] & (np.diff(ts) < longest_ns)
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
-        other = graph_capture.capture_times(trace, lane)
+        other = capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
         short = subtract(Intervals(ts[:-1][chosen], ts[1:][chosen]), other)
         parts.append((np.full(len(short.start), lane, np.int32), short.start, short.end))
