@@ -1,22 +1,28 @@
 """What the cross-rank part costs: CPU time for each rank, from the ranks' summaries to job.metrics.json.
 
-    python benchmarks/jobs.py [--ranks 8,64,512,2048] [--steps 20]
+    python benchmarks/jobs.py [--ranks 8,64,512,2048] [--steps 20] [--jobs 1,2]
 
 Eight ranks are simulated and converted; larger jobs have their summaries again and again, each with a clock and an
-arrival of its own. Told are the summary's size, what making it adds to a conversion, and the cost of concluding, with
-the most memory of the process so far.
+arrival of its own, in files. Told are the summary's size, what making it adds to a conversion, and the cost of
+concluding with so many processes: of the process that concludes, and of those that read the summaries for it; the most
+memory of each; and whether the result is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,12 +30,14 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from augment.findings import Skipped  # noqa: E402
-from augment.job.answer import answer  # noqa: E402
-from augment.job.sidecar import content  # noqa: E402
+from augment.batch import cross_rank  # noqa: E402
+from augment.batch.execution import Manner, crew_of  # noqa: E402
+from augment.batch.inputs import Input  # noqa: E402
+from augment.batch.jobs import Job, Member  # noqa: E402
 from augment.job.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
 from augment.readers import read  # noqa: E402
+from augment.request import Request  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 
@@ -64,15 +72,36 @@ def more(few: Sequence[bytes], count: int) -> Iterator[bytes]:
         yield zlib.compress(msgspec.msgpack.encode(summary), 1)
 
 
-def timed(contents: Iterator[bytes], spent: list[float]) -> Iterator[bytes]:
-    """The same, with the CPU time of making them added to ``spent``."""
-    while True:
-        began = time.process_time()
-        content = next(contents, None)
-        spent[0] += time.process_time() - began
-        if content is None:
-            return
-        yield content
+def conclude(folder: Path, count: int, jobs: int) -> None:
+    """Conclude a job from its summaries' files, and print the cost as JSON."""
+    ranks = range(count)
+    members = [Member(Input(f"rank{rank}.json", str(folder), named=False), rank) for rank in ranks]
+    job = Job(str(folder), "job", "", tuple(members), count)
+    paths = [(member, str(folder / f"{member.rank}")) for member in members]
+    before = time.process_time()
+    conclusion = cross_rank.conclude(job, paths, Request(), crew_of(Manner(jobs)))
+    spent = time.process_time() - before
+    (content,) = conclusion.files.values()
+    here, there = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    figures = {
+        "cpu_s": spent,
+        "workers_cpu_s": there.ru_utime + there.ru_stime,
+        "peak_mb": here.ru_maxrss / 1e3,
+        "worker_peak_mb": there.ru_maxrss / 1e3,
+        "metrics_mb": len(content) / 1e6,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    print(json.dumps(figures))
+
+
+def measured(folder: Path, count: int, jobs: int) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--conclude", str(folder), "--ranks", str(count), "--jobs", str(jobs)]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> int:
@@ -80,7 +109,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="8,64,512,2048,8192")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--jobs", default="1,2")
+    parser.add_argument("--conclude", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.conclude:
+        conclude(arguments.conclude, int(arguments.ranks), int(arguments.jobs))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         few, whole, summary_s = summaries(8, arguments.steps, Path(folder))
     print(
@@ -88,22 +122,19 @@ def main() -> int:
         f"{summary_s * 1e3:.0f} CPU ms beside {whole * 1e3:.0f} for reading and analysing"
     )
     for count in map(int, arguments.ranks.split(",")):
-        making = [0.0]
-        began = time.process_time()
-        result = answer(timed(more(few, count), making), [""] * count)
-        began += making[0]
-        matched = time.process_time()
-        path = result.path
-        followed = time.process_time()
-        size = len(content(result, "job"))
-        spent = time.process_time() - began
-        print(
-            f"{count} ranks: {spent * 1e3 / count:.2f} CPU ms a rank ({(matched - began) * 1e3 / count:.2f} for clocks "
-            f"and waits, {(followed - matched) * 1e3 / count:.2f} for the critical path), {spent:.2f} s in all; "
-            f"{len(result.matched)} collectives, {0 if isinstance(path, Skipped) else len(path)} pieces of the path; "
-            f"job.metrics.json {size / 1e6:.1f} MB; "
-            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB of memory"
-        )
+        with tempfile.TemporaryDirectory() as name:
+            for rank, content in enumerate(more(few, count)):
+                Path(name, f"{rank}").write_bytes(content)
+            results = {jobs: measured(Path(name), count, jobs) for jobs in map(int, arguments.jobs.split(","))}
+        for jobs, cost in results.items():
+            print(
+                f"{count} ranks, --jobs {jobs}: {cost['cpu_s']:.2f} CPU s, "
+                f"{cost['cpu_s'] * 1e3 / count:.2f} ms a rank, "
+                f"{cost['peak_mb']:,.0f} MB; workers {cost['workers_cpu_s']:.2f} CPU s, "
+                f"{cost['worker_peak_mb']:,.0f} MB; job.metrics.json {cost['metrics_mb']:.1f} MB"
+            )
+        if len({cost["sha256"] for cost in results.values()}) > 1:
+            print(f"{count} ranks: the results DIFFER")
     return 0
 
 

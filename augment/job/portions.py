@@ -19,7 +19,7 @@ from augment.records import dataclass
 T = TypeVar("T")
 RANKS = 512  #: of a portion
 _KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
-_STATES = 1 << 22  #: moments in the states of all ranks together: 64 bytes each
+_STATES = 1 << 22  #: moments in the states of all ranks together: 32 to 64 bytes each
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,6 +35,13 @@ class Portion:
 def split(ranks: Sequence[T]) -> list[tuple[int, Sequence[T]]]:
     """The ranks of a job in portions, each with the index of its first."""
     return [(first, ranks[first : first + RANKS]) for first in range(0, len(ranks), RANKS)]
+
+
+def _share_keys(summary: RankSummary, before: RankSummary) -> None:
+    """Keep equal keys of figures once for all ranks."""
+    for name, figures in summary.figures.items():
+        if name in before.figures and figures.keys == before.figures[name].keys:
+            figures.keys = before.figures[name].keys
 
 
 def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: int) -> Portion:
@@ -56,6 +63,8 @@ def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: 
         made.aggregation.add(member, summary)
         # most of a summary's memory are figures that only the aggregates need
         summary.figures = {kept: figure for kept, figure in summary.figures.items() if kept in _KEPT}
-        summary.states = summary.states.thinned(_STATES // count, summary.moments())
+        summary.states = summary.states.thinned(_STATES // count, summary.moments()).narrowed()
+        if made.summaries:
+            _share_keys(summary, made.summaries[-1])
         made.summaries.append(summary)
     return made

@@ -18,6 +18,7 @@ from augment.arrays.types import Int64s
 from augment.derived.collectives.device_states import DeviceStates, HostGaps, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
+_WIDE, _NARROW = 8, 4  #: bytes of a value
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
@@ -41,10 +42,11 @@ class Parts(NamedTuple):
         return sum((getattr(self, name) for name in names), np.zeros(len(self.compute), np.int64))
 
 
-class StateTable(msgspec.Struct):
+class StateTable(msgspec.Struct, omit_defaults=True):
     """The table of a rank: moments, the time until each in every :class:`State`, and the longest waits for its host.
 
-    The columns are differences of successive int64 values. ``gap_doing`` is an index into ``doings``, -1 for none.
+    The columns are differences of successive int64 values; of ``ts`` and ``times`` all but the first are of ``width``
+    bytes each. ``gap_doing`` is an index into ``doings``, -1 for none.
     """
 
     ts: bytes
@@ -53,17 +55,31 @@ class StateTable(msgspec.Struct):
     gap_end: bytes
     gap_doing: bytes
     doings: list[tuple[str, bool]]
+    width: int = _WIDE
+
+    def _moments(self) -> Int64s:
+        return _summed(self.ts, self.width)
+
+    def narrowed(self) -> StateTable:
+        """The same in half the memory, unless the device stays in a state for seconds."""
+        if self.width != _WIDE or not self.ts:
+            return self
+        columns = [np.frombuffer(column, np.int64) for column in (self.ts, *self.times)]
+        if any((each[1:] >= 1 << 31).any() for each in columns):
+            return self
+        ts, *times = (each[:1].tobytes() + each[1:].astype(np.int32).tobytes() for each in columns)
+        return msgspec.structs.replace(self, ts=ts, times=times, width=_NARROW)
 
     def parts(self, start: Int64s, end: Int64s) -> Parts:
         """What the rank did in each ``[start, end)`` of its own clock, int64 ns."""
-        ts = _summed(self.ts)
+        ts = self._moments()
         length = np.maximum(end - start, 0)
         if not len(ts):
             none = np.zeros(len(start), np.int64)
             return Parts(none, none, none, none, none, length, none)
         before = np.clip(ts[0] - start, 0, length)
         low, high = np.clip(start, ts[0], ts[-1]), np.clip(end, ts[0], ts[-1])
-        until = np.cumsum(np.frombuffer(b"".join(self.times), np.int64).reshape(len(self.times), -1), axis=1)
+        until = np.vstack([_summed(column, self.width) for column in self.times])
         values = _interpolated(ts, until, np.concatenate((low, np.maximum(low, high))))
         table = values[:, len(low) :] - values[:, : len(low)]
         # rounding, and what lies after the recording: the parts must add up
@@ -74,7 +90,7 @@ class StateTable(msgspec.Struct):
 
     def thinned(self, most: int, moments: Sequence[Int64s]) -> StateTable:
         """The table with about ``most`` moments: the given ones, and the starts and ends of the longest stays."""
-        ts = _summed(self.ts)
+        ts = self._moments()
         if len(ts) <= most:
             return self
         kept = np.isin(ts, np.concatenate([ts[:0], *moments]))
@@ -85,7 +101,7 @@ class StateTable(msgspec.Struct):
         gaps = np.sort(np.argsort(start - end, kind="stable")[:most])
         return StateTable(
             ts=_differences(ts[kept]),
-            times=[_differences(_summed(column)[kept]) for column in self.times],
+            times=[_differences(_summed(column, self.width)[kept]) for column in self.times],
             gap_start=_differences(start[gaps]),
             gap_end=_differences(end[gaps]),
             gap_doing=np.frombuffer(self.gap_doing, np.int64)[gaps].tobytes(),
@@ -97,7 +113,7 @@ class StateTable(msgspec.Struct):
 
         A time of which the table has only the composition counts if most of it is communication.
         """
-        ts, until = _summed(self.ts), _summed(self.times[State.COMMUNICATION])
+        ts, until = self._moments(), _summed(self.times[State.COMMUNICATION], self.width)
         most = 2 * np.diff(until) > np.diff(ts)
         return union(ts[:-1][most], ts[1:][most])
 
@@ -162,5 +178,10 @@ def _differences(values: Int64s) -> bytes:
     return np.diff(values, prepend=0).astype(np.int64).tobytes()
 
 
-def _summed(column: bytes) -> Int64s:
-    return np.cumsum(np.frombuffer(column, np.int64))
+def _summed(column: bytes, width: int = _WIDE) -> Int64s:
+    if width == _WIDE:
+        return np.cumsum(np.frombuffer(column, np.int64))
+    values = np.empty((len(column) - _WIDE) // width + 1, np.int64)
+    values[:1] = np.frombuffer(column[:_WIDE], np.int64)
+    values[1:] = np.frombuffer(column, np.int32, offset=_WIDE)
+    return np.cumsum(values, out=values)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -294,3 +295,15 @@ def test_thinned_states_are_exact_where_figures_ask(tmp_path: Path, most: int) -
     middle = (moments[:-1] + moments[1:]) // 2
     assert (sum(thin.parts(moments[:-1], middle)) == middle - moments[:-1]).all()
     assert summary.states.thinned(len(summary.states.ts), []) is summary.states
+    narrow = thin.narrowed()
+    assert len(narrow.ts) < 0.6 * len(thin.ts)
+    assert narrow.narrowed() is narrow
+    for start, end in ((moments[:-1], middle), (moments[:-1], moments[1:])):
+        assert all(
+            (column == other).all()
+            for column, other in zip(narrow.parts(start, end), thin.parts(start, end), strict=True)
+        )
+    assert all((side == other).all() for side, other in zip(narrow.communicating(), thin.communicating(), strict=True))
+    assert narrow.thinned(0, summary.moments()) == thin.thinned(0, summary.moments())
+    long = msgspec.structs.replace(thin, ts=np.array([0, 1 << 31], np.int64).tobytes())
+    assert long.narrowed() is long
