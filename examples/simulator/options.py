@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal, get_args
 
-from simulator.orders import chunks_of
+from simulator.orders import parts_in
 
 Collectives = Literal["ddp", "fsdp", "none"]
 CollectiveArgs = Literal["full", "no_seq", "no_group", "none"]
 Layout = Literal["classic", "lines"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb1p", "zbv"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe", "dualpipev"]
 Unawaited = Literal["", "allreduce", "allgather", "reducescatter"]
 StageLabels = Literal["none", "torch", "megatron"]
 
@@ -110,7 +110,8 @@ class JobOptions:
     ep: int = 1  #: data-parallel ranks that share experts: a DeepEP dispatch and combine a layer
     microbatches: int = 1  #: of a step: all forward, then all backward
     schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward;
-    #: "interleaved": 1F1B with two parts of the model a stage; "zb1p", "zbv": backward in halves
+    #: "interleaved": 1F1B with two parts of the model a stage; "zb1p", "zbv": backward in halves; "dualpipe",
+    #: "dualpipev": also a forward and a backward at once
     bucket_mib: float = 0.0  #: DDP's cap of buckets; 0: a bucket for each layer
     stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
     unawaited: Unawaited = ""  #: collectives of this kind that no kernel waits for
@@ -161,12 +162,16 @@ class JobOptions:
     def _refuse_impossible_orders(self) -> None:
         if self.schedule in ("gpipe", "1f1b"):
             return
-        if self.pp < 2 or self.layers % (self.pp * chunks_of(self.schedule)):
+        if self.pp < 2 or self.layers % parts_in(self.schedule, self.pp):
             raise ValueError(f"{self.schedule} needs at least 2 stages, and equally many layers in each part of them")
         if self.schedule == "interleaved" and self.microbatches % self.pp:
             raise ValueError("interleaved needs a multiple of pp microbatches")
         if self.schedule == "zbv" and self.microbatches < 2 * self.pp - 1:
             raise ValueError("zbv needs at least 2 pp - 1 microbatches")
+        if self.schedule in ("dualpipe", "dualpipev") and self.microbatches < 2 * self.pp:
+            raise ValueError("DualPipe needs at least 2 pp microbatches")
+        if self.schedule == "dualpipe" and (self.pp % 2 or self.microbatches % 2):
+            raise ValueError("dualpipe needs an even number of stages, and of microbatches")
         if self.stage_labels == "megatron" and self.schedule != "interleaved":
             raise ValueError("Megatron has no halves of the backward to label")
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from simulator.communication import Communication
-from simulator.orders import Action, chunks_of, order_of, parts_of, stage_of
+from simulator.orders import Action, chunks_of, goes_back, order_of, parts_in, parts_of, stage_of
 
 
 @dataclass(kw_only=True)
@@ -20,7 +20,7 @@ class Schedules(Communication):
     def layers(self) -> range:
         """Of this stage, or of its part of the model that is at work."""
         chunks = chunks_of(self.options.schedule)
-        count = self.options.layers // (self.place.stages * chunks)
+        count = self.options.layers // parts_in(self.options.schedule, self.place.stages)
         if self.part < 0:
             return range(chunks * count)
         first = count * parts_of(self.options.schedule, self.place.stage, self.place.stages).index(self.part)
@@ -29,7 +29,7 @@ class Schedules(Communication):
     @property
     def last(self) -> bool:
         """Whether this is the stage that has the loss, or the part of it."""
-        last = self.place.stages * chunks_of(self.options.schedule) - 1
+        last = parts_in(self.options.schedule, self.place.stages) - 1
         parts = parts_of(self.options.schedule, self.place.stage, self.place.stages)
         return last in parts if self.part < 0 else self.part == last
 
@@ -59,7 +59,6 @@ class Schedules(Communication):
         """
         many = self.options.microbatches
         if self.options.schedule not in ("gpipe", "1f1b"):
-            self.final = many - 1
             self.run_actions()
             return
         ahead = many if self.options.schedule == "gpipe" else min(self.place.stages - 1 - self.place.stage, many)
@@ -90,26 +89,54 @@ class Schedules(Communication):
     def run_actions(self) -> None:
         """The actions of a schedule in their order. Messages are received when they are needed, and never waited for by
         their sender."""
-        schedule, stage, stages = self.options.schedule, self.place.stage, self.place.stages
-        total = stages * chunks_of(schedule)
-        for action in order_of(schedule, stage, stages, self.options.microbatches):
-            self.part = action.part
-            ahead = 1 if action.kind == "F" else -1
-            before, after = action.part - ahead, action.part + ahead
-            what = "F" if action.kind == "F" else "B"
+        for action in order_of(self.options.schedule, self.place.stage, self.place.stages, self.options.microbatches):
+            passes = action.passes()
             with self.action_label(action):
-                if action.kind != "W" and 0 <= before < total and stage_of(schedule, before, stages) != stage:
-                    self.receive_for(stage_of(schedule, before, stages), Action(what, action.part, action.batch))
-                if action.kind == "F":
-                    self.forward(action.batch)
-                else:
-                    with self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
-                        self.backward(action.batch, half=action.kind)
-                if action.kind != "W" and 0 <= after < total and stage_of(schedule, after, stages) != stage:
-                    self.send_for(stage_of(schedule, after, stages), Action(what, after, action.batch))
+                for each in passes:
+                    self.receive_from(each)
+                for each in passes:
+                    self.run_action(each)
+                for each in passes:
+                    self.send_on(each)
+
+    def run_action(self, action: Action) -> None:
+        """One pass."""
+        schedule, many = self.options.schedule, self.options.microbatches
+        self.part = action.part
+        self.final = many - 1 if schedule != "dualpipe" or goes_back(schedule, action.batch, many) else many // 2 - 1
+        if action.kind == "F":
+            self.forward(action.batch)
+        else:
+            with self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
+                self.backward(action.batch, half=action.kind)
+
+    def stage_with(self, part: int, batch: int) -> int | None:
+        """The other stage that has a part of the model, for this microbatch; None if it is this one, or none."""
+        schedule, stages = self.options.schedule, self.place.stages
+        if not 0 <= part < parts_in(schedule, stages):
+            return None
+        back = goes_back(schedule, batch, self.options.microbatches)
+        stage = stage_of(schedule, part, stages, back=back)
+        return stage if stage != self.place.stage else None
+
+    def receive_from(self, action: Action) -> None:
+        """Receive what a pass needs."""
+        origin = self.stage_with(action.part - (1 if action.kind == "F" else -1), action.batch)
+        if action.kind != "W" and origin is not None:
+            self.receive_for(origin, Action("F" if action.kind == "F" else "B", action.part, action.batch))
+
+    def send_on(self, action: Action) -> None:
+        """Send what comes after a pass needs."""
+        after = action.part + (1 if action.kind == "F" else -1)
+        target = self.stage_with(after, action.batch)
+        if action.kind != "W" and target is not None:
+            self.send_for(target, Action("F" if action.kind == "F" else "B", after, action.batch))
 
     def action_label(self, action: Action) -> AbstractContextManager[object]:
         """The range of a program around an action."""
+        if self.options.stage_labels == "torch" and action.kind == "O":
+            part, batch = action.also
+            return self.b.annotation(f"PP:({action.part}F{action.batch};{part}B{batch})OVERLAP_F_B")
         if self.options.stage_labels == "torch":
             return self.b.annotation(f"PP:{action.part}{action.kind}{action.batch}")
         return self.label("forward" if action.kind == "F" else "backward", action.batch)

@@ -12,7 +12,7 @@ import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN
-from augment.job.parallel.schedules import Passes
+from augment.job.parallel.schedules import Passes, both_ways
 from augment.job.pipeline_actions import Kind
 
 Node = tuple[Kind, int, int]  #: kind, part of the model from its input, microbatch
@@ -21,11 +21,11 @@ Times = Mapping[Kind, float]
 
 def played(stages: Sequence[Passes], times: Sequence[Times]) -> float | None:
     """How long a step takes if a pass of each kind takes as long as ``times`` says for its stage; None if the order
-    cannot be played: passes are missing, or a forward and a backward run at once."""
-    orders = [_nodes(stage, place, stages) for place, stage in enumerate(stages)]
-    if any(kind == Kind.OVERLAPPED for order in orders for kind, *_ in order):
+    cannot be played: passes are missing, or it is not known which backward runs at once with a forward."""
+    orders = [_order(stage, place, stages) for place, stage in enumerate(stages)]
+    if any(order is None for order in orders):
         return None
-    known = {node for order in orders for node in order}
+    known = {node for order in orders for _, nodes in order or () for node in nodes}
     halves = any(kind == Kind.INPUT for kind, *_ in known)
     done: dict[Node, float] = {}
     clock, place = [0.0] * len(stages), [0] * len(stages)
@@ -33,16 +33,16 @@ def played(stages: Sequence[Passes], times: Sequence[Times]) -> float | None:
     while moved:
         moved = False
         for at, order in enumerate(orders):
-            while place[at] < len(order):
-                node = order[place[at]]
-                needs = [each for each in _needs(node, halves=halves) if each in known]
+            while order and place[at] < len(order):
+                kind, nodes = order[place[at]]
+                needs = [each for node in nodes for each in _needs(node, halves=halves) if each in known]
                 if any(each not in done for each in needs):
                     break
-                start = max([clock[at], *(done[each] for each in needs)])
-                clock[at] = done[node] = start + times[at].get(node[0], 0.0)
+                clock[at] = max([clock[at], *(done[each] for each in needs)]) + times[at].get(kind, 0.0)
+                done |= dict.fromkeys(nodes, clock[at])
                 place[at] += 1
                 moved = True
-    finished = all(at == len(order) for at, order in zip(place, orders, strict=True))
+    finished = all(at == len(order or ()) for at, order in zip(place, orders, strict=True))
     return max(clock) if finished else None
 
 
@@ -56,24 +56,54 @@ def _needs(node: Node, *, halves: bool) -> list[Node]:
     return [(back, part + 1, batch), (Kind.BACKWARD, part + 1, batch), (Kind.FORWARD, part, batch)]
 
 
-def _nodes(stage: Passes, place: int, stages: Sequence[Passes]) -> list[Node]:
-    """The passes of a stage. Unknown microbatches are counted by kind and part: in the order of the forward or in the
-    opposite one, backward takes equally long."""
+def _order(stage: Passes, place: int, stages: Sequence[Passes]) -> list[tuple[Kind, list[Node]]] | None:
+    """The passes of a stage, of which an overlapped one has two nodes; None if its backward is unknown.
+
+    Unknown microbatches are counted by kind and part: in the order of the forward or in the opposite one, backward
+    takes equally long. An overlapped backward is that of the stage's other part, by the next microbatch in the order of
+    the forwards.
+    """
     part = _parts(stage.chunk, place, stages)
     counts: dict[tuple[int, int], int] = {}
-    nodes = []
+    forwards: dict[int, list[int]] = {}
+    order: list[tuple[Kind, list[Node]]] = []
     for kind, at, batch in zip(stage.kind.tolist(), part.tolist(), stage.microbatch.tolist(), strict=True):
-        count = counts.get((kind, at), 0)
-        counts[kind, at] = count + 1
-        nodes.append((Kind(kind), at, count if batch == UNKNOWN else batch))
-    return nodes
+        way = _WAYS[Kind(kind)]
+        count = counts.get((way, at), 0)
+        counts[way, at] = count + 1
+        number = count if batch == UNKNOWN else batch
+        if way == Kind.FORWARD:
+            forwards.setdefault(at, []).append(number)
+        nodes: list[Node] = [(way, at, number)]
+        if kind == Kind.OVERLAPPED:
+            other = next((each for each in part.tolist() if each != at), at)
+            back = counts.get((Kind.BACKWARD, other), 0)
+            if other == at or back >= len(forwards.get(other, ())):
+                return None
+            counts[Kind.BACKWARD, other] = back + 1
+            nodes.append((Kind.BACKWARD, other, forwards[other][back]))
+        elif way == Kind.BACKWARD:
+            nodes = [(Kind(kind), at, number)]
+        order.append((Kind(kind), nodes))
+    return order
+
+
+#: which count of passes each kind belongs to
+_WAYS = {
+    Kind.FORWARD: Kind.FORWARD,
+    Kind.OVERLAPPED: Kind.FORWARD,
+    Kind.BACKWARD: Kind.BACKWARD,
+    Kind.INPUT: Kind.BACKWARD,
+    Kind.WEIGHT: Kind.WEIGHT,
+}
 
 
 def _parts(chunk: Int64s, place: int, stages: Sequence[Passes]) -> Int64s:
-    """The parts of the model: as labelled where each is on one stage, else in turn from stage to stage."""
+    """The parts of the model: as labelled where each is on one stage, or on two of which microbatches go both ways;
+    else in turn from stage to stage."""
     every = [set(np.unique(stage.chunk).tolist()) for stage in stages]
     distinct = sum(len(each) for each in every) == len(set().union(*every))
-    if distinct and UNKNOWN not in set().union(*every):
+    if (distinct or both_ways(stages)) and UNKNOWN not in set().union(*every):
         return chunk
     chunks = np.maximum(chunk, 0)
     return chunks * len(stages) + place

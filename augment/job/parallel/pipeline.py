@@ -51,7 +51,8 @@ class Row:
     pipeline: int = column("The number of the pipeline: data-parallel jobs have several.")
     stage: int = column("The stage, from 0.")
     schedule: str = column(
-        "GPipe, 1F1B, interleaved 1F1B, looped GPipe, ZB1P, ZB2P, ZBV, interleaved zero bubble, DualPipeV or unknown."
+        "GPipe, 1F1B, interleaved 1F1B, looped GPipe, ZB1P, ZB2P, ZBV, interleaved zero bubble, DualPipe, DualPipeV or "
+        "unknown."
     )
     known_by: str = column("How passes are known: labels, phases (of unlabelled work), or timeline.")
     stage_count: int = column("The stages of the pipeline.", "count")
@@ -210,6 +211,7 @@ def _rows(
     for at, stage in enumerate(stages):
         ops = [of[at] for of in places]
         sent, host = _lost(summaries[stage.member], stage, ops, late[stage.member])
+        forward, backward = _both_ways(times[at], passes[0][at])
         imbalance, whole = work[slowest] - work[at] + round(sooner * len(steps)), window - work[at]
         yield Row(
             rank=summaries[stage.member].rank,
@@ -234,8 +236,8 @@ def _rows(
             rest_ns=whole - (theory or 0) - imbalance - sent - host,
             bubble_ratio=whole / window if window else None,
             theory_ratio=_ratio(each, sum(times[slowest].values()) * many),
-            forward_ns=times[at].get(Kind.FORWARD, 0.0),
-            backward_ns=sum(times[at].get(kind, 0.0) for kind in (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT)),
+            forward_ns=forward,
+            backward_ns=backward,
         )
 
 
@@ -245,13 +247,28 @@ def _ideal(
     """The bubble of a step if all stages were as slow as the slowest (None: unknown), the change of its length
     (negative) as they are faster, and the shortest that the step can be (0: unknown; infinite: the order of passes
     cannot be)."""
-    slow = {kind: time / chunks for kind, time in times[slowest].items()}
-    equal = played(stages, [slow] * len(stages))
-    uneven = played(stages, [{kind: time / chunks for kind, time in of.items()} for of in times])
+    of_pass = [_of_pass(of, stage) for of, stage in zip(times, stages, strict=True)]
+    equal, uneven = played(stages, [of_pass[slowest]] * len(stages)), played(stages, of_pass)
     if equal is None or uneven is None:
-        possible = name == schedules.DUALPIPE  # which is not played
+        possible = name in (schedules.DUALPIPE, schedules.DUALPIPEV)  # whose backwards may be unknown
         return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0, 0.0 if possible else np.inf
     return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal, uneven
+
+
+def _of_pass(times: Mapping[Kind, float], passes: Passes) -> dict[Kind, float]:
+    """The time of one pass of each kind from those of a microbatch."""
+    return {kind: time / (passes.count(kind) / passes.microbatches) for kind, time in times.items()}
+
+
+def _both_ways(times: Mapping[Kind, float], passes: Passes) -> tuple[float, float]:
+    """A forward and a backward of all chunks of a stage, of those that did not run at once."""
+    halves = (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT)
+    forward, backward = times.get(Kind.FORWARD, 0.0), sum(times.get(kind, 0.0) for kind in halves)
+    if Kind.OVERLAPPED not in times:
+        return forward, backward
+    whole = passes.microbatches * passes.chunks
+    forwards, backwards = passes.count(Kind.FORWARD), passes.count(Kind.BACKWARD, Kind.INPUT)
+    return forward * whole / max(forwards, 1), backward * whole / max(backwards, 1)
 
 
 def _ratio(bubble: float | None, ideal: float) -> float | None:

@@ -6,7 +6,8 @@ and of its half for weights, for one microbatch on the slowest stage, the bubble
 - ``(p-1)(F+B)`` by GPipe and 1F1B (arXiv 1811.06965, 1806.03377),
 - ``(p-1)(F+B)/v`` if interleaved (arXiv 2104.04473),
 - ``(p-1)(F+B-2W)`` by ZB1P, and nothing by ZB2P and ZBV (arXiv 2401.10241),
-- ``(p/2-1)(F&B+B-3W)`` by DualPipe, with F&B the time of a forward and a backward at once (DeepSeek's README).
+- ``(p/2-1)(F&B+B-3W)`` by DualPipe and, with p twice the stages, DualPipeV, with F&B the time of a forward and a
+  backward at once, and all times those of one chunk (DeepSeek's README; exact if F, W and the rest of B are equal).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from augment.records import dataclass
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
-ZB1P, ZB2P, ZBV, INTERLEAVED_ZB, DUALPIPE = "ZB1P", "ZB2P", "ZBV", "interleaved zero bubble", "DualPipeV"
+ZB1P, ZB2P, ZBV, INTERLEAVED_ZB = "ZB1P", "ZB2P", "ZBV", "interleaved zero bubble"
+DUALPIPE, DUALPIPEV = "DualPipe", "DualPipeV"
 UNKNOWN = "unknown"
 
 
@@ -41,6 +43,10 @@ class Passes:
         back = np.flatnonzero(np.isin(self.kind, (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT, Kind.OVERLAPPED)))
         return int(np.count_nonzero(self.kind[: back[0]] == Kind.FORWARD)) if len(back) else len(self.kind)
 
+    def count(self, *kinds: Kind) -> int:
+        """The passes of these kinds."""
+        return int(np.count_nonzero(np.isin(self.kind, kinds)))
+
     @property
     def chunks(self) -> int:
         """Parts of the model on the stage."""
@@ -48,7 +54,10 @@ class Passes:
 
     @property
     def microbatches(self) -> int:
-        """Forwards of each part."""
+        """Forwards of each part; by DualPipe the microbatches of both directions, if they are known."""
+        known = np.unique(self.microbatch[np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED))])
+        if Kind.OVERLAPPED in self.kind and UNKNOWN_PART not in known:
+            return len(known)
         return int(np.count_nonzero(np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED)))) // self.chunks
 
 
@@ -91,7 +100,7 @@ def _of_step(stages: Sequence[Passes]) -> str:
     if any((stage.microbatches, stage.chunks) != (many, chunks) for stage in stages):
         return UNKNOWN
     if Kind.OVERLAPPED in kinds:
-        return DUALPIPE
+        return DUALPIPE if both_ways(stages) else DUALPIPEV if _is_v(stages) else UNKNOWN
     warm = [stage.warm_up for stage in stages]
     if Kind.INPUT in kinds or Kind.WEIGHT in kinds:
         return _zero_bubble(stages, warm[0])
@@ -104,6 +113,20 @@ def _of_step(stages: Sequence[Passes]) -> str:
     if warm == [min(each, many * chunks) for each in ahead] and warm != whole:
         return INTERLEAVED
     return LOOPED if warm == whole else UNKNOWN
+
+
+def both_ways(stages: Sequence[Passes]) -> bool:
+    """Whether microbatches go through the stages in both directions: stages r and p-1-r have both parts of the two."""
+    last, overlapped = len(stages) - 1, any((stage.kind == Kind.OVERLAPPED).any() for stage in stages)
+    return overlapped and all(
+        set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages)
+    )
+
+
+def _is_v(stages: Sequence[Passes]) -> bool:
+    """Whether the parts of the model lie on the stages in the shape of a V."""
+    last = 2 * len(stages) - 1
+    return all(set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages))
 
 
 def _zero_bubble(stages: Sequence[Passes], warm: int) -> str:
@@ -121,7 +144,6 @@ def bubble(name: str, stages: int, chunks: int, times: dict[Kind, float]) -> flo
     """
     forward, weight = times.get(Kind.FORWARD, 0.0), times.get(Kind.WEIGHT, 0.0)
     backward = times.get(Kind.BACKWARD, 0.0) + times.get(Kind.INPUT, 0.0) + weight
-    both = times.get(Kind.OVERLAPPED, 0.0)
     return {
         GPIPE: (stages - 1) * (forward + backward),
         ONE_F_ONE_B: (stages - 1) * (forward + backward),
@@ -131,5 +153,4 @@ def bubble(name: str, stages: int, chunks: int, times: dict[Kind, float]) -> flo
         ZB1P: max((stages - 1) * (forward + backward - 2 * weight), 0.0),
         ZB2P: 0.0,
         ZBV: 0.0,
-        DUALPIPE: max((stages / 2 - 1) * (both + backward - 3 * weight), 0.0) if both and weight else None,
     }.get(name)
