@@ -24,8 +24,10 @@ from augment.trace import COMPLETE, Trace, derived
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
 THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
-#: begun first: those at the end of the longest chains of facts, and those whose facts take the most memory
+#: begun first by several threads: those at the end of the longest chains of facts
 FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_breakdown")
+#: begun first and last by a single thread, so that the fewest facts are held while some take much memory
+EARLY, LATE = ("critical_path_operators", "critical_path", "diagnosis"), ("idle_time_breakdown",)
 
 
 def augment(
@@ -87,18 +89,24 @@ def _forgetting(part: Trace, analyses: Sequence[Analysis], later: Sequence[objec
 
 def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: int) -> dict[str, Outcome]:
     """The outcomes in the order of the analyses, which several threads run if there are to be several."""
-    ordered = sorted(analyses, key=lambda analysis: (*FIRST, analysis.NAME).index(analysis.NAME))
     if threads < 2:
-        outcomes = {analysis.NAME: run(analysis) for analysis in ordered}
+        outcomes = {analysis.NAME: run(analysis) for analysis in _ordered(analyses, EARLY, LATE)}
         return {analysis.NAME: outcomes[analysis.NAME] for analysis in analyses}
     from concurrent.futures import ThreadPoolExecutor
 
     executor = ThreadPoolExecutor(threads)
     try:
-        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in ordered}
+        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in _ordered(analyses, FIRST)}
         return {analysis.NAME: futures[analysis.NAME].result() for analysis in analyses}
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _ordered(analyses: Sequence[Analysis], first: Sequence[str], last: Sequence[str] = ()) -> list[Analysis]:
+    """The analyses, those called ``first`` and ``last`` in that order."""
+    place = {name: place - len(first) for place, name in enumerate(first)}
+    place |= {name: place + 1 for place, name in enumerate(last)}
+    return sorted(analyses, key=lambda analysis: place.get(analysis.NAME, 0))
 
 
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:

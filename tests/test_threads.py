@@ -20,7 +20,7 @@ from augment.analyses import ANALYSES
 from augment.derived.source import event_text
 from augment.errors import LimitExceeded
 from augment.findings import AugmentedTrace
-from augment.pipeline import FIRST, augment
+from augment.pipeline import EARLY, FIRST, LATE, augment
 from augment.readers import containers, read
 from augment.readers.limits import Limits
 from augment.trace import Trace, derived
@@ -159,8 +159,8 @@ def test_progress_is_told_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert {name for name, _, _ in output} == {analysis.NAME for analysis in ANALYSES}
 
 
-def test_the_longest_chains_are_of_analyses() -> None:
-    assert {*FIRST} <= {analysis.NAME for analysis in ANALYSES}
+def test_the_first_and_the_last_are_analyses() -> None:
+    assert {*FIRST, *EARLY, *LATE} <= {analysis.NAME for analysis in ANALYSES}
 
 
 @pytest.mark.parametrize("cut", [None, 3000])

@@ -192,11 +192,8 @@ class Keyed(Column[Value]):
 Values = Column[Value] | npt.NDArray[Value]  #: a column, or an array
 
 
-def narrowed(values: npt.NDArray[Value], *, consume: bool = False) -> Values[Value]:
-    """Integers in as few bytes as nearly all of them need: a column, or ``values`` where nothing is gained.
-
-    With ``consume`` the column takes the memory of ``values``, which nothing else may use, and gives back the rest.
-    """
+def narrowed(values: npt.NDArray[Value]) -> Values[Value]:
+    """Integers in as few bytes as nearly all of them need: a column, or ``values`` where nothing is gained."""
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -208,34 +205,28 @@ def narrowed(values: npt.NDArray[Value], *, consume: bool = False) -> Values[Val
         if np.dtype(kind).itemsize >= values.itemsize:
             break
         if high - low <= room:
-            return Narrow(values.dtype, low, _offsets(values, low, kind, consume), room + 1, np.empty(0, values.dtype))
+            return Narrow(values.dtype, low, _offsets(values, low, kind), room + 1, np.empty(0, values.dtype))
         apart = np.flatnonzero(values > low + room - most) if most else None
         if apart is not None and len(apart) <= most:
             limit, exceptions = room + 1 - len(apart), values[apart]
-            offsets = _offsets(values, low, kind, consume)
+            offsets = _offsets(values, low, kind)
             offsets[apart] = np.arange(limit, room + 1)
             return Narrow(exceptions.dtype, low, offsets, limit, exceptions)
     return values
 
 
-def _offsets(values: npt.NDArray[Any], low: int, kind: Any, consume: bool) -> npt.NDArray[Any]:
+def _offsets(values: npt.NDArray[Any], low: int, kind: Any) -> npt.NDArray[Any]:
     """``values - low`` as ``kind``, modulo its range."""
-    count = len(values)
-    consume &= values.flags.owndata and values.flags.writeable
-    offsets = values.view(kind)[:count] if consume else np.empty(count, kind)
-    for start in range(0, count, _BLOCK):
+    offsets = np.empty(len(values), kind)
+    for start in range(0, len(values), _BLOCK):
         block = slice(start, start + _BLOCK)
         offsets[block] = (values[block] - values.dtype.type(low)).astype(kind)
-    if consume:
-        del offsets
-        values.resize(-(-count * np.dtype(kind).itemsize // values.itemsize), refcheck=False)
-        offsets = values.view(kind)[:count]
     return offsets
 
 
 def positions(values: npt.NDArray[np.int64]) -> Values[np.int64]:
-    """Places in a file, in as few bytes as all of them need. Consumes ``values``: see :func:`narrowed`."""
-    column = narrowed(values, consume=True)
+    """Places in a file, in as few bytes as all of them need."""
+    column = narrowed(values)
     if column is values and len(values) and values.min() >= 0 and values.max() < Halved.END:
         return Halved(values)
     return column

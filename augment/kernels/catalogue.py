@@ -39,6 +39,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_path.without": _WITHOUT,
     "dictionary.fill_slots": (INT32S, INTS, INT),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
+    "enclosing.of_parents": (INT32S, INT32S, INT, INT32S),
     "enclosing.of_places": (INTS, INTS, INTS, INT32S, INTS, INT, INT32S, INTS, INT32S),
     "encode_blobs.scan_args": _SCAN_ARGS,
     "encode_packets.columns_to_args": (INT, INT, INT, INTS, INTS),

@@ -35,6 +35,22 @@ def around(
 
 
 @compiled
+def of_parents(parent: Column, index: Column, outermost: int, result: Column) -> int:
+    """Fill ``result`` where no slices cross, so that those around a place are its ancestors: the ``index`` of the
+    innermost ancestor that has one, which is not -1, or of the ``outermost``; -1: none.
+    """
+    for i in range(len(parent)):
+        outer = parent[i]
+        if outer < 0:
+            result[i] = -1
+        elif outermost:
+            result[i] = result[outer] if result[outer] >= 0 else index[outer]
+        else:
+            result[i] = index[outer] if index[outer] >= 0 else result[outer]
+    return 0
+
+
+@compiled
 def of_places(
     row: Column,
     ts: Column,

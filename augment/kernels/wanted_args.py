@@ -89,10 +89,11 @@ class WantedArgs:
         wanted.rows, wanted.kinds, wanted.values = map(address, self._columns)
         wanted.room = len(self._columns[0])
 
-    def grow(self) -> None:
-        """Enlarge the columns that are full or may be full after the next event."""
+    def grow(self, times: float = 2) -> None:
+        """Enlarge the columns that are full or may be full after the next event, so many ``times``."""
         if self.wanted.count + MOST_ARGS > len(self._columns[0]):
-            self._columns = [longer(column, 2 * len(column) + MOST_ARGS) for column in self._columns]
+            room = int(times * len(self._columns[0])) + MOST_ARGS
+            self._columns = [longer(column, room) for column in self._columns]
             self._tell()
         self._texts.grow()
 

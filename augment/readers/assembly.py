@@ -290,10 +290,8 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
 
     category = column(category)
     ts, phase, category_name = taken("ts"), taken("phase"), keyed(category, taken("category"))
-    dur, name, correlation, length = (
-        narrowed(taken(each), consume=True) for each in ("dur", "name", "correlation", "length")
-    )
-    offset, tracks = positions(taken("offset")), narrowed(column(track), consume=True)
+    dur, name, correlation, length = (narrowed(taken(each)) for each in ("dur", "name", "correlation", "length"))
+    offset, tracks = positions(taken("offset")), narrowed(column(track))
     if order is not None:
         _move_sparse(raw, _inverse(order))
     _narrow_sparse(raw)

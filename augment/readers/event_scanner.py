@@ -23,8 +23,9 @@ from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_PLACES = 1 << 8
-LEAST_EVENT_BYTES = 96  #: few files have more events per byte; their columns grow during the scan
+_LEAST_GROWTH, _SPARE = 1.25, 1.04  #: full tables grow by the first at least; by how much more than is expected
 _PLACE = 5  #: numbers of a place
+_OFFSET = list(COLUMNS).index("offset")
 ARG_FIELDS = {
     "correlation": layout.CORRELATION,
     "device": layout.DEVICE,
@@ -39,9 +40,9 @@ class EventScanner:
     def __init__(self, nesting: int, likely_bytes: int = 0) -> None:
         """Take elements up to a depth of ``nesting``.
 
-        Columns are reserved for a text of ``likely_bytes``; memory that is never written is not allocated.
+        Columns that are full are made as long as a text of ``likely_bytes`` needs if it goes on as it began.
         """
-        self._nesting = nesting
+        self._nesting, self._likely_bytes = nesting, likely_bytes
         self.last_end: int | None = None  #: the offset after the last element that was taken
         self._scan = native("json_scan.scan")
         self._state = state = layout.Scan()
@@ -50,10 +51,9 @@ class EventScanner:
         self._heads = np.empty(6 << 14, np.int64)
         self._place_keys = np.empty(_PLACE * LEAST_PLACES, np.int64)
         self._place_slots = slots(2 * LEAST_PLACES)
-        room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
-        self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
-        self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
-        self._args = TakenArgs(WANTED, room, ARG_FIELDS, state.wanted)
+        self._rows: list[Any] = [np.empty(LEAST_ROOM, kind) for kind in COLUMNS.values()]
+        self._pairs: list[Any] = [np.empty(LEAST_ROOM, np.int64) for _ in range(4)]
+        self._args = TakenArgs(WANTED, LEAST_ROOM, ARG_FIELDS, state.wanted)
         self._notes = np.empty((1 << 13, 4), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
@@ -141,12 +141,15 @@ class EventScanner:
 
     def _grow(self) -> None:
         """Enlarge every full table."""
-        room = len(self._rows[0])
-        if self._state.rows >= room:
-            self._rows = [longer(column, 2 * room) for column in self._rows]
-            self._pairs = [longer(column, 2 * room) for column in self._pairs]
+        rows = self._state.rows
+        taken_bytes = int(self._rows[_OFFSET][rows - 1]) if rows else 0
+        times = max(_SPARE * self._likely_bytes / max(taken_bytes, 1), _LEAST_GROWTH) if rows else 2
+        if rows >= (room := len(self._rows[0])):
+            room = int(times * room) + 1
+            self._rows = [longer(column, room) for column in self._rows]
+            self._pairs = [longer(column, room) for column in self._pairs]
         self._strings.grow()
-        self._args.compiled.grow()
+        self._args.compiled.grow(times)
         room = self._state.place_room
         if self._state.places >= room:
             self._place_keys.resize(2 * room * _PLACE, refcheck=False)

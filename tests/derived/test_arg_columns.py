@@ -153,7 +153,6 @@ def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest
 
 def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.readers.event_scanner.LEAST_ROOM", 64)
-    monkeypatch.setattr("augment.readers.event_scanner.LEAST_EVENT_BYTES", 1 << 20)
     monkeypatch.setattr("augment.readers.chrome.CHUNK_BYTES", 1 << 12)
     events = [op(ts=9000 - i, **{"Input Dims": [[i]], "Sequence number": i, "x" * 20: i}) for i in range(9000)]
     events[7]["args"]["Sequence number"] = "7"

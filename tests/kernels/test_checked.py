@@ -35,13 +35,11 @@ BY_CONSUMERS = {name for name in KERNELS if name.startswith("arrow.")}
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A small job; a trace of many places."""
+    """A small job; a trace of many places, where slices cross."""
     folder = tmp_path_factory.mktemp("job")
     ranks = [path for path, _ in simulate(JOB, folder)]
-    return [
-        *ranks,
-        write_trace(folder / "many.json", *(event("cpu_op", f"op{i}", 3 * i, 2, 1, i // 2) for i in range(80))),
-    ]
+    many = [event("cpu_op", f"op{i}", 3 * i, 2, 1, i // 2) for i in range(80)]
+    return [*ranks, write_trace(folder / "many.json", *many, event("cpu_op", "across", 1, 3, 1, 0))]
 
 
 def small_tables() -> ExitStack:
@@ -49,7 +47,6 @@ def small_tables() -> ExitStack:
     stack = ExitStack()
     for name, value in {
         "readers.event_scanner.LEAST_ROOM": 8,
-        "readers.event_scanner.LEAST_EVENT_BYTES": 1 << 20,
         "readers.event_scanner.LEAST_PLACES": 2,
         "readers.perfetto.rows._FIRST_ROOM": 8,
         "kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(table, min(room, 4), min(pool, 64)),

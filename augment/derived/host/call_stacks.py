@@ -25,7 +25,7 @@ class CallStacks:
     ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
     thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent; ``stop`` int32: the
     places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of the
-    event table; -1 for rows on no call stack.
+    event table; -1 for rows on no call stack. ``crosses`` says whether any two slices of a thread cross.
 
     Intervals are half-open: a slice that begins where another ends lies outside it, even if it takes no time. A slice
     that overlaps another only partly lies outside it, too, and does not change what encloses other slices. Where slices
@@ -37,6 +37,7 @@ class CallStacks:
     depth: Int32s
     stop: Int32s
     place_of: Int32s
+    crosses: bool
 
     def __len__(self) -> int:
         return len(self.row)
@@ -56,10 +57,10 @@ def call_stacks(trace: Trace) -> CallStacks:
     if tied.any():
         order = _outer_first(tied, end, events.category[row])
         row, end = row[order], end[order]
-    parent, depth, stop = nesting(ts, end, np.ascontiguousarray(thread, np.int32))
+    parent, depth, stop, crosses = _nested(ts, end, np.ascontiguousarray(thread, np.int32))
     place_of = np.full(len(events), NO_ROW, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
-    return CallStacks(row, parent, depth, stop, place_of)
+    return CallStacks(row, parent, depth, stop, place_of, crosses)
 
 
 @derived
@@ -115,6 +116,8 @@ def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
 def crossed_places(trace: Trace) -> Places:
     """The places of the call stacks that are :func:`crossed`."""
     stacks, events = call_stacks(trace), trace.events
+    if not stacks.crosses:
+        return np.empty(0, np.intp)
     ts = events.ts[stacks.row]
     return np.flatnonzero(_is_crossed(ts, ts + events.dur[stacks.row], events.track[stacks.row], stacks.stop))
 
@@ -145,6 +148,11 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
 
 def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
+    return _nested(ts, end, thread)[:3]
+
+
+def _nested(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s, bool]:
+    """:func:`nesting`, and whether any slices cross."""
     parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
-    native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
-    return parent, depth, stop
+    crosses = native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
+    return parent, depth, stop, bool(crosses)

@@ -99,15 +99,21 @@ def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: B
     if not len(wanted) or not len(known):
         return result
     around = search(trace, wanted)[place[known]]
-    result[known] = np.append(stacks.row[wanted], NO_ROW)[around]  # -1 reads the last entry
+    result[known] = np.where(around < 0, NO_ROW, stacks.row[wanted[around]])
     return result
 
 
 def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> Int32s:
     """For each slice: the index in ``places`` (ascending, distinct) of the innermost or outermost other slice around
     it; -1: none. Intervals are half-open, so around a slice without length others end later."""
-    row, events = call_stacks(trace).row, trace.events
-    around, opened = np.empty(len(row), np.int32), np.empty(len(places), np.int32)
+    stacks, events = call_stacks(trace), trace.events
+    row, around = stacks.row, np.empty(len(stacks), np.int32)
+    if not stacks.crosses:
+        index = np.full(len(row), -1, np.int32)
+        index[places] = np.arange(len(places), dtype=np.int32)
+        native("enclosing.of_parents")(stacks.parent, index, outermost, around)
+        return around
+    opened = np.empty(len(places), np.int32)
     ends, chosen = np.empty(len(places), np.int64), places.astype(np.int64, copy=False)
     columns = row.astype(np.int64, copy=False), events.ts[:], events.dur[:], events.track[:]
     native("enclosing.of_places")(*columns, chosen, outermost, opened, ends, around)

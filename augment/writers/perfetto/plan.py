@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
+from augment.arrays.columns import Values
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
@@ -64,26 +66,29 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
     flow_rows = flows.flow_rows(trace)
     points = flows.points(trace, flow_rows, slice_place)
     lane, next_slice = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
+    slices = replace(slices, mark=np.empty(0, np.int64))  # frees memory for what follows
     repairs["overlapping_slices"] = int(np.count_nonzero(lane))
     flows.bind_to_next(next_slice, flow_rows, slices, texts)
     arrows = flows.arrows(trace, flow_rows, next_slice)
     repairs["flow_without_slices"] = arrows.lost
-    order = np.flatnonzero(kind)
-    offset = events.offset[:]
-    if np.any(np.diff(offset[order]) < 0):
-        order = order[np.argsort(offset[order])]
-    late = _late(slices, offset)
+    order, late = _in_text(np.flatnonzero(kind), events.offset), _late(slices, events.offset)
     numbers = Numbers(trace, *_places(len(events), order, late), annotations, part)
     of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
     track = _uuids(tracks, kind, slice_place, lane, group_names)
     return Plan(kind, end, track, rows, order, late, *of_source, of_added, texts, ended_by, repairs)
 
 
-def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
+def _in_text(rows: Int64s, offset: Values[np.int64]) -> Int64s:
+    """``rows`` as their text lies in the file."""
+    offsets = offset[rows]
+    return rows[np.argsort(offsets)] if (offsets[1:] < offsets[:-1]).any() else rows
+
+
+def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int32s, Int32s]:
     """The place of each event in ``order``, and its place in the order of writing: those in ``late`` come after all
     others.
     """
-    place = np.full(count, NO_NUMBER, np.int64)
+    place = np.full(count, NO_NUMBER, np.int32)
     place[order] = np.arange(len(order))
     written = place
     if len(late):
@@ -151,7 +156,7 @@ def _with_groups(
     return place, list(numbers)
 
 
-def _late(slices: Slices, offset: Int64s) -> Int64s:
+def _late(slices: Slices, offset: Values[np.int64]) -> Int64s:
     """Slices of one track and start whose text is not in the order outer before inner; returned in that order."""
     rows = slices.rows
     starts = slices.ts[rows]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import address, native
 from augment.records import dataclass
 from augment.trace import Trace
@@ -67,15 +67,15 @@ class Numbers:
 
     Args:
         trace: whose events are the source's slices.
-        place: int64, the number of each event; :data:`NO_NUMBER` where it makes none.
-        written: int64, the same, but in the order in which events are written.
+        place: the number of each event; :data:`NO_NUMBER` where it makes none.
+        written: the same, but in the order in which events are written.
         annotations: in the order in which they are written, after all events.
         part: what the trace is in the file.
     """
 
     trace: Trace
-    place: Int64s
-    written: Int64s
+    place: Int32s | Int64s
+    written: Int32s | Int64s
     annotations: Sequence[Annotation]
     part: Part = field(default_factory=Part)
     source_count: int = field(init=False)
@@ -92,7 +92,8 @@ class Numbers:
     def of(self, ends: Ends) -> tuple[Int64s, Int64s]:
         """The number of each slice, and its place in the order of writing."""
         if ends.track is None:
-            return self.place[ends.rows], self.written[ends.rows]
+            place, written = (column[ends.rows] for column in (self.place, self.written))
+            return place.astype(np.int64, copy=False), written.astype(np.int64, copy=False)
         added = self.base_of[id(ends.track)] + ends.rows
         return added, added
 
