@@ -31,6 +31,13 @@ def rounded(value: float, scales: Scales) -> str:
     return f"{scaled:,.0f} {sign}" if abs(scaled) >= 9.95 or scale == 1 else f"{scaled:.1f} {sign}"
 
 
+def four_digits(value: float, scales: Scales) -> str:
+    """``62.41 ms``, ``13.34 s``: for names of slices that differ little."""
+    scale, sign = scale_of(value, scales)
+    scaled = value / scale
+    return f"{scaled:,.0f} {sign}" if abs(scaled) >= 1000 else f"{scaled:.4g} {sign}"
+
+
 def counted(count: float, noun: str, nouns: str = "") -> str:
     """``1 call``, ``12 calls``, ``2.5 calls``. ``nouns`` is the plural if it is not formed with an s."""
     text = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:,.1f}"

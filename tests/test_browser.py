@@ -246,7 +246,7 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
     seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
     rows = [f"{row} rank {rank}" for rank in range(3) for row in ("GPU state", "Wait and transfer stream 23")]
-    assert seen.pinned == ["Job critical path", "Late rank", "Ranks waiting", *rows]
+    assert seen.pinned == ["Job diagnosis", "Job critical path", "Late rank", "Ranks waiting", *rows]
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded

@@ -44,6 +44,7 @@ from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
 from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
+from augment.units import TIMES, four_digits
 
 NAME = "steps"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
@@ -104,7 +105,7 @@ def _drawn(trace: Trace) -> SliceTrack:
     if z is not None:
         outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - median(dur)) > _SEEN * median(dur))
     names = [
-        f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
+        f"step {number}: {four_digits(ns, TIMES)}{', outlier' * far}"
         for number, ns, far in zip(all_steps.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(

@@ -85,18 +85,28 @@ def _possible(result: Diagnosis) -> list[Finding]:
 
 
 def _unexplained(trace: Trace, result: Diagnosis) -> str:
-    """That the device waits for the host for a good part of the time, but no rule knows why; empty if it does not."""
-    idle = idle_in_steps(trace)
-    waits = sum(each.time_of(GapCategory.HOST_WAIT) for each in idle)
-    ratio = measure(trace).ratio(waits / max(len(idle), 1) / measure(trace).count)
+    """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
+    idle, whole = idle_in_steps(trace), measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
-    if ratio < HIGH_RATIO or 2 * explained > ratio:
-        return ""
-    text = f"No rule explains most of the {percent(ratio)} in which the GPU waits for the host"
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
-    return fitting(
-        trace, f"{text}: look at the longest slices of Idle{'' if stacks else ' (with_stack=True adds lines)'}."
-    )
+    for category, what in _UNEXPLAINED.items():
+        spent = sum(each.time_of(category) for each in idle)
+        if category == GapCategory.OTHER:
+            if any(each.found.first for each in result.findings):
+                continue  # what is missing is said
+            spent -= sum(map(total, late_beginnings(trace)))
+        ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
+        if ratio >= HIGH_RATIO and 2 * explained <= ratio:
+            lines = "" if stacks or category == GapCategory.OTHER else " (with_stack=True adds lines)"
+            text = f"No rule explains most of the {percent(ratio)} in which the GPU {what}"
+            return fitting(trace, f"{text}: look at the longest slices of Idle{lines}.")
+    return ""
+
+
+_UNEXPLAINED = {
+    GapCategory.HOST_WAIT: "waits for the host",
+    GapCategory.OTHER: "idles for other reasons (its next work had been launched, or by what is unknown)",
+}
 
 
 def busy(trace: Trace) -> str:

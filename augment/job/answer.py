@@ -167,8 +167,9 @@ class Answer:
         late = timeline.Late(
             self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
         )
+        verdict = timeline.verdict_track(self.path, self.verdict.text, window)
         path = timeline.path_track(self.path, self.matched, self.summaries, window)
-        return [track for track in (path, late.track(window), late.waiting(window)) if len(track.ts)]
+        return [track for track in (verdict, path, late.track(window), late.waiting(window)) if len(track.ts)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of all matched collectives: number of the collective, member, and row in the member's event table.

@@ -1,4 +1,4 @@
-"""The tracks of a job as a whole, on the job's clock: its critical path, who is late, and how many ranks wait.
+"""The tracks of a job as a whole, on the job's clock: the verdict, its critical path, who is late, and how many wait.
 
 A rank waits while its device does nothing but collectives, of which none moves data and one lacks its last rank. Only
 collectives whose ranks have comparable clocks are drawn.
@@ -26,7 +26,7 @@ from augment.job.summary import RankSummary
 from augment.job.waits import Waits, common_times
 
 NAME = "job_timeline"
-PATH, LATE, WAITING = "Job critical path", "Late rank", "Ranks waiting"
+VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"
 _CAUSES = {
     "gpu": "its device works",
     "host": "its host is late",
@@ -35,6 +35,22 @@ _CAUSES = {
     "unknown": "no single cause known",
 }
 _WORK = ("compute", "communication", "copies", "idle")
+
+
+def verdict_track(path: Path, sentences: Sequence[str], window: tuple[int, int]) -> SliceTrack:
+    """The verdict, around the part of the critical path within ``window``."""
+    start = int(np.clip(path.start.min(initial=window[1]), *window))
+    end = int(np.clip(path.end.max(initial=window[0]), *window))
+    count = int(bool(sentences) and start < end)
+    return SliceTrack(
+        analysis=NAME,
+        name=VERDICT,
+        under=0,
+        ts=np.full(count, start, np.int64),
+        dur=np.full(count, end - start, np.int64),
+        names=Texts(np.zeros(count, np.int32), [" ".join(sentences)]),
+        description="the verdict: who holds the job up, and what would be gained",
+    )
 
 
 def path_track(path: Path, matched: Matched, summaries: Sequence[RankSummary], window: tuple[int, int]) -> SliceTrack:

@@ -162,3 +162,11 @@ def test_the_row_of_steps_shows_their_windows() -> None:
         {"ts": 5_000_000, "dur": 4_500_000, "name": "step 4: 4.5 ms", "number": 4, "wall_ns": 1_000_000,
          "backlog_ns": 4_000_000},
     ]  # fmt: skip
+
+
+def test_a_long_step_is_named_in_seconds() -> None:
+    findings = steps.analyze(trace_of(annotation("ProfilerStep#1", 0, 13_340_000_000), kernel("gemm", 30, 90)))
+    assert isinstance(findings, Findings)
+    (track,) = findings.annotations
+    assert isinstance(track, SliceTrack)
+    assert slices_of(track)[0]["name"] == "step 1: 13.34 s"

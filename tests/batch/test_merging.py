@@ -127,20 +127,24 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     roots = perfetto.rows(f"select name from track where parent_id is null {order}")
     assert roots == [("Job",), *((f"rank {rank}",) for rank in range(3))]
     tracks = perfetto.rows(f"{ROOTS} select name from track join root using (id) where top = 'Job' and name <> 'Job'")
-    assert tracks == [("Job critical path",), ("Late rank",), ("Ranks waiting",)]
+    assert tracks == [("Job diagnosis",), ("Job critical path",), ("Late rank",), ("Ranks waiting",)]
+    said = perfetto.rows(
+        "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
+    )
+    assert str(said[0][0]).startswith("No rank stands out")
     last = "(select max(ts + dur) from slice where category <> 'augment.job_timeline')"
     of_job = "slice.category = 'augment.job_timeline'"
     bounds = f"select min(ts) >= (select min(ts) from slice), max(ts + dur) <= {last} from slice where {of_job}"
     assert perfetto.rows(bounds) == [(1, 1)]
-    late = (
-        f"select name, extract_arg(arg_set_id, 'correlation_id') from slice where {of_job} and depth = 0 and dur > 1e5"
-    )
+    stays = f"{of_job} and depth = 0 and dur > 1e5 and name like 'rank %'"
+    late = f"select name, extract_arg(arg_set_id, 'correlation_id') from slice where {stays}"
     assert set(perfetto.rows(late)) == {("rank 1", "tp:#1")}
     view = timeline_view(first_view(tmp_path / "job.pftrace"))
     assert view.window is not None
     names = [str(name) for (name,) in perfetto.rows("select name from track where name is not null")]
     pinned = [[name for name in names if re.fullmatch(pattern, name)] for pattern in view.pins]
-    assert [name for (name,) in pinned][:5] == [
+    assert [name for (name,) in pinned][:6] == [
+        "Job diagnosis",
         "Job critical path", "Late rank", "Ranks waiting", "GPU state rank 1", "Wait and transfer stream 23 rank 1",
     ]  # fmt: skip
     steps = perfetto.rows("select min(ts), max(ts + dur) from slice where name = 'ProfilerStep#4'")

@@ -107,6 +107,17 @@ def test_an_excerpt_has_a_cause_and_says_from_how_many_pieces() -> None:
     assert len([text for text in verdict(busy) if text.startswith("Only 1 piece")]) == 1
 
 
+def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
+    """Each kernel had been launched when the one before ended, and yet begins 100 µs later: no rule knows why."""
+    events: list[Event] = [annotation("ProfilerStep#1", 0, 8_200_000)]
+    for at in range(40):
+        events += launched("gemm", 200_000 * at + 150_000, 200_000 * at + 250_000, at + 1, at=200_000 * at + 20_000)
+    text = verdict(trace_of(*events))
+    assert "idle" in text[0]
+    assert "for other reasons" in text[0]
+    assert text[1].startswith("No rule explains most of the 48 % in which the GPU idles for other reasons")
+
+
 def test_work_without_launches_is_told() -> None:
     kernels = [each for each in enough() if each.category == Category.KERNEL]
     answer = problem_of(partial_recording.check(trace_of(STEP, *kernels)))
