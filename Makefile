@@ -25,8 +25,9 @@ test: $(STAMP)   ## all tests
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: less than a minute
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
 
-fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1)
+fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1); and other examples for tests of random ones
 	$(BIN)/python tests/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(or $(SEED),1)
 
 check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages are up to date, subjects of commits
 	$(BIN)/ruff check .

@@ -16,7 +16,9 @@ from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
 from slow_files import SLOW
 
-settings.register_profile("augment", deadline=None)  # the first call loads compiled code, and machines are busy
+# the first call loads compiled code, and machines are busy; each run tries the same examples, `make fuzz` others
+settings.register_profile("augment", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("augment")
 gc.set_threshold(200_000, 20, 100)  # traces as plain Python are millions of objects, walked at each collection
 

@@ -89,6 +89,18 @@ def weights(graph: Graph) -> dict[int, int]:
     return dict(enumerate(graph.weight.tolist()))
 
 
+def test_a_wait_of_negative_duration_takes_nothing_away() -> None:
+    trace = trace_of(
+        op("a", 22, 20, thread=2), call("cudaDeviceSynchronize", 22, 20, thread=2, correlation=6),
+        op("a", 24, 24), call("cudaLaunchKernel", 24, 24, correlation=1), kernel("k", 21, 20, correlation=1),
+        call("cudaLaunchKernel", 61, 62),
+    )  # fmt: skip
+    graph = critical_graph(trace)
+    assert (graph.self_ns >= 0).all()
+    assert (event_graph(trace).weight >= 0).all()
+    assert graph.weight[critical_path(trace).edges].sum() == graph.ts[-1] - graph.ts[0]
+
+
 @given(recordings())
 @settings(max_examples=100)
 def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:

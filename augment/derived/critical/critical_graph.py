@@ -234,6 +234,7 @@ def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     target[~to_work] = lanes.nodes(dependencies.to_track[~to_work], dependencies.to_ts[~to_work])
     from_ts = np.where(from_work, _at(work.ts, dependencies.from_work), dependencies.from_ts)
     took = np.where(to_work, _at(work.ts, dependencies.to_work), dependencies.to_ts) - from_ts
+    took = np.maximum(took, 0)  # a call of negative duration ends before what it waited for
     runs = np.maximum(np.where(from_work, _at(work.end, dependencies.from_work), from_ts) - from_ts, 0)
     runs[dependencies.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
     self_ns = np.minimum(runs, took)
