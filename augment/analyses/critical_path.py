@@ -7,7 +7,8 @@ event it asks what the event had to wait for, and continues with the prerequisit
 
 - A thread goes from one call to the next. Work follows the work before it on its stream, and its launch. All work of a
   CUDA graph follows the launch of the graph.
-- A call that waits for an event, a stream or a device follows the work that it waits for. A launch onto a full queue
+- A call that waits for an event, a stream or a device follows the work that it waits for. So does one that gives memory
+  back (``cudaFree``), if it waited for most of its time. A launch onto a full queue
   (1024 pieces of work) follows the start of work there. A copying call that returns after its copy follows the copy.
 - A stream that waits for an event follows what was launched before the event was recorded.
 - The thread of the backward pass and the thread that began it take turns (known from ``fwdbwd`` flows or from

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
+from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.dependencies import Kind
+from augment.derived.waits.sync_calls import freeing_calls
 from augment.diagnosis.measure import rows_in_steps
 from augment.trace import Trace, derived
 
@@ -17,10 +18,11 @@ from augment.trace import Trace, derived
 @derived
 def waiting_calls(trace: Trace) -> Int64s:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
-    profiling script that synchronizes before it measures."""
+    profiling script that synchronizes before it measures. Calls that give memory back have a rule of their own."""
     graph = critical_graph(trace)
     calls = distinct(graph.to_row[graph.kind == Kind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
+    calls = calls[~is_among(calls, freeing_calls(trace))]
     launch = gpu_work(trace).launch
     launch = launch[launch != NO_ROW]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone

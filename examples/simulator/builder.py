@@ -281,11 +281,14 @@ class StepBuilder:
             f'"grid": [{blocks}, 1, 1],      "block": [{threads}, 1, 1],      "est. achieved occupancy %": {seed % 100}'
         )
 
-    def synchronize(self, stream: int | None = None, back: int = 0) -> None:
-        """The host waits for one stream, for the device, or for an event at the end of the step ``back`` before."""
+    def synchronize(self, stream: int | None = None, back: int = 0, frees: bool = False) -> None:
+        """The host waits for one stream, for the device, or for an event at the end of the step ``back`` before; with
+        ``frees`` for the device because it gives memory back."""
         name, cbid = ("cudaDeviceSynchronize", 165) if stream is None else ("cudaStreamSynchronize", 131)
         if back:
             name, cbid = "cudaEventSynchronize", 137
+        if frees:
+            name, cbid = "cudaFree", 22
         _, end = self._call(("cuda_runtime", name, cbid), 1500, self.new_id("correlation"))
         self._syncs.append(Sync(end, len(self.ops), stream, back))
 

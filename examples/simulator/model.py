@@ -172,6 +172,9 @@ class _Model(Schedules):
         if "mallocs" in faults:
             with b.op("aten::empty", dims=dims_text((TOKENS, HIDDEN))):
                 b.call("cudaMalloc", 20, 700_000)
+        if "frees" in faults:
+            with b.op("aten::cat", dims=dims_text((TOKENS, HIDDEN))):
+                b.synchronize(frees=True)
         if "loads" in faults:
             with b.op("aten::add", dims=dims_text((TOKENS, HIDDEN))):
                 b.launch(kernels.ADD, 1000, COMPUTE, cost=700_000, loads=True)

@@ -43,6 +43,7 @@ FAULTS = (
     "inline_copy",  #: the batch is copied on the compute stream, yet from pinned memory
     "pageable",  #: the batch is copied from pageable memory, and the host waits for it
     "mallocs",  #: each layer's forward asks the driver for memory
+    "frees",  #: and gives memory back, for which the host waits until the device is done
     "loads",  #: each layer's forward launches a kernel that the call loads first
     "pauses",  #: the host stops for a while in each step, in no operator
     "single_operations",  #: each layer has a row of elementwise kernels that could be one

@@ -71,6 +71,10 @@ def test_collectives_that_take_no_time(tmp_path: Path, dur: float) -> None:
             False,
         ),
         ([kernel(ts=30, dur=30, correlation=2, device=1)], True),  # on another device
+        # giving memory back waits for the device, and then takes its own time
+        ([launch("cudaFree", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], True),
+        ([launch("cudaFree", 35, 40), launch(ts=80, correlation=2), kernel(ts=90, correlation=2)], False),
+        ([launch("cudaFreeAsync", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], False),
     ],
 )
 def test_what_holds_a_rank_up(tmp_path: Path, others: list[Event], held: bool) -> None:

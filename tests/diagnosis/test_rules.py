@@ -63,6 +63,11 @@ FAULTS: dict[str, tuple[str, JobOptions, JobOptions]] = {
         changed(work=0.05, collectives="none", faults=("pageable",)),
         changed(work=0.05, collectives="none", faults=("inline_copy",)),
     ),
+    "plain products, and memory is given back": (
+        "matrix_units",
+        changed(work=0.5, collectives="none", faults=("frees", "plain_products")),
+        changed(work=0.5, collectives="none", faults=("frees",)),
+    ),
     "slow links": ("exposed_communication", changed(gpu="T4"), changed(gpu="T4", collectives="none")),
     **{
         f"{fault}, {place}": (rule, changed(faults=(fault,), **options), changed(**options))

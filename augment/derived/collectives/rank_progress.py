@@ -14,7 +14,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.names.kernel_types import KernelType
-from augment.derived.waits.sync_calls import sync_calls
+from augment.derived.waits.sync_calls import freeing_calls, sync_calls
 from augment.trace import Trace, derived
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
@@ -103,7 +103,8 @@ def running_types(trace: Trace) -> tuple[Int64s, Masks]:
 
 
 def _host_waited(trace: Trace, moments: Int64s) -> Bools:
-    """Whether the host was in a call that waits for a device, and continued soon after."""
+    """Whether the host was in a call that waits for a device, and continued soon after; or in one that gives memory
+    back, and had waited there for more than half of its time."""
     calls = sync_calls(trace)
     row = calls.row[calls.general]
     ts, end = trace.events.ts[row], trace.events.end[row]
@@ -112,4 +113,16 @@ def _host_waited(trace: Trace, moments: Int64s) -> Bools:
     returned = first < len(order)
     call = np.append(order, 0)[first]
     waited: Bools = returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
-    return waited
+    return waited | _in_frees(trace, moments)
+
+
+def _in_frees(trace: Trace, moments: Int64s) -> Bools:
+    """Whether each of ``moments`` lies in the second half of a call that gives memory back."""
+    rows = freeing_calls(trace)
+    if not len(rows):
+        return np.zeros(len(moments), np.bool_)
+    ts, end = trace.events.ts[rows], trace.events.end[rows]
+    order = np.argsort(ts, kind="stable")
+    call = order[np.maximum(np.searchsorted(ts[order], moments, side="right") - 1, 0)]
+    inside: Bools = (moments <= end[call]) & (2 * (moments - ts[call]) > end[call] - ts[call])
+    return inside

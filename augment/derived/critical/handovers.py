@@ -35,14 +35,19 @@ class _Bursts:
 @derived
 def main_track(trace: Trace) -> int:
     """The track of the main thread: that of the steps, else of the most launches, else of the most operators. Threads
-    that work for another are chosen last. -1 without threads."""
+    that work for another are chosen last; one with steps, or that another works for, is none of these, although it may
+    execute a few of autograd's functions itself. -1 without threads."""
     events = trace.events
     driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
     on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]
-    working = [*_masters_by_flow(trace), *_autograd_threads(trace), *_queue_threads(trace)]
+    by_flow = _masters_by_flow(trace)
+    working = {*by_flow, *_autograd_threads(trace), *_queue_threads(trace)}
+    working -= {master for master in by_flow.values() if master not in by_flow} | {
+        *np.flatnonzero(on_thread[0]).tolist()
+    }
     for counts in on_thread:
         free = counts.copy()
-        free[working] = 0
+        free[list(working)] = 0
         if free.any():
             return int(free.argmax())
     return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_TRACK)

@@ -13,6 +13,8 @@ from augment.trace import LAUNCHES, Category, Trace, derived
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
 _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
+#: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
+_FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,14 @@ def sync_calls(trace: Trace) -> SyncCalls:
     on_stream = np.array([_is_stream(track.stream) for track in trace.tracks], np.bool_)
     of_device = np.flatnonzero(~on_stream[events.track[syncs]]) if len(syncs) else np.empty(0, np.intp)
     return SyncCalls(np.concatenate((calls, syncs)), np.concatenate((np.arange(len(calls)), len(calls) + of_device)))
+
+
+@derived
+def freeing_calls(trace: Trace) -> Int64s:
+    """The rows of calls that give memory back to the driver. They wait for the device, and then do work of their own:
+    whoever asks must look whether a call mostly waited."""
+    calls = trace.events.slices_of(*LAUNCHES)
+    return calls[matching(trace, _FREES)[trace.events.name[calls]]] if len(calls) else calls
 
 
 def _is_stream(stream: object) -> bool:

@@ -21,7 +21,7 @@ from augment.derived.waits.dependencies import (
     last_launched_before,
     launched_by,
 )
-from augment.derived.waits.sync_calls import sync_calls
+from augment.derived.waits.sync_calls import freeing_calls, sync_calls
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
 
@@ -42,18 +42,24 @@ class _Scope:
 
 def synchronizations(trace: Trace) -> Waits:
     """Calls that wait for work, copies that wait for themselves, and streams that wait for another's event."""
-    return joined_waits([waiting_streams(trace), _waiting_calls(trace), _blocking_copies(trace)])
-
-
-def _waiting_calls(trace: Trace) -> Waits:
-    """For each call that waits, the dependency on the last work to end of what it may have waited for."""
     calls, scopes = _calls(trace)
+    frees = freeing_calls(trace)
+    scopes_of_frees = [_Scope(None, None, int(begun), False) for begun in trace.events.ts[frees]]
+    waits = [_waiting_calls(trace, calls, scopes), _waiting_calls(trace, frees, scopes_of_frees, mostly=True)]
+    return joined_waits([waiting_streams(trace), *waits, _blocking_copies(trace)])
+
+
+def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bool = False) -> Waits:
+    """For each call that waits, the dependency on the last work to end of what it may have waited for. Of calls that do
+    other things, too, those that ``mostly`` waited: for more than half of their time."""
     if not len(calls):
         return joined_waits([])
     work, events = gpu_work(trace), trace.events
     begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
     best = _last_awaited(trace, scopes, returned)
     known = best >= 0
+    if mostly:
+        known &= 2 * (np.append(work.end, 0)[best] - begun) > returned - begun
     early = int((work.end[best[known]] > returned[known]).sum())
     message = "calls return before the work that they waited for has ended, by the clocks"
     calls, best, begun, returned = calls[known], best[known], begun[known], returned[known]
