@@ -60,6 +60,7 @@ def write_all(
             written.append(path)
             diagnostics += problems
     path = folder / (name + sidecar.SUFFIX)
+    diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
     sidecar.write(diff, path, diagnostics)
     return [*written, path]
 

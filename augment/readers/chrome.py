@@ -25,6 +25,11 @@ CHUNK_BYTES = 4 << 20  #: bytes of text that are scanned at a time
 TYPICAL_RATIO = 12  #: typical ratio of text bytes to compressed bytes of a Kineto file, for estimates
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
+#: what an object without events is by one of its members
+_HINTS = {
+    "nodes": "an execution trace? --execution-trace names it beside its trace",
+    "rocprofiler-sdk-tool": "the JSON of rocprofv3: have it write --output-format pftrace, which is read",
+}
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OPENING_AT_MOST = 64  #: bytes, with blanks
 
@@ -155,7 +160,7 @@ class _Reading:
                 return
         if not outline.arrays_seen:
             known = ", ".join(list(outline.members)[:6]) or "none"
-            hint = "; an execution trace? --execution-trace names it beside its trace" * ("nodes" in outline.members)
+            hint = next((f"; {hint}" for member, hint in _HINTS.items() if member in outline.members), "")
             raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known}){hint}")
 
     def _members_up_to_events(self) -> bool:
