@@ -242,10 +242,11 @@ def test_an_augmented_chrome_trace_looks_like_a_native_one(context: Any, raw: Pa
 
 
 def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Path, tmp_path: Path) -> None:
-    simulate(JobOptions(ranks=3, steps=2, layers=2, straggler=0), tmp_path / "job")
+    simulate(JobOptions(ranks=3, steps=3, layers=2, straggler=0), tmp_path / "job")
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
     seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
-    rows = [f"{row} rank {rank}" for rank in range(3) for row in ("GPU state", "Wait and transfer stream 23")]
+    order = (0, 2, 1)  # the late rank, the one that waits most
+    rows = [f"{row} rank {rank}" for rank in order for row in ("GPU state", "Wait and transfer stream 23")]
     assert seen.pinned == ["Job diagnosis", "Job critical path", "Late rank", "Ranks waiting", *rows]
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]

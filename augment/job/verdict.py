@@ -33,6 +33,7 @@ from augment.job.slow_groups import slow_groups
 from augment.job.stragglers import is_sparse
 from augment.job.summary import RankSummary
 from augment.job.verdict_rows import Row
+from augment.units import counted
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
@@ -40,6 +41,7 @@ LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps wh
 ONCE = 0.5  #: share of one step that makes an excess a single event
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 MOST_NAMED = 8
+FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
 
@@ -62,12 +64,23 @@ class Judgement:
             return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
         rows = self._rank_rows + self._group_rows
         if not rows:
-            largest = float(self._excess.total_ns[self._members].max(initial=0)) / max(self._replay.recorded_ns, 1)
-            chance = "" if largest < LEAST else ", no more than chance, or without gain"
-            text = f"No rank stands out (largest charge {100 * max(largest, 0.0):.1f} %{chance})."
-            return Verdict((text, *self._late_without_gain, *doubts), ())
+            return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         return Verdict((*texts, *self._together, *doubts), rows)
+
+    @property
+    def _nobody(self) -> str:
+        """That no rank stands out, and who comes closest."""
+        total = self._excess.total_ns[self._members]
+        largest = max(float(total.max(initial=0)) / max(self._replay.recorded_ns, 1), 0.0)
+        why = ""
+        if largest >= LEAST:
+            rank = self._summaries[int(self._members[int(total.argmax())])].rank
+            whom = "" if rank is None else f"that of rank {rank}: "
+            steps = self._step_time[1]
+            more = f"; {counted(steps, 'step is', 'steps are')} few to tell" if 0 < steps < FEW_STEPS else ""
+            why = f", {whom}no more than chance, or without gain{more}"
+        return f"No rank stands out (largest charge {100 * largest:.1f} %{why})."
 
     @property
     def _late_without_gain(self) -> tuple[str, ...]:
