@@ -18,6 +18,8 @@ import pytest
 
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Found
+from augment.diagnosis.rules import allocator_calls
 from augment.readers import read
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -149,3 +151,21 @@ def test_launches_that_hold_their_work_back_are_worth_their_time(name: str) -> N
     assert finding.saved_ns is not None
     assert 0.95 * held_back(name) <= finding.saved_ns / 1e6
     assert held_back(name) > 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "is_short"),
+    [
+        (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", True),
+        (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", True),
+        ("old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz", False),  # cuDNN and cuBLAS set up
+    ],
+)
+def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: str, is_short: bool) -> None:
+    """Plainly: before a retry PyTorch gives all back that it can, and so calls ``cudaFree`` many times on end."""
+    calls = (each for each in events(name) if str(each.get("cat")).lower() in ("cuda_runtime", "runtime"))
+    named = {"cudaFree": "F", "cudaMalloc": "M"}
+    letters = "".join(named.get(each["name"], "-") for each in sorted(calls, key=begin))
+    assert ("F" * 8 in letters) == is_short
+    answer = allocator_calls.check(read(str(TRACES / name)))
+    assert (isinstance(answer, Found) and "short or fragmented" in answer.advice) == is_short

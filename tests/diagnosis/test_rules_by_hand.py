@@ -201,11 +201,11 @@ def test_norms_in_fp32_between_products_of_16_bits_are_told() -> None:
     assert isinstance(wide_norms.check(trace_of(SHORT, *wide)), NotApplicable)
 
 
-def memory(allocated: int, reserved: int) -> Trace:
+def memory(allocated: int, reserved: int, *events: Event) -> Trace:
     args = {"Device Type": 1, "Device Id": 0, "Bytes": allocated, "Addr": 7, "Total Allocated": allocated,
             "Total Reserved": reserved}  # fmt: skip
     instant = Event(Category.CPU_INSTANT_EVENT, "[memory]", 10_000, 10_000, THREAD, args=args, phase=ord("i"))
-    return on_device(trace_of(STEP, *launched("gemm", 300_000, 900_000, 1), instant))
+    return on_device(trace_of(*(events or (STEP, *launched("gemm", 300_000, 900_000, 1))), instant))
 
 
 def test_memory_that_is_full_or_fragmented_is_found() -> None:
@@ -292,6 +292,40 @@ def test_why_the_driver_is_asked_for_memory(calls: tuple[str, ...], times: int, 
         events.append(op(f"aten::x{place}", begin, at))
     steps_ = [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1)]
     assert advice in problem_of(allocator_calls.check(trace_of(*steps_, *events))).advice
+
+
+def asked(*operators: str) -> list[Event]:
+    """Operators that give back (F) and ask for (M) memory, and a kernel afterwards."""
+    events, at = [], 10_000_000
+    for place, letters in enumerate(operators):
+        begin = at
+        for letter in letters:
+            events.append(call({"F": GIVES, "M": ASKS}[letter], at + 10_000, at + 2_010_000))
+            at += 3_000_000
+        events.append(op(f"aten::x{place}", begin, at))
+        at += 100_000
+    return [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1), *events]
+
+
+@pytest.mark.parametrize(
+    ("operators", "advice"),
+    [
+        (["MFFFFM"], "short or fragmented"),
+        (["MFFM", "M", "M", "M", "M", "M", "M"], "short or fragmented"),  # what was given back is asked for again
+        (["M", "M", "M", "M", "M", "M", "MFFM"], "Sizes still change"),  # the retry is the least of it
+        (["MFFMFM"], "short or fragmented"),
+        (["MFFFFFMMM"], "frees its own workspace"),  # a library sets itself up, as cuBLAS does
+        (["FFFFFMMM", "M"], "frees its own workspace"),
+    ],
+)
+def test_requests_after_a_retry_are_its_own(operators: list[str], advice: str) -> None:
+    assert advice in problem_of(allocator_calls.check(trace_of(*asked(*operators)))).advice
+
+
+@pytest.mark.parametrize(("held", "advice"), [(70, "short or fragmented"), (4, "frees its own workspace")])
+def test_memory_that_is_mostly_free_is_not_short(held: int, advice: str) -> None:
+    trace = memory(held * 10**9, held * 10**9, *asked("MFFFM"))
+    assert advice in problem_of(allocator_calls.check(trace)).advice
 
 
 @pytest.mark.parametrize("compute", [10_000, 800_000])

@@ -1,9 +1,11 @@
 """Does the allocator ask the driver for memory in steady steps?
 
-PyTorch keeps memory that it once had, so that steady steps call neither ``cudaMalloc`` nor ``cudaFree``, which wait for
-the device. Why they do shows in the order of the calls:
+PyTorch keeps memory that it once had, so that steady steps call neither ``cudaMalloc`` nor ``cudaFree``, of which the
+latter waits for the device. Why they do shows in the order of the calls:
 
-- In one operator memory is given back and then asked for: it is short or fragmented (a retry).
+- In one operator memory is given back and then asked for, once: it is short or fragmented (a retry). Several requests
+  after it are those of a library that sets itself up. And where less than half of the device's memory was held, as far
+  as this was recorded, it was not short. After a retry, what was given back is asked for again.
 - There is such a call for every fourth kernel or more: memory is not kept at all.
 - Memory is given back, and not asked for in the same operator: ``empty_cache``, or a library's own workspace.
 - Memory is only asked for: sizes still change from step to step.
@@ -18,11 +20,12 @@ Reserve pinned memory once.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 
 from augment.arrays.ordering import is_among
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
@@ -31,6 +34,7 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules import long_calls
+from augment.diagnosis.rules.memory_capacity import most_held
 from augment.diagnosis.rules.synchronizing_calls import callers
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
 from augment.trace import LAUNCHES, Category, Trace, derived
@@ -40,6 +44,8 @@ UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
 UNCACHED_LEAST = 100  #: fewer calls are those of a start
 _FREES = re.compile(r"Free")
 _PINNED = re.compile(r"Host")
+_RETRIES = re.compile(r"M*(F+M)+")  #: an operator's calls, F gives back, M asks: what was given back made room for one
+SHORT = 0.5  #: the least share of the device's memory that PyTorch holds when it is short
 _RETRY = (
     "Memory is given back before more is asked for, so it is short or fragmented: set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad to a few sizes, use a smaller batch"
@@ -94,13 +100,7 @@ def _advice(trace: Trace, rows: Int64s) -> str:
     frees, pinned = (np.array([pattern.search(name) is not None for name in names]) for pattern in (_FREES, _PINNED))
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
         return _NOT_KEPT
-    around = innermost(trace, rows, (Category.CPU_OP,))
-    order = np.lexsort((trace.events.ts[rows], around))
-    retried = np.zeros(len(rows), np.bool_)
-    for place, following in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
-        same = around[place] == around[following] >= 0
-        if same and frees[place] and not (frees[following] or pinned[following]):
-            retried |= around == around[place]
+    retried = _retried(trace, rows, frees, pinned)
     parts = {
         _RETRY: retried,
         _PINNED_ADVICE: pinned & ~retried,
@@ -108,3 +108,21 @@ def _advice(trace: Trace, rows: Int64s) -> str:
         _GROWING: ~frees & ~pinned & ~retried,
     }
     return max(parts, key=lambda advice: int(dur[parts[advice]].sum()))
+
+
+def _retried(trace: Trace, rows: Int64s, frees: Bools, pinned: Bools) -> Bools:
+    """Which calls belong to an operator in which memory was given back to get more: it asks once after it gave. And
+    which ask later: for what was given back."""
+    held = most_held(trace)
+    if held is not None and held < SHORT:
+        return np.zeros(len(rows), np.bool_)
+    around = innermost(trace, rows, (Category.CPU_OP,))
+    order = np.lexsort((trace.events.ts[rows], around))
+    order = order[(around[order] >= 0) & ~pinned[order]]
+    operators, letters = around[order], np.where(frees[order], "F", "M").tolist()
+    bounds = np.flatnonzero(np.diff(operators, prepend=-1, append=-1)).tolist()
+    retries = [operators[start] for start, stop in pairwise(bounds) if _RETRIES.fullmatch("".join(letters[start:stop]))]
+    retried = np.isin(around, retries)
+    first = trace.events.ts[rows[retried]].min(initial=np.iinfo(np.int64).max)
+    asks: Bools = ~frees & ~pinned & (trace.events.ts[rows] > first)
+    return retried | asks

@@ -48,6 +48,13 @@ def check(trace: Trace) -> Answer:
     return Fine(f"PyTorch holds {size(held)} of {size(capacity)} ({percent(share)})")
 
 
+def most_held(trace: Trace) -> float | None:
+    """The greatest share of a device's memory that PyTorch held; None where the recording does not tell."""
+    devices = [events for events in memory_events(trace) if events.on_stream and events.reserved is not None]
+    known = [(_peak(memory), capacity_bytes(trace, memory.device)) for memory in devices]
+    return max((held / capacity for held, capacity in known if capacity), default=None)
+
+
 def _peak(memory: DeviceMemory) -> int:
     return 0 if memory.reserved is None else int(memory.reserved.max())
 
