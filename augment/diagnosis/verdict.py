@@ -45,6 +45,8 @@ def verdict(trace: Trace) -> tuple[str, ...]:
         sentences.append(f"From {pieces} of GPU work only, so merely possible: {cause}.")
     elif not grave:
         sentences += _nothing(trace, result)
+    elif unexplained := _unexplained(trace, result):
+        sentences.append(unexplained)
     sentences += _together(trace, named)
     return tuple(sentences[:5])
 
