@@ -29,6 +29,7 @@ SLOW = {
     "job/test_buckets.py",
     "job/test_causes.py",
     "job/test_dimensions.py",
+    "job/test_expert_groups.py",
     "job/test_layered_job.py",
     "job/test_path.py",
     "job/test_path_truth.py",

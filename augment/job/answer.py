@@ -25,6 +25,7 @@ from augment.job import (
     tracks,
 )
 from augment.job.alignment import Clock, align
+from augment.job.listed_groups import LISTED
 from augment.job.matching import Matched, match
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
@@ -269,3 +270,7 @@ def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diag
     if guessed := int(np.count_nonzero(inferred)):
         why = "collectives without process group; their ranks are inferred from which of them end together"
         yield Diagnostic("group_inferred", guessed, why)
+    listed = np.array([group.description.endswith(LISTED) for group in matched.groups], np.bool_)[matched.group]
+    if count := int(np.count_nonzero(listed)):
+        why = "kernels of expert parallelism without process group; taken as of " + LISTED
+        yield Diagnostic("group_listed", count, why)

@@ -280,17 +280,29 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     left = np.zeros(len(unnamed), np.bool_)
     rows = np.flatnonzero(unnamed & ~table.unpaired)
     (groups, _), which = combinations(table.group[rows], table.kind[rows])
-    for number, places in each(which, len(groups)):
-        chosen, size = rows[places], table.groups[int(groups[number])].size
+    known: list[Int64s] | None = _members_of_groups(table, ~unnamed)
+    stated = np.array([group.size != UNKNOWN for group in table.groups], np.bool_)[groups]
+    parts = dict(each(which, len(groups)))
+    for number in sorted(parts, key=lambda number: not stated[number]):  # siblings by groups of known size come first
+        chosen, size = rows[parts[number]], table.groups[int(groups[number])].size
         if len(np.unique(table.member[chosen])) <= max(size, 2):
             continue
-        inferred = inferred_groups(chosen, instance, table.member, table.ts, table.end, labels, size)
+        inferred = inferred_groups(chosen, instance, table.member, table.ts, table.end, labels, size, known)
+        if size > 1 and known is not None:
+            found_groups = [np.unique(table.member[members]) for _, members in inferred or ()]
+            known = known + found_groups if found_groups else None
         left[chosen] = inferred is not None or size != UNKNOWN
         for group, members in inferred or ():
             left[members] = False
             table.group[members] = len(table.groups)
             table.groups.append(group)
     return left
+
+
+def _members_of_groups(table: _Table, chosen: Bools) -> list[Int64s]:
+    """The members of each group with more than one, by the ``chosen`` rows."""
+    (group, member), _ = combinations(table.group[chosen], table.member[chosen])
+    return [members for members in np.split(member, run_starts(group)[1:]) if len(members) > 1]
 
 
 def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:

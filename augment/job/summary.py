@@ -22,6 +22,7 @@ from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Findings, Window
+from augment.job.listed_groups import with_listed_groups
 from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
 from augment.trace import Trace
@@ -151,6 +152,9 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     columns = _columns(trace, chosen) | {"stream": stream}
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
+    groups, columns["group"] = with_listed_groups(
+        trace, records.groups, columns["group"], tables["collectives"]["expert"]
+    )
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
     results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
@@ -162,7 +166,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
-        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in records.groups],
+        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in groups],
         kinds=list(records.kind.values),
         streams=streams,
         columns=_bytes({name: columns[name] for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])}),

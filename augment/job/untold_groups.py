@@ -3,17 +3,21 @@
 The ranks of a group end each of its collectives together. So the time from the end of one to the end of the next is the
 same on all of them, whatever their clocks show, and differs for ranks of other groups. Ranks whose times agree form a
 group. Groups of balanced work may end at about the same time: if that cannot be excluded, no group is inferred.
+
+It cannot be excluded either where ranks of another group, as of tensor parallelism, are together with others: they wait
+for each other shortly before, and so end together whatever groups they are in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.collectives import UNKNOWN, Group
+from augment.job.listed_groups import LISTED
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
 APART_NS = 100_000  #: ends of one collective differ by less, or by less than a tenth of its duration
@@ -25,11 +29,18 @@ ABOUT = "inferred: its ranks end together"
 
 def is_unnamed(group: Group) -> bool:
     """Whether the traces do not say which ranks are in the group."""
-    return not group.identity or group.description == ABOUT
+    return not group.identity or group.description == ABOUT or group.description.endswith(LISTED)
 
 
 def inferred_groups(
-    rows: Int64s, instance: Int64s, member: Int64s, ts: Int64s, end: Int64s, labels: dict[int, str], size: int
+    rows: Int64s,
+    instance: Int64s,
+    member: Int64s,
+    ts: Int64s,
+    end: Int64s,
+    labels: dict[int, str],
+    size: int,
+    others: Sequence[Int64s] | None = (),
 ) -> list[tuple[Group, Int64s]] | None:
     """The groups among collectives of one kind without a named group, each with its rows.
 
@@ -41,6 +52,7 @@ def inferred_groups(
         end: the end, ns.
         labels: each member's rank as text.
         size: the number of ranks of each group, -1 unknown.
+        others: the members of the job's other groups; None if it has some of unknown members.
 
     Returns:
         None if there are too few collectives to tell. No groups if they would have different sizes, or not ``size``.
@@ -58,7 +70,7 @@ def inferred_groups(
     cluster = _equal_clusters(between, apart, size)
     if cluster is not None and size == UNKNOWN and not cluster.any():
         cluster = _not_merged(cluster, between, starts, ends)
-    if cluster is None:
+    if cluster is None or (size == UNKNOWN and _has_siblings(cluster, members, others, between)):
         return []
     result = []
     for _, places in each(cluster, int(cluster.max()) + 1):
@@ -96,6 +108,22 @@ def _not_merged(cluster: Int64s, between: Int64s, starts: Int64s, ends: Int64s) 
     ahead = np.median(ends - ends[:, :1], axis=0).astype(np.int64)
     first_end, last_start = (ends - ahead).min(axis=1), (starts - ahead).max(axis=1)
     return parted if (first_end + NOISE_NS < last_start).any() else None
+
+
+def _has_siblings(cluster: Int64s, members: Int64s, others: Sequence[Int64s] | None, between: Int64s) -> bool:
+    """Whether a cluster may have several ranks of another group beside ranks that are not in that, while the ends of
+    its ranks differ by more than the resolution of times."""
+    distance = np.median(np.abs(between - between[:, np.unique(cluster, return_index=True)[1][cluster]]), axis=0)
+    if distance.max(initial=0) <= CLEARLY * NOISE_NS:
+        return False
+    sizes = np.bincount(cluster)
+    if others is None:
+        return bool((sizes > 1).any())
+    for other in others:
+        inside = np.bincount(cluster[np.isin(members, other)], minlength=len(sizes))
+        if ((inside > 1) & (inside < sizes)).any():
+            return True
+    return False
 
 
 def _parted(between: Int64s) -> Int64s | None:

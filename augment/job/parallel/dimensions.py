@@ -18,6 +18,7 @@ import numpy as np
 
 from augment.derived.names.collective_kinds import POINT_TO_POINT, SEND_RECV
 from augment.findings import column
+from augment.job.listed_groups import LISTED
 from augment.job.matching import Matched
 from augment.job.parallel.behaviour import Tally, Use, judge, style, tallies
 from augment.job.parallel.names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
@@ -291,6 +292,8 @@ def _of_all(use: Use) -> Use:
 
 def _named(description: str) -> Use | None:
     dimension = dimension_told(description)
+    if description.endswith(LISTED):
+        return Use(EP, "medium", f"kernels of a library of expert parallelism; {LISTED}")
     return Use(dimension, "high", f"described as {_common(description)}") if dimension else None
 
 
