@@ -62,12 +62,12 @@ def _pins(answer: Answer, member: int, label: str) -> list[str]:
     rows = matched.rows_of(member)
     together = rows[~matched.is_pair()[matched.instance[rows]]]
     rows = together if len(together) else rows
-    waited = np.bincount(
-        summary.column("stream")[matched.place[rows]], parted.wait_ns[rows], minlength=max(len(summary.streams), 1)
-    )
+    stream, count = summary.column("stream")[matched.place[rows]], max(len(summary.streams), 1)
+    waited = np.bincount(stream, parted.wait_ns[rows], minlength=count)
+    busiest = int(np.lexsort((np.bincount(stream, minlength=count), waited))[-1])  # a late rank may never wait
     tracks = ["GPU state"]
     if len(rows):
-        tracks.append(f"Wait and transfer stream {_escaped(summary.streams[int(waited.argmax())].name)}")
+        tracks.append(f"Wait and transfer stream {_escaped(summary.streams[busiest].name)}")
     return [f"{track}{_DEVICE} {_escaped(label)}" for track in tracks]
 
 

@@ -54,6 +54,6 @@ def _candidates(trace: Trace) -> Iterator[Group]:
         ranks, about = (each.get(name) for name in ("ranks", "pg_desc")) if isinstance(each, dict) else (None, None)
         if not isinstance(ranks, list) or not isinstance(about, str) or len(ranks) < 2:
             continue
-        told = dimension_told(about) == EP or about.startswith(_EXPERT_TENSOR)
-        if told and all(isinstance(rank, int) for rank in ranks) and trace.rank in ranks:
+        is_expert = dimension_told(about) == EP or about.startswith(_EXPERT_TENSOR)
+        if is_expert and all(isinstance(rank, int) for rank in ranks) and trace.rank in ranks:
             yield replace(Group(), description=f"{about}; {LISTED}", ranks=str(ranks), size=len(ranks))

@@ -287,3 +287,14 @@ def test_which_traces_are_one_job(tmp_path: Path) -> None:
     apart = only_job(plan([str(tmp_path / "a"), str(tmp_path / "b")], None).inputs)
     assert [member.rank for member in apart.members] == [0, 1]
     assert apart.folder == str(tmp_path)
+
+
+def test_a_late_rank_that_never_waits_has_its_collectives_pinned(tmp_path: Path) -> None:
+    """In a job without data parallelism, the first of its streams has only collectives that are matched with nobody."""
+    simulated(tmp_path / "job", 4, layers=2, tp=2, pp=2, microbatches=2, straggler=3, straggler_factor=1.6)
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    pins = timeline_view(first_view(tmp_path / "job.pftrace")).pins
+    assert [pin.replace(r"( device \S+)?", "") for pin in pins[4:6]] == [
+        "GPU state rank 3",
+        "Wait and transfer stream 24 rank 3",
+    ]
