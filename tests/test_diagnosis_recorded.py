@@ -169,3 +169,35 @@ def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: st
     assert ("F" * 8 in letters) == is_short
     answer = allocator_calls.check(read(str(TRACES / name)))
     assert (isinstance(answer, Found) and "short or fragmented" in answer.advice) == is_short
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "old_2020_21_kineto/resnet50_num_workers_0_dec2020_array.pt.trace.json.gz",
+        "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz",
+    ],
+)
+def test_steps_that_wait_for_the_device_are_as_long_as_on_the_host(name: str) -> None:
+    """These loops wait in every step, but the recording begins in a backlog, which hid a part of the first one."""
+    steps = [end - start for start, end in spans(name, lambda _, event: event.startswith("ProfilerStep"))]
+    whole = measure(read(str(TRACES / name)))
+    assert whole.hidden
+    assert whole.length_ns / 1000 == pytest.approx(sum(steps[1:]) / len(steps[1:]), rel=0.02)
+
+
+def test_without_the_earlier_work_a_step_is_as_long(tmp_path: Path) -> None:
+    """Metamorphic: the first step is whole without the backlog, and no longer left out; the others did not change."""
+    name = "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz"
+    document = json.loads(gzip.decompress((TRACES / name).read_bytes()))
+    rows = document["traceEvents"]
+    launched = {row["args"].get("correlation") for row in rows if row.get("cat") == "Runtime"}
+    work = ("Kernel", "Memcpy", "Memset")
+    kept = [row for row in rows if row.get("cat") not in work or row["args"].get("correlation") in launched]
+    assert len(kept) < len(rows)
+    path = tmp_path / "whole.json"
+    path.write_text(json.dumps(document | {"traceEvents": kept}))
+    before, after = measure(read(str(TRACES / name))), measure(read(str(path)))
+    assert (before.hidden, after.hidden) == (True, False)
+    assert after.count == before.count + 1
+    assert after.length_ns == pytest.approx(before.length_ns, rel=0.03)

@@ -1,4 +1,5 @@
-"""The steps that rules judge: all but a first one that is far longer than the others, as it warms up."""
+"""The steps that rules judge: all but a first one that is far longer than the others, as it warms up, or of which a
+backlog from before the recording hides a part."""
 
 from __future__ import annotations
 
@@ -22,17 +23,21 @@ from augment.trace import Category, Trace, derived
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
+HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """The ``windows`` of the steady steps, and the mean ``length_ns`` of one. Without steps the whole recording is the
-    only one, and ``unit`` says so."""
+    only one, and ``unit`` says so. ``warm_up``: the first step was slow, and is left out. ``hidden``: a part of it was,
+    and it is left out.
+    """
 
     windows: StepWindows
     unit: Literal["step", "recording"]
     length_ns: int
     warm_up: bool
+    hidden: bool = False
 
     @property
     def count(self) -> int:
@@ -51,11 +56,24 @@ def measure(trace: Trace) -> Measure:
     real = len(windows) > 0 and int(windows.number[0]) >= 0
     length = windows.end - windows.start
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
-    if warm_up:
+    hidden = real and len(length) > 2 and _is_hidden(windows)
+    if warm_up or hidden:
         windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__slots__))
         length = length[1:]
     mean = int(length.mean()) if len(length) else 0
-    return Measure(windows, "step" if real else "recording", mean, warm_up)
+    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden)
+
+
+def _is_hidden(windows: StepWindows) -> bool:
+    """Whether a part of the first step lies before its window, which begins when earlier work is done.
+
+    As long as every step begins with as long a backlog, windows are as long as steps. But a first backlog that the next
+    steps do not have is missing from the first window: the host was busy meanwhile, and now the device waits for it.
+    """
+    length = windows.end - windows.start
+    missing = HIDDEN * median(length[1:])
+    shrunk = float(windows.backlog[0] - windows.backlog[1])
+    return bool(shrunk > missing and length[0] < median(length[1:]) - missing)
 
 
 def within_steps(trace: Trace, start: Int64s, end: Int64s) -> tuple[Places, Intervals]:

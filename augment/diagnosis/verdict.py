@@ -146,6 +146,8 @@ def _length(trace: Trace) -> str:
     notes = []
     if whole.warm_up:
         notes.append(f"the mean of {counted(whole.count, 'step')}, without the slow first")
+    elif whole.hidden:
+        notes.append(f"the mean of {counted(whole.count, 'step')}, without the first, which began in earlier work")
     if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
         notes.append(f"on the host {time(host_ns)}")
     return f"In a step of {time(whole.length_ns)}" + (f" ({'; '.join(notes)})" if notes else "")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,
@@ -399,6 +400,40 @@ def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) ->
     product = kernel(name, 50_000, 950_000, correlation=1)
     answer = matrix_units.check(on_device(trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)))
     assert isinstance(answer, Found) == is_plain
+
+
+def backlogged(until: int, busy: int) -> Trace:
+    """Four steps of 10 ms. At first the device still works on what was launched before, ``until`` then (ms); each step
+    launches at once a kernel that takes ``busy`` ms."""
+    ms, free = 1_000_000, until
+    events = [kernel("old", 0, until * ms, correlation=1)] if until else []
+    for step in range(4):
+        at = 10 * step
+        events += [annotation(f"ProfilerStep#{step}", at * ms, (at + 10) * ms), op("aten::mm", at * ms, (at + 10) * ms)]
+        begin = max(at + 1, free)
+        free = begin + busy
+        events += launched("gemm", begin * ms, free * ms, step + 2, at=at * ms + 50_000)
+    return trace_of(*events)
+
+
+@pytest.mark.parametrize(
+    ("until", "busy", "is_hidden", "length"),
+    [
+        (0, 2, False, 10.0),
+        (7, 2, True, 10.0),  # 3 ms of the first step would lie in its window
+        (30, 10, False, 10.0),  # the device is busy all the time: it lags behind as much in each step
+        (1, 2, False, 10.0),
+    ],
+)
+def test_a_first_step_that_began_in_earlier_work_is_left_out(
+    until: int, busy: int, is_hidden: bool, length: float
+) -> None:
+    trace = backlogged(until, busy)
+    whole = measure(trace)
+    assert (whole.hidden, whole.count) == (is_hidden, 3 if is_hidden else 4)
+    assert whole.length_ns / 1e6 == pytest.approx(length, abs=0.3)
+    text = verdict(trace)[0]
+    assert ("the mean of 3 steps, without the first, which began in earlier work" in text) == is_hidden
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(4096, "100 % of the time"), (50257, "0.0 % of the time")])
