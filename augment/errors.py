@@ -110,11 +110,15 @@ def expect_known(name: str, known: Collection[str], what: str) -> None:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """Of ``known`` the name that ``name`` most likely stands for: its beginning, its spelling, or a part of it."""
+    """Of ``known`` the name that ``name`` most likely stands for: its beginning, its spelling, a part of it, or the
+    spelling of its beginning."""
     from difflib import get_close_matches
 
     begins = [each for each in known if name and each.startswith(name)]
     near = begins[:1] or get_close_matches(name, known, 1) or [each for each in known if name and name in each][:1]
+    if not near and len(name) > 2:
+        beginnings = {each[: len(name)]: each for each in reversed(list(known))}
+        near = [beginnings[each] for each in get_close_matches(name, beginnings, 1, 0.7)]
     return near[0] if near else None
 
 

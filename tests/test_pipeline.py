@@ -69,6 +69,7 @@ def test_options_reach_their_analysis() -> None:
         ),
         ({"skip": ["nothing like it"]}, "no analysis is called 'nothing like it' \\(known"),
         ({"options": {"idle_time": {}}}, "did you mean idle_time_breakdown"),
+        ({"only": ["idel"]}, "did you mean idle_time_breakdown"),
         ({"options": {"queue_length": {"x": 1}}}, "no option of queue_length is called 'x' \\(it has none\\)"),
         (
             {"options": {"idle_time_breakdown": {"consecutive_kernel_delay": 1}}},
