@@ -14,6 +14,7 @@ from augment.comparison.devices import difference
 from augment.comparison.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
 from augment.comparison.first_step import outlying_first_step
 from augment.comparison.kinds import ByKind
+from augment.comparison.late_ranks import RankParts, late_rank
 from augment.comparison.ledger import CONTROL, TEST
 from augment.comparison.names import Names, Paths
 from augment.comparison.rows import ROWS, StepRow
@@ -54,7 +55,7 @@ class Diff:
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps.
+    compared, not steps. ``late`` is a sentence on a rank that others wait for.
     """
 
     pairs: tuple[Pair, ...]
@@ -63,6 +64,7 @@ class Diff:
     outcomes: Mapping[str, Outcome]
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
+    late: str = ""
 
     def __getitem__(self, name: str) -> Table:
         """A table of the comparison, such as ``diff_waterfall``.
@@ -81,8 +83,9 @@ class Diff:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether a step is faster or slower, which parts that consists of, and whether the types of devices differ."""
-        verdict = verdict_on(self.outcomes, self.whole)
+        """Whether a step is faster or slower, which parts that consists of, whether ranks only wait for another, and
+        whether the types of devices differ."""
+        verdict = verdict_on(self.outcomes, self.whole, self.late)
         note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
         return Verdict([*verdict.text, note], verdict.rows) if verdict.text and note else verdict
 
@@ -158,8 +161,8 @@ def diff(
             for trace, windows in ((before, steps.control), (after, steps.test))
         ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
-    outcomes, more = _outcomes(compared, names, paths)
-    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole)
+    outcomes, late, more = _outcomes(compared, names, paths)
+    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole, late)
 
 
 def _traces(sides: Sides) -> list[Trace]:
@@ -213,14 +216,16 @@ def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice, region: str 
     ]
 
 
-def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], list[Diagnostic]]:
+def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], str, list[Diagnostic]]:
+    """The tables, the sentence on a late rank, and diagnostics."""
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
     by_kind = ByKind(count, names)
     samples: tuple[list[Samples], list[Samples]] = ([], [])
     efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
-    diagnostics = []
+    diagnostics, ranks = [], []
     for pair in pairs:
+        ranks.append(RankParts(_label(pair)))
         devices, left_out = _devices(pair)
         if left_out:
             diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
@@ -233,6 +238,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             for device in devices:
                 tiles = tiles_of(side, names, device)
                 waterfall.add(which, tiles)
+                ranks[-1].add(which, tiles)
                 by_kind.add_tiles(which, tiles)
     wholes = mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST])
     judged_from = 0
@@ -250,7 +256,13 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         "diff_names": Findings(by_name.rows(judged_from)),
         "diff_call_paths": Findings(by_path.rows()),
     }
-    return outcomes, diagnostics
+    return outcomes, late_rank(ranks, count, names), diagnostics
+
+
+def _label(pair: Pair) -> str:
+    """What a rank is called in a sentence."""
+    trace = pair.test.trace
+    return f"rank {trace.rank}" if trace.rank is not None else trace.source.label
 
 
 def _devices(pair: Pair) -> tuple[list[int | None], int]:

@@ -12,6 +12,7 @@ from augment.findings import Findings, Outcome, Verdict
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
 _LONGEST = 48  #: letters of a name
+_NONE = "No difference"
 _KINDS = {
     "computation": "computing",
     "exposed_communication": "exposed communication",
@@ -23,12 +24,13 @@ _KINDS = {
 }
 
 
-def verdict(outcomes: Mapping[str, Outcome], whole: bool) -> Verdict:
+def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Verdict:
     """The sentences, and the rows of the parts that they name.
 
     Args:
         outcomes: of the comparison.
         whole: recordings were compared, not steps.
+        late: what to say of a rank that others wait for, if there is a difference.
     """
     step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "step_ns"), None)
     if step is None:
@@ -44,6 +46,8 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool) -> Verdict:
     if parts:
         said = (f"{signed_text(changes[name], 'ns')} {name}" for name in parts)
         text.append(f"Its largest parts: {', '.join(said)}.")
+    if late and not text[0].startswith(_NONE):
+        text.append(late)
     rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
     return Verdict(text, list(rows))
 
@@ -55,7 +59,7 @@ def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
 
 def _of_step(row: FigureRow, unit: str) -> str:
     if not row.delta:
-        return f"No difference: {unit.lower()} is as long on both sides."
+        return f"{_NONE}: {unit.lower()} is as long on both sides."
     size = value_text(abs(row.delta), "ns")
     share = "" if row.change_ratio is None else f" ({abs(100 * row.change_ratio):.1f} %)"
     faster = f"{unit} is {size}{share} {'faster' if row.delta < 0 else 'slower'}"
@@ -67,7 +71,7 @@ def _of_step(row: FigureRow, unit: str) -> str:
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
         noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
-        return f"No difference beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
+        return f"{_NONE} beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
     return f"{faster}; whether beyond noise cannot be told from one step on each side."
 
 

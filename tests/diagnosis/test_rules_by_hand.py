@@ -255,6 +255,10 @@ def test_a_call_that_creates_the_context_is_named(name: str) -> None:
     assert isinstance(allocator_calls.check(trace), Fine)
 
 
+def test_a_graph_that_is_large_takes_long_whenever_it_is_launched() -> None:
+    assert "prepare the next step" in problem_of(long_calls.check(start("cudaGraphLaunch", 600_000_000))).advice
+
+
 def test_long_calls_that_wait_are_none() -> None:
     assert isinstance(long_calls.check(start("cudaDeviceSynchronize", 2_000_000_000)), NotApplicable)
     assert isinstance(long_calls.check(start("cudaStreamIsCapturing", 90_000)), NotApplicable)

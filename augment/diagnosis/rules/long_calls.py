@@ -83,10 +83,10 @@ def _advice(trace: Trace, names: list[str], rows: Int64s, *, steady: bool) -> st
     """What to do about calls, the longest first; ``steady`` ones come back in every step."""
     if "aclop" in names[0]:
         return _OF_ASCEND if steady else _OF_ASCEND + _IF_ONCE
-    if not steady:
-        return _ONCE
     if "GraphLaunch" in names[0]:
         return "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
+    if not steady:
+        return _ONCE
     return f"Find out what asks for it in every step{called_from(python_lines(trace, rows))}"
 
 
