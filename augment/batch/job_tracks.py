@@ -1,19 +1,17 @@
 """Draws the results of a job into the outputs of its ranks, after the conversions and without reading a trace again.
 
 An output is copied with the job's tracks at its seam (``augment/writers/seams.py``); they replace the tracks of an
-earlier result. The ``drawn`` of a rank's result identifies the job results that its outputs show, and the tracks among
-them: if those are current, nothing is copied.
+earlier result. The ``drawn`` of a rank's result identifies the job results that its outputs show: if those are
+current, nothing is done.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from augment.batch import locations
 from augment.batch.inputs import Input
@@ -24,7 +22,6 @@ from augment.records import dataclass
 if TYPE_CHECKING:
     from augment.writers.seams import Addable
 
-_AND = "."  #: between the digest of a job's results and that of a rank's tracks
 NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
 
 Tracks = Callable[[], Sequence["Addable"]]
@@ -50,65 +47,32 @@ def job_digest(hashes: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
 
 
-def shows(result: Result, digest: str) -> bool:
-    """Whether the outputs of a rank show the results of the job with this digest."""
-    return result.drawn.partition(_AND)[0] == digest
-
-
 def draw(item: Input, before: Result, tracks: Sequence[Addable], drawn: str) -> Result:
     """Draw into the outputs of ``item`` and return the result. An error is a result, too; only an interrupt raises.
 
-    Outputs that already show these tracks, as where another rank of the job has changed, are left alone.
+    Outputs that already show these tracks, as where another rank of the job has changed, stay as they are.
     """
 
     def work() -> Result:
-        of_rank = tracks_digest(tracks)
-        drawn_now = f"{drawn}{_AND}{of_rank}"
-        if before.drawn.partition(_AND)[2] == of_rank:
-            return replace(before, status="augmented", drawn=drawn_now)
-        files = tuple(_with_tracks(item, file, tracks) if file.seam else file for file in before.files)
-        return replace(before, status="augmented", files=files, drawn=drawn_now)
+        files = tuple(_with_tracks(item, file, tracks, before.drawn) if file.seam else file for file in before.files)
+        return replace(before, status="augmented", files=files, drawn=drawn)
 
     return result_of(item, work)
 
 
-def tracks_digest(tracks: Sequence[Addable]) -> str:
-    """Identifies what tracks contain."""
-    digest = hashlib.sha256()
-    _digest(tracks, digest.update)
-    return digest.hexdigest()[:16]
-
-
-def _digest(value: object, update: Callable[[bytes], object]) -> None:
-    """Pass on a value as bytes: what it is, how long, and its parts."""
-    if isinstance(value, np.ndarray):
-        update(f"{value.dtype}{value.shape}".encode())
-        update(np.ascontiguousarray(value).tobytes())
-        return
-    if is_dataclass(value):
-        parts = [getattr(value, each.name) for each in fields(value)]
-    elif isinstance(value, Mapping):
-        parts = [part for item in value.items() for part in item]
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        parts = list(value)
-    else:
-        update(f"{type(value).__name__} {value!r};".encode())
-        return
-    update(f"{type(value).__name__} {len(parts)}:".encode())
-    for part in parts:
-        _digest(part, update)
-
-
-def _with_tracks(item: Input, file: File, tracks: Sequence[Addable]) -> File:
-    from augment.writers.adding import add_tracks
+def _with_tracks(item: Input, file: File, tracks: Sequence[Addable], drawn: str) -> File:
+    from augment.writers.adding import add_tracks, shows
 
     assert file.seam is not None
     folder = locations.parent(file.path)
     with locations.at_hand(file.path, folder, file.size) as (path, target):
-        new = target / locations.basename(file.path)
-        add_tracks(Path(path), new, file.seam, tracks)
+        stays = bool(drawn) and shows(Path(path), file.seam, tracks)
+        new = Path(path) if stays else target / locations.basename(file.path)
+        if not stays:
+            add_tracks(Path(path), new, file.seam, tracks)
         size, sha256 = new.stat().st_size, sha256_of(new) if item.root else ""
-        locations.deliver([new], folder)
+        if not stays:
+            locations.deliver([new], folder)
     return replace(file, size=size, sha256=sha256)
 
 

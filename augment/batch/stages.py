@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
-from augment.batch.job_tracks import Errand, shows
+from augment.batch.job_tracks import Errand
 from augment.batch.jobs import Job, Member, jobs_of
 from augment.batch.stage import Conclusion, Crew, Stage, alone
 from augment.records import dataclass
@@ -87,7 +87,7 @@ def _errands(
     drawn = conclusion.digest
     for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
         before = results[member.input.path]
-        if not shows(before, drawn) and (tracks or before.drawn):
+        if before.drawn != drawn and (tracks or before.drawn):
             yield Errand(member.input, before, tracks or tuple, drawn)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -30,6 +31,43 @@ def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[
             writer.with_tracks(old, new, writer_seam, annotations)
     except ValueError as error:
         raise InputError(str(path), f"has changed since it was written ({error}); convert it again") from error
+
+
+class _Differs(Exception):
+    """What is written is not what the file contains."""
+
+
+class _Comparison(io.RawIOBase):
+    """Compares what is written with a file that exists."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Read as many bytes.
+
+        Raises:
+            _Differs: they are others.
+        """
+        view = memoryview(data).cast("B")
+        if self._file.read(len(view)) != view:
+            raise _Differs
+        return len(view)
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._file.tell()
+
+
+def shows(path: Path, seam: Described, annotations: Sequence[Addable]) -> bool:
+    """Whether the output already has these annotations, and no others, at its seam."""
+    try:
+        writer, writer_seam = _own(seam)
+        with open(path, "rb") as old, open(path, "rb") as same:
+            writer.with_tracks(old, cast("BinaryIO", _Comparison(same)), writer_seam, annotations)
+            return not same.read(1)
+    except (OSError, ValueError, _Differs):
+        return False
 
 
 def is_as_written(path: Path, seam: Described, sha256: str) -> bool:

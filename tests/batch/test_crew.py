@@ -136,5 +136,4 @@ def test_outputs_whose_tracks_stay_are_not_written_again(tmp_path: Path) -> None
     batch(tmp_path / "in", tmp_path / "at once", formats=("chrome",))
     assert contents(tmp_path / "out") == contents(tmp_path / "at once")
     assert batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))[1] == []
-    tracks = {line["drawn"].partition(".")[2] for line in lines(tmp_path / "out")}
-    assert len(tracks - {""}) == 3  # of each rank, the same after the change
+    assert len({line["drawn"] for line in lines(tmp_path / "out")[-3:]}) == 1
