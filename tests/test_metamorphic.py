@@ -107,7 +107,7 @@ def test_stretched_times_stretch_every_figure(document: Document, before: Figure
     ]
     assert not rows
     for row, other in zip(before["step_figures"], after["step_figures"], strict=True):
-        waited, longer = (each.kernel_wait_ns + each.other_wait_ns for each in (row, other))
+        waited, longer = (each.kernel_wait_ns + each.other_wait_ns + each.host_wait_ns for each in (row, other))
         assert longer == FACTOR * waited
 
 

@@ -125,12 +125,18 @@ def test_what_json_cannot_have(scanner: str, tmp_path: Path) -> None:
     assert diagnostic_counts(back) == {}
 
 
+#: An arrow of Ascend's begins within a call that launches several kernels; Perfetto's begin with a slice.
+WITHIN_SLICES = {"critical_path", "critical_path_operators", "diagnosis"}
+
+
 @pytest.mark.parametrize("name", [*SIMULATED, *SHARED], ids=by_folder)
 def test_whole_traces(name: str | Path, tmp_path: Path) -> None:
     trace = read(str(real_trace(name)))
     back = again(trace, tmp_path)
     assert not slices(trace, whole_tracks=False) - slices(back, whole_tracks=False), "pairs of B and E are slices, too"
-    assert figures(augment(back)) == figures(augment(trace))
+    before, after = figures(augment(trace)), figures(augment(back))
+    different = {each for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
+    assert different <= (WITHIN_SLICES if "ascend" in str(name) else set())
     assert not args(trace) - args(back)
 
 
