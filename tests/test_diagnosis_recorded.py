@@ -19,7 +19,7 @@ import pytest
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import allocator_calls
+from augment.diagnosis.rules import allocator_calls, host_gaps
 from augment.readers import read
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -201,3 +201,14 @@ def test_without_the_earlier_work_a_step_is_as_long(tmp_path: Path) -> None:
     assert (before.hidden, after.hidden) == (True, False)
     assert after.count == before.count + 1
     assert after.length_ns == pytest.approx(before.length_ns, rel=0.03)
+
+
+def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
+    """Plainly: the first call takes hundreds of times as long as any other."""
+    name = "hta_cuda_sync/simple_add.json.gz"
+    calls = [each for each in events(name) if each["name"] == "aten::cudnn_convolution"]
+    first, *others = (float(each["dur"]) for each in sorted(calls, key=begin))
+    assert first > 500 * max(others)
+    answer = host_gaps.check(read(str(TRACES / name)))
+    assert isinstance(answer, Found)
+    assert "at their first call" in answer.advice

@@ -381,6 +381,30 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     assert (problem_of(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
 
 
+def convolutions(*lengths: int, stepped: bool = False) -> Trace:
+    """Operators that take so long (ms) before they launch their kernel."""
+    events, at = [], 0
+    for place, ms in enumerate(lengths):
+        end = at + ms * 1_000_000
+        events += [op("aten::convolution", at, end + 60_000), *launched("conv", end + 20_000, end + 50_000, place + 1)]
+        at = end + 100_000
+    return trace_of(*([annotation("ProfilerStep#0", 0, at)] if stepped else []), *events)
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_first"),
+    [
+        (convolutions(20, 0, 0, 0), True),
+        (convolutions(20, 20, 20, 20), False),
+        (convolutions(0, 0, 20, 0), False),
+        (convolutions(20), False),  # nobody knows how long a second one would take
+        (convolutions(20, 0, 0, 0, stepped=True), False),
+    ],
+)
+def test_an_operator_that_is_long_once_sets_a_library_up(trace: Trace, is_first: bool) -> None:
+    assert ("at their first call" in problem_of(host_gaps.check(trace)).advice) == is_first
+
+
 GEMV = "cublasGemvTensorStridedBatched<{0} const>, cublasGemvTensorStridedBatched<{0}> >(cublasGemmSmallNParams<{0}>)"
 
 

@@ -4,7 +4,7 @@ A stretch of 1 ms and more in which a thread that launches work is in one operat
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
 runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
 that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
-finding is merely possible.
+finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -43,6 +43,18 @@ _WAITS = (
     "The host waits here for something that is not in the trace: requests, other processes, a lock or a timer. If the "
     "run is meant to be busy, look at what it waits for"
 )
+_FIRST = (
+    "These operators take so long at their first call in the recording, not later: libraries set themselves up and "
+    "kernels are loaded. Run some steps before the recording begins (a warmup in the profiler's schedule)"
+)
+_OF_OPERATORS = (
+    "Move this out of the step or to another thread; in operators of the model itself it is Python, the dispatcher or "
+    "the compiler's guards (with_stack=True shows which): fewer and larger operators, or CUDA graphs"
+)
+_UNKNOWN = (
+    "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), logging, checkpoints, "
+    "work on the CPU, or waiting for requests or other processes"
+)
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
@@ -70,15 +82,29 @@ def check(trace: Trace) -> Answer:
         + shorter(trace, saved),
         advice=_WAITS
         if waits
-        else "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
-        "dispatcher or the compiler's guards (with_stack=True shows which): fewer and larger operators, or CUDA graphs"
+        else _FIRST
+        if unknown and _at_first(trace, spans)
+        else _OF_OPERATORS
         if named
-        else "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), "
-        "logging, checkpoints, work on the CPU, or waiting for requests or other processes",
+        else _UNKNOWN,
         spans=Spans(parts.start, parts.end, spans.row[which]),
         confidence="high" if named and not waits else "low" if waits and unknown else "medium",
         cut=cut,
     )
+
+
+def _at_first(trace: Trace, spans: Spans) -> bool:
+    """Whether most of the time of the stretches is in operators at their first call, which are called again."""
+    events = trace.events
+    operators = events.slices_of(Category.CPU_OP)
+    calls = np.bincount(events.name[operators], minlength=len(trace.strings))
+    first = np.full(len(trace.strings), -1, np.int64)
+    first[events.name[operators[::-1]]] = operators[::-1]  # of several, the first one stays
+    row = np.maximum(spans.row, 0)
+    name = events.name[row]
+    again = (spans.row >= 0) & (first[name] == spans.row) & (calls[name] > 1)
+    time_of = spans.end - spans.start
+    return bool(2 * time_of[again].sum() > time_of.sum())
 
 
 def _stretches(trace: Trace) -> Spans:
