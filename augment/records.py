@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ def _record(cls: Any, *, frozen: bool, slots: bool, eq: bool = True, repr: bool 
     given = set(cls.__dict__)
     if not cls.__doc__:
         cls.__doc__ = ""  # the standard library would write one, from the signature
-    above = [vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)]
+    above = [getattr(base, _PARAMS) for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)]
     if any(params.frozen for params in above):
         return dataclasses.dataclass(cls, frozen=frozen, slots=slots, eq=eq, repr=repr)
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+    annotations = cls.__annotations__
+    plain = cls.__bases__ == (object,) and not any(map(_is_special, annotations.values()))
+    made: Any = _shaped(cls, annotations, slots, (frozen, eq, repr)) if plain else _standard(cls, slots)
     wanted = ["__init__", *(["__repr__"] if repr else []), *(["__eq__"] if eq else [])]
     if eq and frozen:
         wanted.append("__hash__")
@@ -45,9 +48,97 @@ def _record(cls: Any, *, frozen: bool, slots: bool, eq: bool = True, repr: bool 
         made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete
         if slots and "__getstate__" not in given:
             made.__getstate__, made.__setstate__ = _state, _set_state
-    params = made.__dataclass_params__
-    params.frozen, params.eq, params.repr, params.init = frozen, eq, repr, True
+    if not plain:
+        _set_params(made.__dataclass_params__, frozen, eq, repr)
     return made
+
+
+def _is_special(annotation: Any) -> bool:
+    """Whether an annotation may declare something else than a field."""
+    return not isinstance(annotation, str) or any(word in annotation for word in ("ClassVar", "InitVar", "KW_ONLY"))
+
+
+def _standard(cls: Any, slots: bool) -> Any:
+    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+
+
+def _set_params(params: Any, frozen: bool, eq: bool, repr: bool) -> None:  # noqa: A002
+    params.frozen, params.eq, params.repr, params.init = frozen, eq, repr, True
+
+
+def _shaped(cls: Any, annotations: dict[str, Any], slots: bool, params: tuple[bool, bool, bool]) -> Any:
+    """``cls`` as the standard library makes it, without methods; its description is made when somebody asks for it."""
+    namespace = dict(vars(cls))
+    defaults = {name: namespace.pop(name) for name in annotations if name in namespace}
+    late = _Description(annotations, defaults, params)
+    fields = [name for name, default in defaults.items() if isinstance(default, dataclasses.Field)]
+    match = tuple(name for name in annotations if name not in fields or defaults[name].init)
+    described: dict[str, Any] = {name: _LatePart(late, name) for name in ("__dataclass_fields__", _PARAMS)}
+    described |= {"__match_args__": match, _DESCRIPTION: late}
+    if slots:
+        namespace.pop("__dict__", None)
+        namespace.pop("__weakref__", None)
+        made = type(cls)(cls.__name__, (), {**namespace, **described, "__slots__": tuple(annotations)})
+        made.__qualname__ = cls.__qualname__
+    else:
+        made = cls
+        for name, value in described.items():
+            setattr(made, name, value)
+        for name in fields:  # a default alone stays an attribute
+            delattr(made, name)
+            if defaults[name].default is not dataclasses.MISSING:
+                setattr(made, name, defaults[name].default)
+    late.cls = made
+    return made
+
+
+_DESCRIPTION, _PARAMS = "__record__", "__dataclass_params__"  #: the first is the attribute with a :class:`_Description`
+_describing = threading.RLock()  #: a default may be a record itself
+
+
+class _Description:
+    """The fields of a record, as its class lists them."""
+
+    def __init__(self, annotations: dict[str, Any], defaults: dict[str, Any], params: tuple[bool, bool, bool]) -> None:
+        self.annotations, self.defaults, self.params = annotations, defaults, params
+        self.cls: Any = None
+
+    def expand(self) -> None:
+        """Put the standard library's description of the fields in place of the placeholders."""
+        with _describing:
+            if not isinstance(vars(self.cls)["__dataclass_fields__"], _LatePart):
+                return  # another thread was faster
+            fields = [
+                (name, kind, self.defaults[name]) if name in self.defaults else (name, kind)
+                for name, kind in self.annotations.items()
+            ]
+            namespace = {"__module__": self.cls.__module__, "__doc__": ""}
+            alike: Any = dataclasses.make_dataclass(
+                self.cls.__name__, fields, namespace=namespace, init=False, repr=False, eq=False
+            )
+            _set_params(alike.__dataclass_params__, *self.params)
+            self.cls.__dataclass_params__ = alike.__dataclass_params__
+            self.cls.__dataclass_fields__ = alike.__dataclass_fields__
+
+    def parameters(self) -> Iterator[tuple[str, Any, bool, Any, Any]]:
+        """Of each field: its name, its type, whether it is a parameter, its default and its factory."""
+        for name, kind in self.annotations.items():
+            default = self.defaults.get(name, dataclasses.MISSING)
+            if isinstance(default, dataclasses.Field):
+                yield name, kind, default.init, default.default, default.default_factory
+            else:
+                yield name, kind, True, default, dataclasses.MISSING
+
+
+class _LatePart:
+    """A part of the standard library's description of a class, made when it is first asked for."""
+
+    def __init__(self, description: _Description, name: str) -> None:
+        self._description, self._name = description, name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        self._description.expand()
+        return vars(self._description.cls)[self._name]
 
 
 class _Late:
@@ -88,27 +179,36 @@ def _init(cls: Any, frozen: bool) -> Callable[..., Any]:
     """
     parameters, lines = ["self"], []
     names: dict[str, Any] = {"_put": object.__setattr__, "_factory": _FACTORY}
-    for field in dataclasses.fields(cls):
-        name, made = field.name, f"_make_{field.name}"
-        value = name
-        if field.default_factory is not dataclasses.MISSING:
-            names[made] = field.default_factory
-            value = f"{made}() if {name} is _factory else {name}" if field.init else f"{made}()"
-        elif not field.init:
+    annotations: dict[str, Any] = {}
+    for name, kind, init, default, factory in _parameters(cls):
+        value, made = name, f"_make_{name}"
+        if factory is not dataclasses.MISSING:
+            names[made] = factory
+            value = f"{made}() if {name} is _factory else {name}" if init else f"{made}()"
+        elif not init:
             continue  # __post_init__ sets the value
-        if field.init:
-            names[f"_of_{name}"] = field.default
-            has_default = value != name or field.default is not dataclasses.MISSING
+        if init:
+            annotations[name] = kind
+            names[f"_of_{name}"] = default
+            has_default = value != name or default is not dataclasses.MISSING
             parameters.append(f"{name}={'_factory' if value != name else f'_of_{name}'}" if has_default else name)
         lines.append(f"_put(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"])
     exec(text, names)  # noqa: S102 - built from names of fields, as in the standard library
-    init: Callable[..., Any] = names["__init__"]
-    init.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
-    init.__annotations__["return"] = None
-    return init
+    method: Callable[..., Any] = names["__init__"]
+    method.__annotations__ = {**annotations, "return": None}
+    return method
+
+
+def _parameters(cls: Any) -> Iterator[tuple[str, Any, bool, Any, Any]]:
+    """See :meth:`_Description.parameters`."""
+    description = vars(cls).get(_DESCRIPTION)
+    if description is not None:
+        return description.parameters()  # type: ignore[no-any-return]
+    fields = dataclasses.fields(cls)
+    return ((each.name, each.type, each.init, each.default, each.default_factory) for each in fields)
 
 
 def _by_the_standard_library(cls: Any, name: str) -> Callable[..., Any]:

@@ -124,3 +124,14 @@ def test_methods_are_made_late() -> None:
     base(1)
     assert inspect.isfunction(base.__dict__["__init__"])
     assert isinstance(base.__dict__["__repr__"], records._Late)
+
+
+def test_a_default_may_be_a_record() -> None:
+    class Inner:
+        number: int = 1
+
+    class Outer:
+        inner: Any = records.dataclass(frozen=True, slots=True)(Inner)()  # the field asks for its hash
+
+    made: Any = records.dataclass(frozen=True, slots=True)(Outer)
+    assert dataclasses.fields(made)[0].default.number == made().inner.number == 1

@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.arrays.statistics import percentile
+from augment.arrays.statistics import percentiles
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
@@ -109,5 +109,5 @@ def _row(stream: Stream, delays: LaunchDelays, runtime_cutoff_ns: int, launch_de
 
 def _described(durations: Int64s) -> tuple[float, float, float, int]:
     """Mean, median, 99th percentile and maximum of ``values``."""
-    ascending = np.sort(durations)
-    return float(ascending.mean()), percentile(ascending, 50), percentile(ascending, 99), int(ascending[-1])
+    median, late = percentiles(durations, 50, 99)
+    return float(durations.mean()), median, late, int(durations.max())

@@ -76,9 +76,12 @@ def settled(tied: Bools, key: Int64s) -> Places | None:
 
 def compressed(codes: npt.NDArray[Any], size: int) -> tuple[Int64s, npt.NDArray[np.int32]]:
     """The distinct values of ``codes`` (integers in ``range(size)``), ascending, and a table from value to its rank."""
-    seen = np.zeros(size, np.bool_)
-    seen[codes] = True
-    distinct = np.flatnonzero(seen)
+    if codes.dtype == np.int64:
+        seen = np.zeros(size, np.bool_)
+        seen[codes] = True
+        distinct = np.flatnonzero(seen)
+    else:  # with narrower indexes, numpy takes three times as long
+        distinct = np.flatnonzero(np.bincount(codes, minlength=size))
     table = np.full(size, -1, np.int32)
     table[distinct] = np.arange(len(distinct), dtype=np.int32)
     return distinct, table

@@ -13,6 +13,7 @@ from augment.arrays.types import Int64s, Places
 
 OUTLIER = 3.5  #: robust deviations from the median beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
 FEWEST = 4  #: the least number of values among which outliers are defined
+_MOST_KEYS = 1 << 62
 _DEVIATION = 0.6745  #: the median absolute deviation of a normal distribution of deviation 1
 
 
@@ -60,8 +61,14 @@ def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
 def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray[np.float64]:
     """The median of the ``values`` of each ``code``; ``bounds`` are those of the groups, each of which is non-empty.
     For an even number of values it is the mean of the two in the middle."""
-    order = np.argsort(values)
-    ascending = values[order[grouped(code[order], len(bounds) - 1)]]
+    low, groups = int(values.min(initial=0)), len(bounds) - 1
+    span = int(values.max(initial=0)) - low + 1
+    if values.dtype == np.int64 and span * groups < _MOST_KEYS:  # a single sort, of keys
+        keys = np.sort(code.astype(np.int64) * span + (values - low))
+        ascending = keys - np.repeat(np.arange(groups) * span - low, np.diff(bounds))
+    else:
+        order = np.argsort(values)
+        ascending = values[order[grouped(code[order], groups)]]
     low, high = ascending[(bounds[:-1] + bounds[1:] - 1) // 2], ascending[(bounds[:-1] + bounds[1:]) // 2]
     medians: npt.NDArray[np.float64] = low + (high - low) / 2
     return medians
@@ -109,6 +116,14 @@ def robust_z(values: Int64s) -> npt.NDArray[np.float64] | None:
     distance = values.astype(np.float64) - median(values)
     deviation = median(np.abs(distance)) / _DEVIATION
     return distance / deviation if len(values) >= FEWEST and deviation > 0 else None
+
+
+def percentiles(values: Int64s, *percents: int) -> list[float]:
+    """The :func:`percentile` of ``values`` (int64, not empty, in any order) for each of ``percents``."""
+    last = len(values) - 1
+    places = {last * percent // 100 for percent in percents}
+    parted = np.partition(values, sorted({*places, *(min(place + 1, last) for place in places)}))
+    return [percentile(parted, percent) for percent in percents]
 
 
 def percentile(ascending: Int64s, percent: int) -> float:

@@ -56,7 +56,15 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
 
     stage("reading")
     memory_bound = settings.memory if settings.memory is not None and memory.needed(item) > settings.memory else None
-    with locations.at_hand(item.path, item.folder, item.size) as (path, folder), _bounded(memory_bound, folder):
+    with (
+        locations.at_hand(item.path, item.folder, item.size) as (path, folder),
+        _bounded(memory_bound, folder) as expect_room,
+    ):
+
+        def begin(name: str, _done: int = 0, _of: int = 0) -> None:
+            expect_room()
+            stage(name)
+
         threads = settings.threads if memory_bound is None else 1
         trace = read(path, limits=settings.limits or UNLIMITED, threads=threads)
         evidence = settings.request.evidence
@@ -65,13 +73,13 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         augmented = augment(
             trace,
             settings.request,
-            progress=lambda name, _done, _of: stage(name),
+            progress=begin,
             threads=threads,
             later=[write_seamed, *(asks for each in settings.stages for asks in (each.summarize, each.under))],
         )
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
             announce(why)
-        stage("writing")
+        begin("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
         _forget(augmented.trace.facts, write_seamed)
@@ -93,10 +101,10 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     )
 
 
-def _bounded(memory_bound: int | None, folder: Path) -> AbstractContextManager[None]:
-    """Keeps the conversion within a bound of memory; None if it cannot exceed the user's."""
+def _bounded(memory_bound: int | None, folder: Path) -> AbstractContextManager[Callable[[], None]]:
+    """Keeps the conversion within a bound of memory; None if it cannot exceed the user's. See ``spilling.spilled``."""
     if memory_bound is None:
-        return nullcontext()
+        return nullcontext(lambda: None)
     from augment.batch.spilling import spilled
 
     absolute = folder.absolute()

@@ -9,6 +9,7 @@ Deleted files vanish with the process, however it ends.
 from __future__ import annotations
 
 import atexit
+import bisect
 import contextlib
 import ctypes
 import mmap
@@ -28,26 +29,29 @@ from augment.errors import OutputError, UsageError
 LEAST_BOUND = 512 << 20  #: bytes: what a process needs beside large arrays
 LEAST_ARRAY = 1 << 20  #: bytes; smaller arrays are never spilled
 _FULL, _EASED = 0.8, 0.5  #: of the bound: arrays are spilled from the first on, down to the second
+_KEPT = 0.15  #: of the bound: freed memory that is kept for the next arrays, as the system clears what it gives
 _BLOCK = 1 << 20  #: bytes that are written at once
 _WATCHED_S = 0.02
 _SMALL_ONES = 16  #: small arrays between two looks at the memory in use
 _IN_MEMORY = ("tmpfs", "ramfs")
 _SET_HANDLER = 304  #: the place of PyDataMem_SetHandler in numpy's table of functions, the same since 1.22
-_DONT_NEED, _FIXED = 4, 0x10  #: MADV_DONTNEED and MAP_FIXED of Linux
+_LEAST_HUGE = 1 << 22  #: bytes of arrays for which large pages are requested, as numpy does
+_DONT_NEED, _HUGE_PAGES, _FIXED = 4, 14, 0x10  #: MADV_DONTNEED, MADV_HUGEPAGE and MAP_FIXED of Linux
 
 
 @contextlib.contextmanager
-def spilled(bound: int, folder: Path) -> Iterator[None]:
-    """Keep this process below ``bound`` bytes while the block runs, by files in ``folder``.
+def spilled(bound: int, folder: Path) -> Iterator[Callable[[], None]]:
+    """Keep this process below ``bound`` bytes while the block runs, by files in ``folder``. The block gets a function
+    to call now and then: if no more files can be made, the bound does not hold, and it raises an error.
 
     This holds for the arrays that this thread makes: no other may write to them. One block runs at a time in a process.
 
     Raises:
-        OutputError: the folder lies in memory itself, or its disk has less room than ``bound``.
+        OutputError: the folder lies in memory itself, or its disk has less room than ``bound``, or is full later.
     """
     _expect_disk(folder, bound)
-    with _memory().bounded(bound, folder):
-        yield
+    with _memory().bounded(bound, folder) as expect_room:
+        yield expect_room
 
 
 def expect_possible(bound: int) -> None:
@@ -108,11 +112,13 @@ class _Memory:
             function.restype, function.argtypes = result, arguments
         self._arrays: OrderedDict[int, int] = OrderedDict()  #: the length by address, the longest in memory first
         self._files: set[int] = set()  #: those that lie in files
+        self._kept: list[tuple[int, int]] = []  #: length and address of memory that was freed, ascending
         self._easing, self._freed = False, list[int]()  #: what to free afterwards
         self._lock = threading.RLock()
         self._small = 0
         self._one = threading.Lock()
         self._bound, self._folder = 0, ""
+        self._failure: OSError | None = None  #: why no file could be made
         self._zeros = bytes(_BLOCK)
         self._capsule = self._made()
         atexit.register(self._retire)
@@ -125,8 +131,8 @@ class _Memory:
             (self._realloc, ctypes.PYFUNCTYPE(pointer, pointer, pointer, size)),
             (self._free, ctypes.PYFUNCTYPE(None, pointer, pointer, size)),
         )
-        self._kept = [kind(function) for function, kind in functions]  # ctypes does not keep them
-        addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in self._kept)
+        self._functions = [kind(function) for function, kind in functions]  # ctypes does not keep them
+        addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in self._functions)
         self._handler = _Handler(b"augment: bounded", 1, _Allocator(None, *addresses))
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -137,21 +143,29 @@ class _Memory:
         self._handler.allocator.free = ctypes.cast(self._c.getpid, ctypes.c_void_p).value  # ignores its arguments
 
     @contextlib.contextmanager
-    def bounded(self, bound: int, folder: Path) -> Iterator[None]:
+    def bounded(self, bound: int, folder: Path) -> Iterator[Callable[[], None]]:
         """See :func:`spilled`."""
         with self._one:
-            self._bound, self._folder = bound, str(folder)
+            self._bound, self._folder, self._failure = bound, str(folder), None
             ended = threading.Event()
             watch = threading.Thread(target=self._watch, args=(ended,), daemon=True)
             watch.start()
             before = _set_handler()(self._capsule)
             try:
-                yield
+                yield self._expect_room
+                self._expect_room()
             finally:
                 _set_handler()(before)
                 ended.set()
                 watch.join()
                 self._bound = 0
+                with self._lock:
+                    self._give_back()
+
+    def _expect_room(self) -> None:
+        if self._failure is not None:
+            why = f"--memory cannot put arrays there: {self._failure.strerror}"
+            raise OutputError(f"{self._folder}: {why}; free some room, or allow more memory") from self._failure
 
     def _watch(self, ended: threading.Event) -> None:
         """What lies in files is read again without any request for memory, so look regularly, too."""
@@ -175,7 +189,10 @@ class _Memory:
 
     def _ease(self, size: int, chosen: Container[int]) -> None:
         """Spill ``chosen`` arrays: the oldest first, then those that were spilled longest ago."""
-        if not self._bound or _resident() + size <= _FULL * self._bound:
+        if self._failure or not self._bound or _resident() + size <= _FULL * self._bound:
+            return
+        self._give_back()
+        if _resident() + size <= _FULL * self._bound:
             return
         for address, length in list(self._arrays.items()):
             if address not in chosen:
@@ -183,7 +200,11 @@ class _Memory:
             if address in self._files:
                 self._c.madvise(address, length, _DONT_NEED)
             else:
-                self._spill(address, length)
+                try:
+                    self._spill(address, length)
+                except OSError as error:  # to raise it here, within numpy's functions, could not be relied on
+                    self._failure = error
+                    return
             self._arrays.move_to_end(address)
             if _resident() + size < _EASED * self._bound:
                 return
@@ -191,24 +212,57 @@ class _Memory:
     def _spill(self, address: int, length: int) -> None:
         """Put a file in the place of an array."""
         with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, length)  # a write to memory without room on the disk ends the process
             for start in range(0, length, _BLOCK):
                 size = min(_BLOCK, length - start)
-                if self._c.memcmp(address + start, self._zeros, size):  # what was never used stays a hole
+                if self._c.memcmp(address + start, self._zeros, size):
                     _write(file.fileno(), address, start, size)
-            os.ftruncate(file.fileno(), length)
             protection = mmap.PROT_READ | mmap.PROT_WRITE
             made = self._c.mmap(address, length, protection, mmap.MAP_SHARED | _FIXED, file.fileno(), 0)
         if made == address:
             self._files.add(address)
 
-    def _large(self, size: int) -> int:
-        """The address of at least ``size`` bytes of zeros, or 0."""
+    def _give_back(self) -> None:
+        """Return memory that was kept to the system."""
+        while self._kept:
+            length, address = self._kept.pop()
+            self._c.munmap(address, length)
+
+    def _again(self, length: int) -> int:
+        """The address of ``length`` bytes that were kept, or 0. Of a longer piece, the rest stays kept."""
+        with self._lock:
+            place = bisect.bisect_left(self._kept, (length, 0))
+            if self._easing or place == len(self._kept):
+                return 0
+            kept, address = self._kept.pop(place)
+            if kept > length:
+                bisect.insort(self._kept, (kept - length, address + length))
+            self._arrays[address] = length
+            return address
+
+    def _keep(self, address: int, length: int) -> None:
+        """Keep memory that an array in memory has freed, or return it to the system."""
+        if address in self._files or sum(kept for kept, _ in self._kept) + length > _KEPT * self._bound:
+            self._files.discard(address)
+            self._c.munmap(address, length)
+        else:
+            bisect.insort(self._kept, (length, address))
+
+    def _large(self, size: int, *, zeros: bool = False) -> int:
+        """The address of at least ``size`` bytes, or 0."""
         length = _rounded(size)
+        self._expect(0)
+        if address := self._again(length):
+            if zeros:
+                ctypes.memset(address, 0, length)
+            return address
         self._expect(length)
         kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._c.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
         if address in (None, ctypes.c_void_p(-1).value):
             return 0
+        if length >= _LEAST_HUGE:
+            self._c.madvise(address, length, _HUGE_PAGES)
         self._arrays[address] = length
         return int(address)
 
@@ -225,7 +279,7 @@ class _Memory:
         return self._c.malloc(size)
 
     def _calloc(self, _: Any, count: int, size: int) -> Any:
-        return self._large(count * size) if count * size >= LEAST_ARRAY else self._c.calloc(count, size)
+        return self._large(count * size, zeros=True) if count * size >= LEAST_ARRAY else self._c.calloc(count, size)
 
     def _realloc(self, _: Any, address: int, size: int) -> Any:
         length = self._arrays.get(address)
@@ -250,8 +304,7 @@ class _Memory:
             self._freed.append(address)  # the garbage collector can run at any time
         else:
             with self._lock:
-                self._files.discard(address)
-                self._c.munmap(address, self._arrays.pop(address))
+                self._keep(address, self._arrays.pop(address))
 
 
 def _rounded(size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import os
@@ -126,6 +127,39 @@ def test_a_folder_in_memory_is_refused() -> None:
 def test_a_full_disk_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="free disk"), spilling.spilled(1 << 60, tmp_path):
         pass
+
+
+def test_a_disk_that_fills_up_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(spilling, "_FULL", 0.0)
+    arrays: list[object] = []
+    with pytest.raises(OutputError, match="No space left on device"), spilling.spilled(1 << 20, tmp_path) as expect:
+        for _ in range(3):
+            arrays.append(np.ones(1 << 20))
+            expect()
+    assert len(arrays) == 2
+    item, settings = Input(str(SMALLEST[0]), str(tmp_path / "out"), named=True), Settings(memory=1 << 20)
+    monkeypatch.setattr(spilling, "LEAST_ARRAY", 1 << 14)
+    result = convert(item, settings, lambda _: None)
+    assert result.status == "failed"
+    assert "No space left on device" in result.message
+    assert not list((tmp_path / "out").glob("*"))
+    monkeypatch.undo()
+    assert convert(item, Settings(), lambda _: None).status == "augmented"
+
+
+def test_freed_memory_serves_the_next_arrays(tmp_path: Path) -> None:
+    size = (1 << 20) + 12_345  # no other array's
+    with spilling.spilled(1 << 34, tmp_path):
+        first = np.full(size, 7)
+        address = first.ctypes.data
+        del first
+        zeros = np.zeros(size)
+        assert zeros.ctypes.data == address
+        assert not zeros.any()
 
 
 def test_a_bound_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
