@@ -87,7 +87,7 @@ class Diff:
         whether the types of devices differ."""
         verdict = verdict_on(self.outcomes, self.whole, self.late)
         note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
-        return Verdict([*verdict.text, note], verdict.rows) if verdict.text and note else verdict
+        return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
 
     @property
     def _sides(self) -> tuple[list[Side], list[Side]]:

@@ -12,7 +12,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import longest, measure
 from augment.diagnosis.rule import Finding, Spans
-from augment.diagnosis.verdict import verdict
+from augment.diagnosis.verdict import headline
 from augment.diagnosis.wording import percent
 from augment.records import dataclass
 from augment.trace import Trace
@@ -46,7 +46,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         under=_under(trace),
         ts=np.array([each.start for each in slices], np.int64),
         dur=np.array([each.end - each.start for each in slices], np.int64),
-        names=Texts(code, [*map(_name, findings), " ".join(verdict(trace))]),
+        names=Texts(code, [*map(_name, findings), headline(trace)]),
         args={
             "advice": _texts([each.found.advice for each in findings], code),  # the first that is seen
             "evidence": _texts(["; ".join(each.found.evidence) for each in findings], code),

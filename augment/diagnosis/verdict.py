@@ -35,8 +35,7 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     sentences = [f"{each.found.title}." for each in first[:1]]
     if few and not _possible(result):
         sentences = [f"{each.found.title}." for each in result.findings if each.found.of_recording]
-    alone = not type_coverage(trace) or not len(measure(trace).windows)
-    sentences.append(host_sentence(trace) if alone else fitting(trace, busy(trace)))
+    sentences.append(_state(trace))
     named = grave[: MOST_FINDINGS - len(first[:1])]
     sentences += [f"{each.found.title}." for each in named]
     if few and _possible(result):
@@ -49,6 +48,21 @@ def verdict(trace: Trace) -> tuple[str, ...]:
         sentences.append(unexplained)
     sentences += _together(trace, named)
     return tuple(sentences[:5])
+
+
+def headline(trace: Trace) -> str:
+    """The verdict for a slice, of which a screen shows some 130 characters: what is wrong before what is usual."""
+    titles = {f"{each.found.title}." for each in diagnose(trace).findings}
+    sentences, state = list(verdict(trace)), _state(trace)
+    if titles.intersection(sentences):
+        sentences.sort(key=lambda sentence: sentence == state)
+    return " ".join(sentences)
+
+
+def _state(trace: Trace) -> str:
+    """What the devices did, or the host where it is alone."""
+    alone = not type_coverage(trace) or not len(measure(trace).windows)
+    return host_sentence(trace) if alone else fitting(trace, busy(trace))
 
 
 def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:

@@ -83,6 +83,23 @@ def test_slices_tell_their_source_and_correlation() -> None:
     assert rows["outside_operators", 0] == ("ProfilerStep#3", None)
 
 
+def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> None:
+    """As profilers did until 2021, and Ascend's do."""
+    fetch = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace = trace_of(
+        op("ProfilerStep#1", 0, 100), op(fetch, 10, 40), op("aten::stack", 20, 30), op("aten::mm", 50, 70),
+        call("cudaLaunchKernel", 60, 65, correlation=1), kernel("gemm", 66, 90, correlation=1),
+    )  # fmt: skip
+    findings = critical_path.analyze(trace)
+    assert isinstance(findings, Findings)
+    track = findings.annotations[0]
+    assert isinstance(track, SliceTrack)
+    inner = [(each["name"], each.get("source")) for each in slices_of(track)]
+    assert ("data_loading", fetch) in inner
+    assert ("cpu_operator", "aten::mm") in inner
+    assert {name for kind, name in inner if kind == "data_loading"} == {fetch}
+
+
 def test_a_late_host_holds_the_path() -> None:
     events = (
         op("aten::mm", 0, 20),

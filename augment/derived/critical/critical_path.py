@@ -21,7 +21,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.enclosing import outermost
 from augment.derived.host.host_segments import host_segments
-from augment.derived.names.matching import starting
+from augment.derived.names.matching import STEP, starting
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_path as loops
@@ -163,8 +163,17 @@ def _shortened(column: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 
 def _outermost(trace: Trace) -> Int32s:
-    """The row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none."""
-    return outermost(trace, call_stacks(trace).row, (Category.CPU_OP,)).astype(np.int32)
+    """The row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none.
+
+    A step that an early profiler recorded as an operator counts only where no other operator is.
+    """
+    rows, operators = call_stacks(trace).row, (Category.CPU_OP,)
+    around = outermost(trace, rows, operators)
+    step = starting(trace, STEP)
+    if step[trace.events.name[around[around >= 0]]].any():
+        within = outermost(trace, rows, operators, ~step)
+        around = np.where(within >= 0, within, around)
+    return around.astype(np.int32)
 
 
 def _is_early(trace: Trace) -> Bools:

@@ -106,8 +106,9 @@ def _advice(label: str) -> str:
     kind = label.split(" ", 1)[0].lower().replace("_", "")
     if "gather" in kind or "reducescatter" in kind:
         return (
-            "FSDP: prefetch earlier (forward_prefetch, set_modules_to_forward_prefetch), fewer and larger units; "
-            "reduce in BF16; check in the job's figures whether a rank comes late"
+            "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
+            "set_modules_to_forward_prefetch, fewer and larger units); in BF16; check in the job's figures whether a "
+            "rank comes late"
         )
     if "allreduce" in kind:
         return (
