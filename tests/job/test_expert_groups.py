@@ -72,6 +72,13 @@ def test_without_a_list_siblings_are_not_taken_for_one_group(
     assert bool(left_out) == (not known)
 
 
+def test_where_much_is_not_matched_no_gain_is_told(tmp_path: Path) -> None:
+    traces = job(tmp_path, end_spread_ns=3000.0, straggler=3, tp=2, ep=2)
+    verdict = concluded([without_list(trace) for trace in traces]).verdict
+    assert [(row.rank, row.gain_ns) for row in verdict.rows] == [(3, None)]
+    assert "could not be matched" in verdict.text[-1]
+
+
 def test_without_siblings_all_ranks_may_be_one_group(tmp_path: Path) -> None:
     traces = job(tmp_path, end_spread_ns=3000.0, ep=8)
     assert expert_groups(concluded([without_list(trace) for trace in traces]).matched) == truth(8)
