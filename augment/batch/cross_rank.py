@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def conclude(job: Job, summaries: Sequence[tuple[Member, str]], request: Request
     count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
     tasks = [partial(_portion, some, first, count) for first, some in split(ranks)]
-    result = answer_of(crew(tasks), request.parallelism, trust_clocks=request.trust_clocks)
+    with closing(crew(tasks)) as portions:
+        result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in range(count)]
     return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes))

@@ -169,12 +169,14 @@ def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: W
 def crew_of(manner: Manner) -> Crew:
     """Who reads the summaries of a large job: worker processes, or the cluster."""
 
-    def crew(tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
-        from augment.batch.pool import in_order
+    def crew(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
+        from augment.batch.pool import in_order, in_order_by_files
         from augment.batch.stage import alone
 
         workers = _workers(manner, len(tasks)) if len(tasks) > 1 else None
-        return in_order(tasks, workers) if workers else alone(tasks)
+        if workers is None:
+            return alone(tasks)
+        return in_order(tasks, workers) if manner.scheduler else in_order_by_files(tasks, workers)
 
     return crew
 

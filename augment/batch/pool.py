@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import field
+from functools import partial
 
 from augment.batch.inputs import Input, sweep
 from augment.batch.results import Result, failure
@@ -14,6 +19,7 @@ from augment.errors import OutputError
 from augment.records import dataclass
 
 Finished = Callable[[Input, Result], None]  #: called at once for each finished input, in any order
+_DISCONNECTED = "the cluster connection was lost; run the same command again to go on"
 
 
 def work_through(
@@ -52,10 +58,13 @@ def work_through(
     workers.close()
 
 
-def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Iterator[T]:
+def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
     """The results of ``tasks``, each submitted when a worker will be free. What a dying worker leaves is done here.
 
     The workers are stopped where the results are not all wanted, as on an interrupt, and closed at the end.
+
+    Raises:
+        OutputError: the connection to the cluster was lost.
     """
     ahead: deque[tuple[Callable[[], T], Future[T] | None]] = deque()
     left = deque(tasks)
@@ -72,11 +81,37 @@ def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Iterator[T]:
                 result = task() if future is None else future.result()
             except workers.lost:
                 result = task()
+            except CancelledError as error:
+                raise OutputError(_DISCONNECTED) from error
             yield result
     except BaseException:
         workers.stop()
         raise
     workers.close()
+
+
+def in_order_by_files(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
+    """:func:`in_order` for processes of this machine and large results, which they leave in files.
+
+    A process that dies while it sends a large result leaves a part of it in the executor's pipe, and the executor waits
+    forever for the rest. The name of a file is sent whole.
+    """
+    with tempfile.TemporaryDirectory(prefix="augment-") as folder:
+        saving = [partial(_saved, task, os.path.join(folder, str(number))) for number, task in enumerate(tasks)]
+        with contextlib.closing(in_order(saving, workers)) as paths:
+            for path in paths:
+                with open(path, "rb") as file:
+                    result: T = pickle.load(file)  # noqa: S301 - by a process of this one
+                os.unlink(path)
+                yield result
+
+
+def _saved(task: Callable[[], T], path: str) -> str:
+    """Write the result of a task to a file; returns its path, which differs from process to process."""
+    result, path = task(), f"{path}.{os.getpid()}"
+    with open(path, "wb") as file:
+        pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)
+    return path
 
 
 @dataclass
@@ -135,7 +170,7 @@ class _Crew:
         except self.workers.lost:
             self.suspects.append(index)
         except CancelledError as error:
-            raise OutputError("the cluster connection was lost; run the same command again to go on") from error
+            raise OutputError(_DISCONNECTED) from error
         except Exception as error:  # from the transport: a task itself never raises
             yield index, failure(self.inputs[index].path, error)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from augment.batch.job_tracks import Tracks
@@ -19,11 +19,11 @@ T = TypeVar("T")
 class Crew(Protocol):
     """Does parts of a conclusion, perhaps several at once in other processes."""
 
-    def __call__(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
-        """The results in the order of ``tasks``, which can be pickled."""
+    def __call__(self, tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
+        """The results in the order of ``tasks``, which can be pickled. Close it where they are not all wanted."""
 
 
-def alone(tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
+def alone(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
     """The crew that is this process."""
     return (task() for task in tasks)
 

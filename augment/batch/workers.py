@@ -122,8 +122,9 @@ def _guarded(task: Callable[[], T]) -> T:
     global _working
     try:
         _working = True
-        result = task()
-        _working = False
+        try:
+            return task()
+        finally:
+            _working = False
     except _Ended:
         os._exit(143)
-    return result

@@ -208,7 +208,8 @@ class _Tally:
         new = [name for name in names if name not in self._first]
         missing = len(new) - len(self._free)
         if missing > 0:
-            self._free += cells.reserve(missing * len(self.columns))[:: max(len(self.columns), 1)][::-1].tolist()
+            each = max(len(self.columns), 1)  # an analysis may have no figures
+            self._free += cells.reserve(missing * each)[::each][::-1].tolist()
         for name in new:
             self._first[name] = self._free.pop()
         return self._lines(self._first[name] for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,16 +12,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from odd_work import fails, long_result
 from test_job_tracks import batch, contents, lines
 
 from augment.batch import execution, stages
 from augment.batch.convert import Settings
 from augment.batch.execution import Manner, Watch, crew_of
 from augment.batch.inputs import plan
-from augment.batch.pool import in_order
+from augment.batch.pool import in_order, in_order_by_files
 from augment.batch.stages import STAGES
-from augment.batch.workers import T
-from augment.errors import InputError
+from augment.batch.workers import Processes, T
+from augment.errors import InputError, OutputError
 from augment.job import portions
 from augment.request import Request
 from simulator import JobOptions, simulate
@@ -80,6 +82,32 @@ def test_an_error_stops_the_workers() -> None:
     with pytest.raises(InputError):
         list(in_order([partial(portions.portion, [b"no summary"], ["rank 0"], 0, 1)] * 5, workers))
     assert workers.ended == "stopped"
+
+
+def test_a_lost_connection_is_an_error_of_its_own() -> None:
+    class Disconnected(Threads):
+        def submit(self, task: Callable[[], T]) -> Future[T]:
+            future: Future[T] = Future()
+            future.cancel()
+            return future
+
+    workers = Disconnected()
+    with pytest.raises(OutputError, match="connection was lost"):
+        list(in_order([partial(square, 1, 0)], workers))
+    assert workers.ended == "stopped"
+
+
+def test_long_results_need_not_be_sent() -> None:
+    """A process that dies amid a long message would leave the rest of it to be waited for."""
+    size, workers = 1 << 20, Processes(2)
+    results = in_order_by_files([partial(long_result, size, os.getpid())] * 3, workers)
+    assert list(results) == [(bytes(size), True)] * 3
+
+
+def test_processes_end_quietly_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError):
+        list(in_order_by_files([fails] * 3, Processes(2)))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")

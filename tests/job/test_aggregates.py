@@ -72,6 +72,13 @@ def test_no_analysis_is_cut_off_by_a_long_one(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.diagnostics[-1].count == 250 - 60
 
 
+def test_an_analysis_without_figures_has_no_rows() -> None:
+    summaries = [summary_of(rank, []) for rank in range(3)]
+    for summary in summaries:
+        summary.figures = {"names": Figures(keys=[["name=a"], ["name=b"]], columns=[], units=[], values=b"")}
+    assert not findings_of(summaries).rows
+
+
 def test_portions_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_KEYS", 150)
     random = np.random.default_rng(2)

@@ -240,6 +240,16 @@ def test_parts_are_not_read_into_other_orders() -> None:
         assert stage.chunk.tolist() == known.chunk.tolist()
 
 
+def test_a_first_step_that_lacks_passes_is_no_obstacle(tmp_path: Path) -> None:
+    """A recording that begins within a step, on one rank."""
+    summaries = job(tmp_path, pp=2, microbatches=2, steps=3)
+    table = {name: np.frombuffer(content, np.int64) for name, content in summaries[1].tables["actions"].items()}
+    kept = (table["step"] != table["step"].min()) | (table["kind"] != Kind.FORWARD)
+    assert not kept.all()
+    summaries[1].tables["actions"] = {name: column[kept].tobytes() for name, column in table.items()}
+    assert {row.step_count for row in rows(summaries)} == {3}
+
+
 def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:
     result = rows(job(tmp_path, schedule="1f1b", straggler=1, straggler_factor=1.5, jitter=0.01))
     slow = result[1]

@@ -256,8 +256,8 @@ def _ideal(
 
 
 def _of_pass(times: Mapping[Kind, float], passes: Passes) -> dict[Kind, float]:
-    """The time of one pass of each kind from those of a microbatch."""
-    return {kind: time / (passes.count(kind) / passes.microbatches) for kind, time in times.items()}
+    """The time of one pass of each kind from those of a microbatch; without kinds that only other steps have."""
+    return {kind: time * passes.microbatches / count for kind, time in times.items() if (count := passes.count(kind))}
 
 
 def _both_ways(times: Mapping[Kind, float], passes: Passes) -> tuple[float, float]:
