@@ -114,6 +114,22 @@ def test_without_long_tasks_a_job_is_as_much_shorter_as_predicted(seed: int, tmp
     assert abs(predicted - (job.end - without.end)) < 0.02 * job.end
 
 
+def test_numbers_of_tasks_may_come_again(tmp_path: Path) -> None:
+    """In the process of another rank, at the same time, and in a later part of the same recording."""
+    job, count = Job([5_000] * 9, [8_000] * 9, [2_000] * 9, {8}), 9
+    other = [event | {"pid": event["pid"] + 5_000} for event in job.events]
+    later = [event | {"ts": str(Decimal(event["ts"]) + 1_000_000)} for event in job.events]
+    named = {"ph": "M", "name": "process_name", "pid": PROGRAM + 5_000, "args": {"name": "Python"}}
+    job.events += [*other, *later, named]
+    trace = job.write(tmp_path)
+    tasks, events = queued_tasks(trace), trace.events
+    assert len(tasks) == 3 * count
+    for put, taken in zip(tasks.put.tolist(), tasks.taken.tolist(), strict=True):
+        assert trace.tracks[events.track[put]].pid == trace.tracks[events.track[taken]].pid
+        assert 0 < events.ts[taken] - events.ts[put] < 1_000_000
+    assert len(set(tasks.put.tolist())) == 3 * count
+
+
 def test_a_host_that_waits_for_the_queue_is_no_host_that_works(tmp_path: Path) -> None:
     """The host is done early, and waits for ten tasks: nearly all of the path is theirs."""
     trace = Job([5_000] * 10, [500_000] * 10, [2_000] * 10, {9}).write(tmp_path)
