@@ -235,6 +235,9 @@ class _Memory:
             if self._easing or place == len(self._kept):
                 return 0
             kept, address = self._kept.pop(place)
+            if kept < length:  # the garbage collector ran in between, and put what it freed in this place
+                bisect.insort(self._kept, (kept, address))
+                return 0
             if kept > length:
                 bisect.insort(self._kept, (kept - length, address + length))
             self._arrays[address] = length

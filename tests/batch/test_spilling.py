@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import errno
 import gc
 import hashlib
@@ -160,6 +161,22 @@ def test_freed_memory_serves_the_next_arrays(tmp_path: Path) -> None:
         zeros = np.zeros(size)
         assert zeros.ctypes.data == address
         assert not zeros.any()
+
+
+def test_memory_that_is_freed_meanwhile_is_not_taken_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector can run at any time, also in the midst of a search."""
+    handler, place_in = spilling._memory(), bisect.bisect_left
+    shorter, longer = (4096, 1 << 40), (8192, 2 << 40)
+
+    def collected(kept: list[tuple[int, int]], wanted: tuple[int, int]) -> int:
+        place = place_in(kept, wanted)
+        kept.insert(0, shorter)
+        return place
+
+    monkeypatch.setattr(handler, "_kept", [longer])
+    monkeypatch.setattr(bisect, "bisect_left", collected)
+    assert handler._again(8192) == 0
+    assert handler._kept == [shorter, longer]
 
 
 def test_a_bound_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
