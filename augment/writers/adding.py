@@ -58,6 +58,10 @@ class _Comparison(io.RawIOBase):
         """How many bytes were written."""
         return self._file.tell()
 
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to another place: headers of zip files are written last."""
+        return self._file.seek(offset, whence)
+
 
 def shows(path: Path, seam: Described, annotations: Sequence[Addable]) -> bool:
     """Whether the output already has these annotations, and no others, at its seam."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from odd_work import fails, long_result
-from test_job_tracks import batch, contents, lines
+from test_job_tracks import FORMATS, batch, contents, lines
 
 from augment.batch import execution, stages
 from augment.batch.convert import Settings
@@ -151,17 +151,19 @@ def test_outputs_whose_tracks_stay_are_not_written_again(tmp_path: Path) -> None
     simulate(JobOptions(ranks=3, steps=2, layers=1, straggler=1), tmp_path / "in")
     for path in (tmp_path / "in").glob("*.truth.json"):
         path.unlink()
-    batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.json.gz")}
+    batch(tmp_path / "in", tmp_path / "out", formats=FORMATS)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.*")}
     changed = tmp_path / "in" / "rank1.pt.trace.json.gz"
     document = json.loads(gzip.decompress(changed.read_bytes()))
     changed.write_bytes(gzip.compress(json.dumps({"note": "seen", **document}).encode()))
-    results, drawn = batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))
+    results, drawn = batch(tmp_path / "in", tmp_path / "out", formats=FORMATS)
     assert [result.status for result in results] == ["done_before", "augmented", "done_before"]
     assert len(drawn) == 3
-    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.json.gz")}
-    assert {name for name in before if before[name] != after[name]} == {"rank1.augmented.json.gz"}
-    batch(tmp_path / "in", tmp_path / "at once", formats=("chrome",))
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.augmented.*")}
+    assert {name for name in before if before[name] != after[name]} == {
+        f"rank1.augmented.{suffix}" for suffix in ("json.gz", "pftrace", "zip")
+    }
+    batch(tmp_path / "in", tmp_path / "at once", formats=FORMATS)
     assert contents(tmp_path / "out") == contents(tmp_path / "at once")
-    assert batch(tmp_path / "in", tmp_path / "out", formats=("chrome",))[1] == []
+    assert batch(tmp_path / "in", tmp_path / "out", formats=FORMATS)[1] == []
     assert len({line["drawn"] for line in lines(tmp_path / "out")[-3:]}) == 1
