@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Protocol, TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Protocol, TypeVar
 
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
@@ -51,14 +52,29 @@ class Workers(Protocol):
         """Release the workers after the work is done."""
 
 
+class _Context(SpawnContext):
+    """Spawns processes, which is the same on every system and safe with threads, and keeps them: the calling process
+    may have other children."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **keywords: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        """A new process."""
+        process = SpawnProcess(*args, **keywords)
+        self.begun.append(process)
+        return process
+
+
 class Processes:
     """``size`` processes of this machine. If one dies all do, because the executor cannot tell which one died."""
 
     lost: type[Exception] = BrokenProcessPool
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._executor = _executor(size)
+        self._size, self._context = size, _Context()
+        self._executor = self._new()
 
     def capacity(self) -> int:
         """The number of processes."""
@@ -71,22 +87,22 @@ class Processes:
     def renew(self) -> None:
         """Start new processes."""
         self._executor.shutdown()
-        self._executor = _executor(self._size)
+        self._executor = self._new()
 
     def stop(self) -> None:
         """Send SIGTERM, which runs every ``finally`` block."""
-        for child in multiprocessing.active_children():
-            child.terminate()
+        for process in self._context.begun:
+            if process.is_alive():
+                process.terminate()
         self._executor.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         """Shut the processes down."""
         self._executor.shutdown()
 
-
-def _executor(size: int) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # the same on every system, and safe with threads
-    return ProcessPoolExecutor(size, mp_context=spawn, initializer=_begin)
+    def _new(self) -> ProcessPoolExecutor:
+        self._context.begun.clear()
+        return ProcessPoolExecutor(self._size, mp_context=self._context, initializer=_begin)
 
 
 class _Ended(BaseException):

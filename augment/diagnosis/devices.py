@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int32s
+from augment.arrays.types import Int32s, Int64s
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 _GPU = re.compile(r"\bGPU(s?)\b")
@@ -71,6 +71,11 @@ def fitting(trace: Trace, text: str) -> str:
     return text if noun == "GPU" else _GPU.sub(rf"{noun}\1", text)
 
 
+def known_slices(trace: Trace) -> Int64s:
+    """The rows of slices that rules know: of PyTorch's profiler, on the host or on a device."""
+    return trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)
+
+
 def has_work(trace: Trace) -> bool:
-    """Whether the trace has events that rules know: of PyTorch's profiler, on the host or on a device."""
-    return len(trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)) > 0
+    """Whether the trace has slices that rules know."""
+    return len(known_slices(trace)) > 0

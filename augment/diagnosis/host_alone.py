@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Int64s
 from augment.derived.host.operator_times import operator_times
 from augment.derived.steps.steps import steps
+from augment.diagnosis.devices import known_slices
 from augment.diagnosis.whole import kernel_launches
 from augment.diagnosis.wording import count, listed, percent, short, time
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.trace import Trace
 
 MOST_NAMED = 3  #: operators
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
@@ -48,16 +48,12 @@ def unjudged(trace: Trace) -> tuple[str, str]:
 
 def timeless(trace: Trace) -> tuple[str, str]:
     """Why a recording cannot be judged whose steps or events take no time, and what to do."""
-    whole = f"{count(len(steps(trace)), 'step')}" if len(steps(trace)) else f"{count(len(_known(trace)), 'event')}"
+    step_count = len(steps(trace))
+    whole = count(step_count, "step") if step_count else count(len(known_slices(trace)), "event")
     return (
         f"Not judged: no time passes in the {whole} that PyTorch's profiler recorded.",
         f"{_SCHEDULE} augment doctor says what of this file could not be used.",
     )
-
-
-def _known(trace: Trace) -> Int64s:
-    """The rows of events that rules know."""
-    return trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)
 
 
 def host_sentence(trace: Trace) -> str:

@@ -42,9 +42,8 @@ def with_listed_groups(
 
 def listed_group(trace: Trace) -> Group | None:
     """The expert-parallel group of the rank; None if the trace lists none, or several of different ranks."""
-    found_groups = list(_candidates(trace))
-    first = found_groups[0] if found_groups else None
-    return first if first and all(each.ranks == first.ranks for each in found_groups) else None
+    candidates = list(_candidates(trace))
+    return candidates[0] if len({each.ranks for each in candidates}) == 1 else None
 
 
 def _candidates(trace: Trace) -> Iterator[Group]:

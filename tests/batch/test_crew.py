@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -108,6 +109,20 @@ def test_processes_end_quietly_after_an_error(capfd: pytest.CaptureFixture[str])
     with pytest.raises(InputError):
         list(in_order_by_files([fails] * 3, Processes(2)))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_processes_of_others_go_on_after_an_error() -> None:
+    """The calling process may have children of its own, such as a loader's."""
+    spawn = multiprocessing.get_context("spawn")
+    go = spawn.Event()
+    other = spawn.Process(target=go.wait, daemon=True)
+    other.start()
+    with pytest.raises(InputError):
+        list(in_order_by_files([fails] * 3, Processes(2)))
+    assert other.is_alive()
+    go.set()
+    other.join()
+    assert other.exitcode == 0
 
 
 @pytest.fixture(scope="module")
