@@ -93,6 +93,9 @@ def read_sidecar(path: str) -> dict[str, Any]:
     return decoded
 
 
+_SEES = "exposed_communication"  #: the finding of a rank that sees waits, but cannot tell them from transfers
+
+
 def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
     """Sentences about the rank from the metrics of its job; ``content`` at ``path`` are the metrics of the rank. The
     first sentence is the job's verdict. Empty if no job's metrics that include the trace lie beside it or above.
@@ -107,13 +110,17 @@ def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
             continue
         name = next((each["name"] for each in job["source"].get("traces", ()) if each["sha256"] == sha256), None)
         if sha256 and name is not None and job.get("verdict", {}).get("text"):
-            return [f"Its job ({beside.name}): {job['verdict']['text'][0]}", *_waiting(job, name)]
+            sees = any(row.get("rule") == _SEES for row in content.get("verdict", {}).get("rows", ()))
+            return [f"Its job ({beside.name}): {job['verdict']['text'][0]}", *_waiting(job, name, sees=sees)]
     return []
 
 
-def _waiting(job: dict[str, Any], trace: str) -> Iterator[str]:
-    """How long the rank of a trace waits for others, if that is at least a hundredth of its steps."""
+def _waiting(job: dict[str, Any], trace: str, *, sees: bool) -> Iterator[str]:
+    """How long the rank of a trace waits for others, if that is at least a hundredth of its steps; ``sees``: a finding
+    of its own is about that."""
     parts = [row for row in job["analyses"].get("job_step_efficiency", {}).get("rows", ()) if row["trace"] == trace]
     wall, wait = (sum(row[name] for row in parts) for name in ("wall_ns", "exposed_wait_ns"))
     if wall and wait >= wall / 100:
-        yield f"This rank does nothing but wait for others for {100 * wait / wall:.0f} % of its steps."
+        share = f"This rank does nothing but wait for others for {100 * wait / wall:.0f} % of its steps"
+        mostly = sees and wait >= sum(row["exposed_transfer_ns"] for row in parts)
+        yield f"{share}: its finding `{_SEES}` is mostly that, so mend the late rank." if mostly else f"{share}."

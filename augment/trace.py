@@ -17,6 +17,7 @@ import numpy as np
 
 from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.job_waits import JobWaits
 from augment.jsontext import mended_json, storable
 from augment.records import dataclass
 from augment.units import counted
@@ -312,6 +313,8 @@ class Trace:
     memory_changes: MemoryChanges | None = None
     #: the recording of the capture of its CUDA graphs, if given
     graph_capture: Trace | None = None
+    #: what the traces of the other ranks of its job tell about its collectives, if they are at hand
+    job_waits: JobWaits | None = None
     #: the user's own tables by key: rows that come before the package's (augment/tables.py)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)

@@ -34,6 +34,7 @@ SLOW = {
     "job/test_path.py",
     "job/test_path_truth.py",
     "job/test_pipeline_bubbles.py",
+    "job/test_rank_waits.py",
     "job/test_scenarios.py",
     "job/test_sharding_plain.py",
     "job/test_step_parts.py",

@@ -149,6 +149,22 @@ class Judgement:
     def _members(self) -> Int64s:
         return self._replay.members
 
+    @property
+    def tells(self) -> bool:
+        """Whether it is known who is late, be it nobody."""
+        return bool(len(self._matched)) and not self._why_not
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps that were recorded."""
+        return self._step_time[1]
+
+    @property
+    def late_ranks(self) -> list[tuple[int, Row, str]]:
+        """The members that hold the job up, each with its row and the reason; none if that is not known."""
+        rows = zip(self._named, self._rank_rows, strict=True) if self.tells else ()
+        return [(of, row, verdict_text.reason(row.cause, of, self._excess, self._summaries)) for of, row in rows]
+
     @cached_property
     def _gain_unknown(self) -> bool:
         """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""

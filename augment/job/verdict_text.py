@@ -80,15 +80,18 @@ def evidence(
     cause: str, causes: Mapping[str, int], member: int, excess: Excess, summaries: Sequence[RankSummary]
 ) -> str:
     """What shows the cause of a member's excess; ``causes`` are its parts, ns."""
-    text = _CAUSES[cause]
-    if cause == "host":
-        text += _doing(member, excess, summaries)
-    elif cause == "compute":
-        text += _kernels(member, summaries)
+    text = reason(cause, member, excess, summaries)
     parts = sorted(((ns, name) for name, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
     shown = [f"{_time(ns)} {name.replace('_', ' ')}" for ns, name in parts if ns >= _LEAST_SHARE * whole]
     return f"{text} ({', '.join(shown)} more than its peers)" if shown else text
+
+
+def reason(cause: str, member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str:
+    """The cause of a member's excess, and in what: ``its host, in `aten::item```."""
+    if cause == "host":
+        return _CAUSES[cause] + _doing(member, excess, summaries)
+    return _CAUSES[cause] + (_kernels(member, summaries) if cause == "compute" else "")
 
 
 def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str:

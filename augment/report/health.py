@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
+    from augment.job.answer import Answer
+    from augment.job_waits import JobWaits
     from augment.readers.limits import Limits
 
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
+_OF_COMMUNICATION = ("exposed_communication", "small_collectives", "late_gathers")
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
 _HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
 
@@ -26,8 +30,11 @@ def is_grave(row: Report, level: str) -> bool:
     return row.get("severity") in LEVELS[level] and row.get("confidence") != "low"
 
 
-def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
-    """The report on each job: the ranks in one folder that communicate with each other."""
+def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator[Report]:
+    """The report on each job: the ranks in one folder that communicate with each other.
+
+    A rank whose communication the traces of the others explain is judged again with what they tell: its report changes.
+    """
     from augment.job.answer import answer
     from augment.job.sidecar import document
     from augment.report.job_findings import findings
@@ -42,7 +49,25 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
         job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
+        for member, rank in enumerate(ranks):
+            _told(rank, result, member, limits)
         yield {"input": name, "verdict": job["verdict"]["text"], "rows": findings(result)}
+
+
+def _told(report: Report, result: Answer, member: int, limits: Limits | None) -> None:
+    """Judge a rank again if its job knows who is late, and this explains what was found."""
+    from augment.job.rank_waits import job_waits
+
+    waits = job_waits(result, member)
+    late = waits is not None and any(each.is_own for each in waits.late_ranks)
+    if waits is None or not (late or any(_is_communication(row) for row in report["rows"])):
+        return
+    sidecar, _ = _judged(report["input"], lambda _: None, limits, waits)
+    report["verdict"], report["rows"] = sidecar["verdict"]["text"], sidecar["analyses"][_ANALYSIS]["rows"]
+
+
+def _is_communication(row: Report) -> bool:
+    return row["status"] == "found" and row["rule"] in _OF_COMMUNICATION
 
 
 def report_on(path: str, stage: Callable[[str], object], limits: Limits | None = None) -> Report:
@@ -71,8 +96,10 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     return {"input": path, "verdict": [*text, *of_job], "rows": rows, "summary": summary}
 
 
-def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:
-    """The sidecar of a trace with the diagnosis alone, and its summary."""
+def _judged(
+    path: str, stage: Callable[[str], object], limits: Limits | None, waits: JobWaits | None = None
+) -> tuple[dict[str, Any], bytes]:
+    """The sidecar of a trace with the diagnosis alone, and its summary; ``waits`` are what its job tells."""
     from augment.job.summary import summarize
     from augment.pipeline import augment
     from augment.readers import read
@@ -80,7 +107,7 @@ def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) ->
     from augment.writers.metrics import as_read
 
     stage(f"reading {path}")
-    trace = read(path, limits=limits or UNLIMITED)
+    trace = replace(read(path, limits=limits or UNLIMITED), job_waits=waits)
     stage(_ANALYSIS)
     augmented = augment(trace, only=[_ANALYSIS])
     return as_read(augmented), summarize(augmented)

@@ -38,6 +38,7 @@ OF_CATEGORY = f"""{ROOTS}
     join root ra on ra.id = a.track_id join root rb on rb.id = b.track_id where ra.top <> rb.top and a.category = '{{}}'
 """
 ACROSS, HANDOVERS = OF_CATEGORY.format("kernel"), OF_CATEGORY.format("augment.cross_rank_critical_path")
+DIAGNOSIS = "augment.diagnosis"
 OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
 
 
@@ -74,6 +75,8 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
         alone = tmp_path / "alone.pftrace"
         native.write(augment(read(str(path))), alone)
         expected, result = slices(perfetto, alone), slices(perfetto, tmp_path / "job.pftrace", f"rank {rank}")
+        for each in [each for each in {*expected, *result} if each[1] == DIAGNOSIS]:  # it knows more with the others
+            del expected[each], result[each]
         assert not expected - result
         assert result - expected == of_job(result)
     roots = "select name from track where parent_id is null order by extract_arg(source_arg_set_id, '{}')"

@@ -235,9 +235,15 @@ def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
 
 def _exposed(trace: Trace, place: Places) -> Int64s:
     work = gpu_work(trace)
+    return exposed_within(trace, place, work.ts[place], work.end[place])
+
+
+def exposed_within(trace: Trace, place: Places, start: Int64s, end: Int64s) -> Int64s:
+    """The time from ``start`` to ``end``, int64 ns, in which the device of each ``place`` of ``gpu_work`` communicates
+    and computes nothing."""
     exposed = np.zeros(len(place), np.int64)
     for coverage in type_coverage(trace):
         places = np.flatnonzero((place >= coverage.device.start) & (place < coverage.device.stop))
-        start, end = work.ts[place[places]], work.end[place[places]]
-        exposed[places] = coverage.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
+        span = start[places], end[places]
+        exposed[places] = coverage.time_within(*span, any_of=COMMUNICATION, none_of=COMPUTATION)
     return np.maximum(exposed, 0)

@@ -3,7 +3,8 @@
 The prediction lets all communication kernels of the steps take no time: this is what hiding all of them behind
 computation would save. The answer names the group and kind with most of the exposed time. A collective ends on all
 ranks together, so part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the
-fastest shows what the transfer itself takes at most.
+fastest shows what the transfer itself takes at most. Where the traces of the other ranks are at hand, the prediction
+and the advice are about the transfers alone, and `straggling_rank` is about the waits.
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
@@ -17,7 +18,8 @@ import numpy as np
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Collectives, collectives
+from augment.derived.collectives.collectives import UNKNOWN, Collectives, collectives, exposed_within
+from augment.derived.collectives.waits_of_job import transfer_ns, waits_of_job
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
@@ -28,6 +30,7 @@ from augment.trace import Trace
 
 NAME = "exposed_communication"
 SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
+_CHECK = "; check in the job's figures whether a rank comes late"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
 
 
@@ -38,21 +41,24 @@ def check(trace: Trace) -> Answer:
     if not len(inside):
         return NotApplicable("no communication kernel runs in the steps")
     place = every.place[inside]
-    cut = without_work(trace, place, every.dur[inside])
+    transfer, known = transfer_ns(trace), trace.job_waits is not None
+    cut = without_work(trace, place, transfer[inside])
     saved = saved_a_step(trace, cut)
     exposed = int(every.exposed_ns[inside].sum()) // measure(trace).count
-    label, worst = _worst(every, inside)
-    share = every.exposed_ns[worst].sum() / max(int(every.exposed_ns[inside].sum()), 1)
+    moves = every.exposed_ns[inside] - _waits(trace, inside)
+    label, worst, share = _worst(every, inside, moves)
+    waits = exposed - int(moves.sum()) // measure(trace).count
     row = gpu_work(trace).row[every.place[worst]]
+    bare = f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation"
+    parts = f"{time(exposed - waits)} of it transfers, {time(waits)} waiting for late ranks"
     return judged(
         trace,
         saved,
-        fine=Fine(
-            f"{time(exposed)} of communication {a_step(trace)} is exposed and would save {of_a_step(trace, saved)}"
-        ),
-        title=f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation, {percent(share)} of it "
-        f"{label}; if it were, " + shorter(trace, saved),
-        advice=_advice(label),
+        fine=Fine(f"{bare}{f' ({parts})' if known else ''}; hidden, it would save {of_a_step(trace, saved)}"),
+        title=f"{bare}, {parts}; were transfers hidden, {shorter(trace, saved)}"
+        if known
+        else f"{bare}, {percent(share)} of it {label}; if it were, {shorter(trace, saved)}",
+        advice=_advice(label) + ("" if known else _CHECK),
         spans=Spans(every.ts[worst], every.end[worst], row),
         confidence="high",
         cut=cut,
@@ -60,16 +66,25 @@ def check(trace: Trace) -> Answer:
     )
 
 
-def _worst(every: Collectives, inside: Places) -> tuple[str, Places]:
-    """The kind and group with most exposed time: its label, and its collectives."""
+def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Places, float]:
+    """The kind and group with most exposed time, of ``ns`` in each collective: its label, its collectives, its share
+    of the time."""
     (kinds, groups), which = combinations(every.kind.codes[inside], every.group[inside])
-    exposed = sums(which, every.exposed_ns[inside], len(kinds))
+    exposed = sums(which, ns, len(kinds))
     most = int(np.argmax(exposed))
     group = every.groups[int(groups[most])]
     name = group.description if group.description not in ("", "undefined") else group.name
     size_of = f" of {group.size} ranks" if group.size != UNKNOWN else ""
     of_group = f" in group {name}{size_of}" if name else size_of
-    return f"{every.kind.values[int(kinds[most])]}{of_group}", inside[which == most]
+    label = f"{every.kind.values[int(kinds[most])]}{of_group}"
+    return label, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
+
+
+def _waits(trace: Trace, chosen: Places) -> Int64s:
+    """The exposed time of each of the ``chosen`` collectives that is waiting for late ranks, ns."""
+    every, wait = collectives(trace), waits_of_job(trace).wait_ns[chosen]
+    start = every.ts[chosen]
+    return exposed_within(trace, every.place[chosen], start, start + wait)
 
 
 def _causes(trace: Trace, every: Collectives, worst: Places) -> list[str]:
@@ -80,7 +95,7 @@ def _causes(trace: Trace, every: Collectives, worst: Places) -> list[str]:
     if known.any():
         often = count(len(worst) / measure(trace).count, "collective")
         causes.append(f"{often} {a_step(trace)}, median {size(median(sizes[known]))}")
-    if known.all() and len(worst) > 3:
+    if known.all() and len(worst) > 3 and trace.job_waits is None:
         excess = dur - _fastest(sizes, dur)
         if excess.sum() > SURELY_WAITING * dur.sum():
             share = percent(float(excess.sum() / max(int(dur.sum()), 1)))
@@ -107,12 +122,11 @@ def _advice(label: str) -> str:
     if "gather" in kind or "reducescatter" in kind:
         return (
             "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
-            "set_modules_to_forward_prefetch, fewer and larger units); in BF16; check in the job's figures whether a "
-            "rank comes late"
+            "set_modules_to_forward_prefetch, fewer and larger units); in BF16"
         )
     if "allreduce" in kind:
         return (
             "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, no_sync() while "
-            "accumulating; check in the job's figures whether a rank comes late"
+            "accumulating"
         )
-    return "Overlap it with computation of other data; check in the job's figures whether a rank comes late"
+    return "Overlap it with computation of other data"

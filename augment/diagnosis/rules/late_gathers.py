@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
@@ -37,7 +38,7 @@ def check(trace: Trace) -> Answer:
     first = np.isin(place, starts)
     before = np.where(first, place, np.maximum(place - 1, 0))
     free = np.where(first, 0, np.maximum(work.ts[place] - work.end[before], 0))
-    less = np.minimum(every.exposed_ns[chosen], free)
+    less = np.minimum(np.minimum(every.exposed_ns[chosen], free), transfer_ns(trace)[chosen])
     cut = without_work(trace, place, less)
     saved = saved_a_step(trace, cut)
     late = less > 0

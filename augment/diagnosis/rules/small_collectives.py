@@ -13,6 +13,7 @@ import numpy as np
 
 from augment.arrays.ordering import combinations
 from augment.derived.collectives.collectives import UNKNOWN, collectives
+from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
@@ -41,10 +42,11 @@ def check(trace: Trace) -> Answer:
     (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
     most = np.zeros(len(kinds), np.int64)
-    np.maximum.at(most, which, every.dur[small])
+    transfer = transfer_ns(trace)
+    np.maximum.at(most, which, transfer[small])
     many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
     small, which = small[many], which[many]
-    less = every.dur[small] - most[which] // np.maximum(often[which], 1)
+    less = transfer[small] - most[which] // np.maximum(often[which], 1)
     cut = without_work(trace, every.place[small], np.maximum(less, 0))
     saved = saved_a_step(trace, cut)
     number = count(len(small) / measure(trace).count, "collective")

@@ -1,0 +1,49 @@
+"""What the traces of the other ranks of a job tell about the collectives of one rank."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that holds its job up: what it is called, whether it is the trace's own, the ``cause`` and ``reason`` as
+    the job's verdict says them. Per step: ``charged_ns``, by how much its own work exceeds its peers'; ``gain_ns``, by
+    how much a step would be shorter if it were like the median (None: unknown).
+    """
+
+    name: str
+    is_own: bool
+    cause: str
+    reason: str
+    charged_ns: int
+    gain_ns: int | None
+    confidence: Literal["high", "medium"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaits:
+    """What the traces of the other ranks tell about the collectives of one.
+
+    Equal-length int64 columns, ascending ``row``, the collective's kernel in the event table: ``wait_ns``, from its
+    start until the last rank arrived; ``late``, that rank, into ``ranks``; ``lead_ns``, by how much the rank itself was
+    the last, else 0. ``late_ranks`` hold the job up.
+    """
+
+    row: Int64s
+    wait_ns: Int64s
+    lead_ns: Int64s
+    late: Int64s
+    ranks: tuple[str, ...]
+    late_ranks: tuple[LateRank, ...] = ()
+
+    def at(self, rows: Int64s) -> JobWaits:
+        """The same with other ``rows``, of a part of the trace; -1 leaves a collective out."""
+        order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+        wait, lead, late = (column[order] for column in (self.wait_ns, self.lead_ns, self.late))
+        return JobWaits(rows[order], wait, lead, late, self.ranks, self.late_ranks)

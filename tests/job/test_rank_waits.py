@@ -1,0 +1,162 @@
+"""What a rank's diagnosis says of communication where the job is known: it waits for the late rank, and how long."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.waits_of_job import transfer_ns, waiting_of_job, waits_of_job
+from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Answer, Fine, Found, NoData
+from augment.findings import AugmentedTrace
+from augment.job.answer import Answer as JobAnswer
+from augment.job.answer import answer
+from augment.job.rank_waits import job_waits
+from augment.job.summary import summarize
+from augment.readers import read
+from augment.report.health import of_jobs, report_on
+from augment.trace import Trace
+from simulator import JobOptions, simulate
+
+JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, clock_offset_ns=(0, 70_000, -2_000_000, 900))
+FAULTS = {"host": {"host_stall_us": 20_000.0, "host_stall_rank": 2}, "compute": {"straggler": 2}}
+LATE = 2
+LAST = 12  #: collectives at the end of the recording that all ranks have
+POINTS = 0.05
+
+
+def with_job(traces: Sequence[Trace]) -> tuple[JobAnswer, list[Trace]]:
+    """The job, and its traces with what the others tell each of them."""
+    job = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [str(at) for at in range(len(traces))])
+    return job, [replace(trace, job_waits=job_waits(job, at), facts={}) for at, trace in enumerate(traces)]
+
+
+@cache
+def traces_of(options: JobOptions) -> list[Trace]:
+    with TemporaryDirectory() as folder:
+        return [read(str(path)) for path, _ in simulate(options, folder)]
+
+
+def answers(trace: Trace) -> dict[str, Answer]:
+    return diagnose(trace).answers
+
+
+def plain_waits(events: Sequence[list[dict[str, object]]], clocks: Sequence[float]) -> list[dict[int, float]]:
+    """Of each rank's collectives, by start in ns, the time until the last rank's kernel began; from the JSON alone."""
+    starts: dict[tuple[object, ...], list[tuple[float, int, float]]] = defaultdict(list)
+    for rank, rows in enumerate(events):
+        for row in rows:
+            if row.get("cat") == "kernel" and "Seq" in (args := row["args"]):
+                key = (args["Process Group Name"], args["Process Group Ranks"], args["Seq"])
+                starts[key].append((row["ts"] * 1000 - clocks[rank], rank, row["ts"] * 1000))
+    waits: list[dict[int, float]] = [{} for _ in events]
+    for parts in starts.values():
+        for common, rank, ts in parts:
+            waits[rank][round(ts)] = max(parts)[0] - common
+    return waits
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+@pytest.mark.parametrize("seed", range(2))
+def test_ranks_that_wait_say_for_whom_and_why(cause: str, seed: int) -> None:
+    faulty = replace(JOB, seed=seed, **FAULTS[cause])
+    before = traces_of(faulty)
+    job, traces = with_job(before)
+    gained = 1 - measure(traces_of(replace(JOB, seed=seed))[0]).length_ns / measure(before[0]).length_ns
+    for rank, trace in enumerate(traces):
+        finding = answers(trace)["straggling_rank"]
+        assert isinstance(finding, Found)
+        assert {"host": "its host", "compute": "its device computes longer"}[cause] in finding.title
+        assert finding.saved_ns is not None
+        assert measure(trace).ratio(finding.saved_ns) == pytest.approx(gained, abs=POINTS)
+        if rank == LATE:
+            assert finding.title.startswith("Other ranks wait for this one: it takes ")
+            continue
+        assert " of it for rank 2 (" in finding.title
+        assert finding.advice.startswith("Mend rank 2, not the communication here: ")
+        alone, here = (answers(each)["exposed_communication"] for each in (before[rank], trace))
+        assert isinstance(alone, Found)
+        assert "check in the job's figures" in alone.advice
+        assert isinstance(here, Fine) or (here.saved_ns or 0) < (alone.saved_ns or 0) / 2
+    assert job.verdict.rows[0].rank == LATE
+
+
+def test_waits_are_as_long_as_the_starts_in_the_files_say(tmp_path: Path) -> None:
+    """Truth: the clocks' offsets are those that were simulated."""
+    options = replace(JOB, host_stall_us=20_000.0, host_stall_rank=LATE)
+    paths = [path for path, _ in simulate(options, tmp_path)]
+    events = [json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] for path in paths]
+    base = [json.loads(gzip.decompress(path.read_bytes())).get("baseTimeNanoseconds", 0) for path in paths]
+    expected = plain_waits(events, options.clock_offset_ns)
+    _, traces = with_job([read(str(path)) for path in paths])
+    for rank, trace in enumerate(traces):
+        every, waits = collectives(trace), waits_of_job(trace)
+        known = np.array([expected[rank][round(ts)] for ts in (every.ts - base[rank]).tolist()])
+        assert waits.wait_ns == pytest.approx(np.minimum(known, every.dur), abs=20_000)
+        assert (transfer_ns(trace) + waits.wait_ns == every.dur).all()
+        waiting = waiting_of_job(trace)
+        assert (waiting.start[1:] >= waiting.end[:-1]).all()
+        assert (waiting.end - waiting.start).sum() <= waits.wait_ns.sum()
+
+
+def test_in_a_healthy_job_little_is_waiting() -> None:
+    job, traces = with_job(traces_of(JOB))
+    assert not job.verdict.rows
+    for trace in traces:
+        finding = answers(trace)["straggling_rank"]
+        assert isinstance(finding, Fine) or (isinstance(finding, Found) and finding.saved_ns is None)
+
+
+def test_without_waits_all_is_transfer() -> None:
+    """Metamorphic: what is told without any wait changes no prediction."""
+    trace = traces_of(replace(JOB, collectives="fsdp"))[0]
+    _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
+    assert known.job_waits is not None
+    nothing = replace(known.job_waits, wait_ns=np.zeros_like(known.job_waits.wait_ns), late_ranks=())
+    before, after = answers(trace), answers(replace(trace, job_waits=nothing, facts={}))
+    for rule in ("exposed_communication", "small_collectives", "late_gathers"):
+        assert getattr(before[rule], "saved_ns", None) == getattr(after[rule], "saved_ns", None)
+    assert isinstance(before["straggling_rank"], NoData)
+    assert isinstance(after["straggling_rank"], Fine)
+
+
+def test_a_folder_is_judged_as_a_job(tmp_path: Path) -> None:
+    paths = [path for path, _ in simulate(replace(JOB, host_stall_us=20_000.0, host_stall_rank=LATE), tmp_path)]
+    reports = [report_on(str(path), lambda _: None) for path in paths]
+    assert len(list(of_jobs(reports))) == 1
+    for report in (reports[0], reports[1], reports[3]):
+        assert any(sentence.startswith("The GPU only waits for other ranks") for sentence in report["verdict"])
+        assert report["rows"][0]["rule"] == "straggling_rank"
+
+
+def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
+    """Plainly: a collective ends on all ranks together, so what exceeds its shortest kernel is waiting."""
+    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    traces = [read(str(path)) for path in paths]
+    _, known = with_job(traces)
+    kernels = []
+    for path in paths:
+        rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        named = [row for row in rows if row.get("cat") == "kernel" and "nccl" in row["name"].lower()]
+        kernels.append([row["dur"] for row in sorted(named, key=lambda row: row["ts"])[-LAST:]])
+    shortest = [min(parts) for parts in zip(*kernels, strict=True)]
+    for trace, durations in zip(known, kernels, strict=True):
+        waited = sum(dur - least for dur, least in zip(durations, shortest, strict=True)) * 1000
+        if trace.rank != LATE:
+            assert waits_of_job(trace).wait_ns[-LAST:].sum() == pytest.approx(waited, rel=0.05)
+            finding = answers(trace)["straggling_rank"]
+            assert isinstance(finding, Found)
+            assert "100 % of it for rank 2 (its host, outside operators in `# running sparse arch`" in finding.title
