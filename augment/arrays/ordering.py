@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.kernels.native import native
+from augment.kernels.sorting import DIGIT_BITS, DIGITS
 
 Whole = TypeVar("Whole", bound=np.integer[Any])
 Side = Literal["left", "right"]
@@ -38,10 +39,48 @@ def each(codes: npt.NDArray[Any], size: int) -> Iterator[tuple[int, Places]]:
     The cost does not grow with the number of values, unlike that of a mask for each value.
     """
     values, table = compressed(codes, size)
-    code = table[codes]
+    code = table.take(codes)
     order, bounds = grouped(code, len(values)), group_bounds(code, len(values)).tolist()
     for value, start, stop in zip(values.tolist(), bounds, bounds[1:], strict=False):
         yield value, order[start:stop]
+
+
+def order_of(values: npt.NDArray[Any]) -> Places:
+    """As a stable :func:`numpy.argsort`; faster for integers in any order, slower where long stretches ascend."""
+    bits = len(values).bit_length()  # the low bits of the keys are places
+    if (low := _least(values, bits)) is None:
+        return np.argsort(values, kind="stable")
+    keys = values.astype(np.int64)
+    keys -= low
+    keys <<= bits
+    keys |= np.arange(len(keys))
+    keys = _by_digits(keys, bits)
+    keys &= (1 << bits) - 1
+    return keys
+
+
+def ordered(values: Int64s) -> Int64s:
+    """As :func:`numpy.sort`, and faster in the same cases as :func:`order_of`."""
+    if (low := _least(values)) is None:
+        return np.sort(values)
+    keys = _by_digits(values - low)
+    keys += low
+    return keys
+
+
+def _least(values: npt.NDArray[Any], more_bits: int = 0) -> int | None:
+    """The least of ``values`` if they can be sorted by digits: many integers whose range leaves ``more_bits``."""
+    if len(values) < 4 * _FEW or not np.can_cast(values.dtype, np.int64):
+        return None
+    low = int(values.min())
+    return low if (int(values.max()) - low).bit_length() + more_bits < 63 else None
+
+
+def _by_digits(keys: Int64s, low_bit: int = 0) -> Int64s:
+    """``keys``, not negative, in the order of their bits from ``low_bit`` on. Their memory may be used."""
+    high_bit, other = int(keys.max()).bit_length(), np.empty_like(keys)
+    places = np.zeros(DIGITS * max(-(-(high_bit - low_bit) // DIGIT_BITS), 0), np.int64)
+    return other if native("sorting.by_digits")(keys, low_bit, high_bit, places, other) else keys
 
 
 def run_starts(values: npt.NDArray[Any]) -> Places:
@@ -136,10 +175,16 @@ def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     low = int(values.min(initial=0))
     size = int(values.max(initial=0)) - low + 1
     if size > 4 * len(values) + (1 << 10):  # a table would be too large
-        distinct, code = np.unique(values, return_inverse=True)
-        return distinct.astype(np.int64), code.astype(np.int64)
-    distinct, table = compressed(values - low, size)
-    return distinct + low, table[values - low].astype(np.int64)
+        order = order_of(values)
+        in_order = values[order]
+        starts, code = run_starts(in_order), np.empty(len(values), np.int64)
+        code[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+        return in_order[starts].astype(np.int64), code
+    codes = values.astype(np.int64)
+    if low:
+        codes -= low
+    distinct, table = compressed(codes, size)
+    return distinct + low, codes if len(distinct) == size else table.astype(np.int64).take(codes)
 
 
 def distinct(values: npt.NDArray[Whole]) -> npt.NDArray[Whole]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.ordering import grouped
+from augment.arrays.ordering import grouped, ordered
 from augment.arrays.types import Int64s, Places
 
 OUTLIER = 3.5  #: robust deviations from the median beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
@@ -64,7 +64,7 @@ def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray
     low, groups = int(values.min(initial=0)), len(bounds) - 1
     span = int(values.max(initial=0)) - low + 1
     if values.dtype == np.int64 and span * groups < _MOST_KEYS:  # a single sort, of keys
-        keys = np.sort(code.astype(np.int64) * span + (values - low))
+        keys = ordered(code.astype(np.int64) * span + (values - low))
         ascending = keys - np.repeat(np.arange(groups) * span - low, np.diff(bounds))
     else:
         order = np.argsort(values)
@@ -78,7 +78,7 @@ def distribution(durations: Int64s) -> Distribution | None:
     """The distribution of ``durations`` (int64, any order); None if there are none."""
     if not len(durations):
         return None
-    ascending = np.sort(durations)
+    ascending = ordered(durations)
     std = float(ascending.std(ddof=1)) if len(ascending) > 1 else 0.0
     p25, p50, p75 = (percentile(ascending, percent) for percent in (25, 50, 75))
     return Distribution(float(ascending.mean()), std, int(ascending[0]), p25, p50, p75, int(ascending[-1]))

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.arrays.ordering import run_starts
 from augment.derived.critical.handovers import NO_TRACK, main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.diagnose import diagnose
@@ -138,8 +139,9 @@ def bands(spans: Spans, join_ns: float) -> Spans:
     reached = np.maximum.accumulate(end)
     first = np.flatnonzero(np.append(True, start[1:] > reached[:-1] + int(join_ns)))
     band = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(start))))
-    by_length = np.lexsort((start, start - end, band))
-    longest_of = by_length[np.searchsorted(band[by_length], np.arange(len(first)), side="left")]
+    dur = end - start
+    longest_of = np.flatnonzero(dur == np.maximum.reduceat(dur, first)[band])
+    longest_of = longest_of[run_starts(band[longest_of])]
     return Spans(start[first], np.maximum.reduceat(end, first), row[longest_of])
 
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from augment.arrays.intervals import union
+from augment.arrays.ordering import ordered
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -57,7 +58,7 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
 @derived
 def kernel_launches(trace: Trace) -> Int64s:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
-    rows = np.sort(launches(trace).row)
+    rows = ordered(launches(trace).row)
     named: Bools = strings_where(trace, _KERNEL.match)
     rows = rows[named[trace.events.name[rows]]]
     spans = captures(trace)

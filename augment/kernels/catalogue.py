@@ -57,4 +57,5 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "replay.play": 13 * (INTS,),
     "render.render_rows": (INT, INT, INT, INT, INTS, INTS, INT, INT, INT, INT, INTS),
     "searching.search": (INTS, INTS, INT, INTS),
+    "sorting.by_digits": (INTS, INT, INT, INTS, INTS),
 }

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.arrays.ordering import combinations, distinct, each, is_among, run_starts, sums, where_in
+from augment.arrays.ordering import (
+    combinations,
+    distinct,
+    each,
+    is_among,
+    order_of,
+    ordered,
+    run_starts,
+    sums,
+    where_in,
+)
 from augment.arrays.statistics import median
 from oracles import plain_kernels
 
@@ -37,6 +48,18 @@ def test_places_of_values_in_any_order_are_those_of_numpy(
     with plain_kernels() if plain else nullcontext():
         assert (where_in(ascending, values, side) == np.searchsorted(ascending, values, side)).all()
         assert (is_among(values, ascending) == np.isin(values, ascending)).all()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16])
+@given(seed=st.integers(0, 99), count=st.sampled_from([0, 1, 40, 300]), bits=st.sampled_from([0, 1, 11, 30, 62]))
+@settings(max_examples=10)
+def test_orders_are_those_of_numpy(plain: bool, kind: type[np.integer[Any]], seed: int, count: int, bits: int) -> None:
+    least = max(-(2**bits), np.iinfo(kind).min)
+    values = np.random.default_rng(seed).integers(least, min(2**bits, np.iinfo(kind).max), count).astype(kind)
+    with plain_kernels() if plain else nullcontext(), patch("augment.arrays.ordering._FEW", 8):
+        assert order_of(values).tolist() == np.argsort(values, kind="stable").tolist()
+        assert ordered(values.astype(np.int64)).tolist() == np.sort(values).tolist()
 
 
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.arrays.ordering import distinct, each, run_starts
+from augment.arrays.ordering import distinct, each, ordered, run_starts
 from augment.arrays.types import Bools, Bytes, Places
 from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
 from augment.derived.host.enclosing import enclosing
@@ -79,8 +79,8 @@ def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
     """
     stacks, events = call_stacks(trace), trace.events
     is_between = np.zeros(len(stacks), np.bool_)
-    backward_ts = np.sort(events.ts[links.backward])
-    sources = np.sort(links.forward)  # rows ascend with time
+    backward_ts = ordered(events.ts[links.backward])
+    sources = ordered(links.forward)  # rows ascend with time
     for track, of_track in each(events.track[sources], len(trace.tracks)):
         rows = sources[of_track]
         passes = np.searchsorted(backward_ts, events.ts[rows])

@@ -7,6 +7,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.ordering import numbered, order_of
 from augment.arrays.types import Bools, Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits
@@ -67,7 +68,7 @@ def roofs(trace: Trace) -> Roofs:
     dur = work.end - work.ts
     kernel_ns = np.zeros(len(operators), np.int64)
     np.add.at(kernel_ns, operators.owner[owned], dur[owned])
-    longest = owned[np.argsort(dur[owned], kind="stable")]
+    longest = owned[order_of(dur[owned])]
     kernel = np.zeros(len(operators), np.intp)
     kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
     device = work.device_of(kernel)
@@ -133,7 +134,7 @@ def _numbers(
     units = work_families(trace).matrix_units[kernel]
     kind = number_of_work[operators.kind]
     key = (kind * len(MatrixUnits) + units) * max(len(peaks), 1) + device
-    cases, code = np.unique(key, return_inverse=True)
+    cases, code = numbered(key)
     numbers = np.full(len(cases), -1, np.int8)
     for place, case in enumerate(cases.tolist()):
         rest, which = divmod(case, max(len(peaks), 1))

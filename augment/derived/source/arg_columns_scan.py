@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from augment.args import Arg, TakenArgs
 from augment.arrays.columns import narrowed
+from augment.arrays.ordering import order_of
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.source.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
@@ -147,7 +148,7 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
     For a source that is not JSON, its ``decode`` may have a method ``arg_scan``, which makes a faster :data:`Scan`.
     """
     events, decode = trace.events, trace.source.decode
-    ordered = rows[np.argsort(events.offset[rows], kind="stable")]
+    ordered = rows[order_of(events.offset[rows])]
     columns = [Column(arg) for arg in wanted]
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     if decode is json_event:

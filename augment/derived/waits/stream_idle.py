@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.intervals import Intervals, expand, touched
-from augment.arrays.ordering import each, where_in
+from augment.arrays.ordering import each, ordered, where_in
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -140,7 +140,7 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
         parts.append((long[place[fits]], stream[index[whose[fits]]]))
     pause, of = (np.concatenate(column) for column in zip(*parts, strict=True))
     pauses = dict(each(of, len(gaps)))
-    return [np.sort(pause[pauses[index]]) if index in pauses else pause[:0] for index in range(len(gaps))]
+    return [ordered(pause[pauses[index]]) if index in pauses else pause[:0] for index in range(len(gaps))]
 
 
 def _busy_evidence(

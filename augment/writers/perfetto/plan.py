@@ -13,7 +13,7 @@ import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
 from augment.arrays.columns import Values
-from augment.arrays.ordering import combinations, each
+from augment.arrays.ordering import combinations, each, order_of
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
 from augment.records import dataclass
@@ -81,7 +81,7 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
 def _in_text(rows: Int64s, offset: Values[np.int64]) -> Int64s:
     """``rows`` as their text lies in the file."""
     offsets = offset[rows]
-    return rows[np.argsort(offsets)] if (offsets[1:] < offsets[:-1]).any() else rows
+    return rows[order_of(offsets)] if (offsets[1:] < offsets[:-1]).any() else rows
 
 
 def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int32s, Int32s]:
@@ -102,7 +102,7 @@ def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
     rows = np.concatenate(
         [rows_of_phases(trace, BEGINS | ENDS | STEPS | frozenset(b"EC")), flows.rows_to_look_at(trace)]
     )
-    rows = rows[np.argsort(trace.events.offset[rows])]
+    rows = rows[order_of(trace.events.offset[rows])]
     offsets, lengths = trace.events.offset[rows], trace.events.length[rows]
     parsed = (
         event
