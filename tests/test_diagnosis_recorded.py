@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -212,3 +213,36 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
     answer = host_gaps.check(read(str(TRACES / name)))
     assert isinstance(answer, Found)
     assert "at their first call" in answer.advice
+
+
+def waited_in_calls(name: str) -> tuple[float, float]:
+    """The time in which the device idles before work that a thread launches, ms, and the part of it in calls of the
+    runtime of that thread that are shorter than 0.1 ms."""
+    runtime = [each for each in events(name) if str(each.get("cat", "")).lower() in ("cuda_runtime", "runtime")]
+    calls = {each["args"].get("correlation"): each for each in runtime}
+    idle, inside = 0.0, 0.0
+    reached = min(start for start, _ in spans(name, lambda _, event: event.startswith("ProfilerStep")))
+    for work in sorted((each for each in events(name) if is_work(str(each.get("cat", "")).lower(), "")), key=begin):
+        start = begin(work)
+        if (call := calls.get(work["args"].get("correlation"))) and start > reached:
+            idle += start - reached
+            inside += sum(
+                max(min(begin(each) + each["dur"], start) - max(begin(each), reached), 0)
+                for each in runtime
+                if each["tid"] == call["tid"] and each["dur"] < 100
+            )
+        reached = max(reached, start + float(work["dur"]))
+    return idle / 1000, inside / 1000
+
+
+def test_launching_is_parted_as_the_calls_say() -> None:
+    """One step of a worker of DLRM: most of its host's time is in operators and Python, not in launches."""
+    name = "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz"
+    (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "launch_bound")
+    waited, *parts = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|in|outside)", finding.title))
+    assert sum(parts) == pytest.approx(waited, abs=0.2)
+    assert parts == sorted(parts, reverse=True)
+    idle, in_calls = waited_in_calls(name)
+    assert waited <= idle
+    (of_calls,) = re.findall(r"([\d.]+) ms in calls of the runtime", finding.title)
+    assert float(of_calls) == pytest.approx(in_calls, rel=0.1)

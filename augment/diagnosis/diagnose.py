@@ -37,7 +37,16 @@ def diagnose(trace: Trace) -> Diagnosis:
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
     overlaps = _overlaps(trace, findings, cuts)
     findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ()))) for each in findings]
+    if sum(each.found.saved_ns is not None for each in findings) > 1:
+        findings = [_alone(each) for each in findings]
     return Diagnosis(tuple(findings), answers)
+
+
+def _alone(finding: Finding) -> Finding:
+    """The finding, whose title says that its saving is that of its own cure: those of several do not add up."""
+    title = finding.found.title
+    said = f"{title} by that alone" if title.endswith(") shorter") else title
+    return replace(finding, found=replace(finding.found, title=said))
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:

@@ -67,13 +67,16 @@ def _state(trace: Trace) -> str:
 
 def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
     """What the named findings would save together, if that is known of several."""
-    cuts = [each.found.cut for each in named if each.found.cut is not None]
+    saving = [each for each in named if each.found.saved_ns]
+    cuts = [each.found.cut for each in saving if each.found.cut is not None]
     if len(cuts) < 2:
-        return []
+        return ["These savings do not add up."] if len(saving) > 1 else []
     saved = saved_a_step(trace, joined(cuts))
-    overlap = sum(each.found.saved_ns or 0 for each in named) > OVERLAP * saved
+    overlap = sum(each.found.saved_ns or 0 for each in saving if each.found.cut is not None) > OVERLAP * saved
     start = "These savings overlap: without all of this" if overlap else "Without all of this"
-    return [f"{start}, {shorter(trace, saved)}."]
+    if len(cuts) < len(saving):
+        start += " but the late rank"
+    return [f"{start}, {shorter(trace, saved)} in all."]
 
 
 def _nothing(trace: Trace, result: Diagnosis) -> list[str]:

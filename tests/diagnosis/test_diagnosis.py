@@ -11,9 +11,13 @@ from simulated_jobs import HEALTHY, changed, trace_of
 import augment
 from augment.analyses.diagnosis import Row
 from augment.annotations import Flows, SliceTrack
+from augment.derived.critical.savings import joined
+from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import bands
+from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import shorter
 from augment.findings import Findings
 from augment.writers import metrics
 from tables import op
@@ -53,6 +57,19 @@ def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:
     healthy = outcome(HEALTHY)[0].verdict.text
     assert "Nothing grave was found" in healthy[1]
     assert all(sentence.startswith("Possible: ") for sentence in healthy[2:])
+
+
+def test_savings_of_several_findings_say_that_they_are_not_a_sum() -> None:
+    """Each title says that its saving is its own; what all save together is no more than the sum, or a step."""
+    trace = trace_of(changed(host_stall_us=10_000.0, run_ahead=None, faults=("late_copies",)))
+    findings = [each for each in diagnose(trace).findings if each.found.saved_ns]
+    assert len(findings) > 1
+    assert all(each.found.title.endswith(" shorter by that alone") for each in findings)
+    grave = [each for each in findings if each.is_grave][:3]
+    together = saved_a_step(trace, joined([each.found.cut for each in grave if each.found.cut is not None]))
+    alone = [each.found.saved_ns or 0 for each in grave]
+    assert max(alone) <= together <= min(sum(alone), measure(trace).length_ns)
+    assert verdict(trace)[-1].endswith(f"{shorter(trace, together)} in all.")
 
 
 def test_the_sidecar_has_the_verdict() -> None:

@@ -53,7 +53,7 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
     trace = launching(launch, device)
     assert vendor(trace) == name
     (finding,) = (each for each in diagnose(trace).findings if each.rule == "launch_bound")
-    assert finding.found.title.startswith(f"The {noun} waits for the host")
+    assert finding.found.title.startswith(f"The {noun} waits ")
     assert advice in finding.found.advice
     text = " ".join(verdict(trace))
     assert f"the {noun} is" in text

@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, subtract, union
-from augment.arrays.ordering import distinct
+from augment.arrays.ordering import distinct, sums
 from augment.arrays.statistics import median
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.savings import Cut, joined, without_waits
@@ -44,7 +44,9 @@ from augment.diagnosis.rule import Answer, Confidence, Fine, Found, NoData, NotA
 from augment.diagnosis.rules import allocator_calls, data_loading, graph_capture, host_gaps, long_calls, recompilation
 from augment.diagnosis.rules.host_gaps import LONG_NS
 from augment.diagnosis.waiting import waiting_calls
-from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
+from augment.diagnosis.wording import short as short_name
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "launch_bound"
@@ -64,8 +66,29 @@ _OF_ASCEND = (
 )
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 _CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
-_LAUNCHING = np.zeros(256, np.bool_)
-_LAUNCHING[[BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS]] = True
+#: what launching consists of, and what its parts are called
+_PARTS = {
+    BoundBy.CPU_OPERATOR: "in operators",
+    BoundBy.OUTSIDE_OPERATORS: "outside operators",
+    BoundBy.RUNTIME_CALL: "in calls of the runtime",
+}
+NAMED_RATIO = 0.005  #: of the wait; a part below is not told
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """Short stretches of the host: equal-length columns. ``track``, ``start`` and ``end`` in ns, ``kind``, a
+    :class:`BoundBy`, and ``row``, the innermost slice (-1: none). Disjoint on each track, in the order of time."""
+
+    track: Int32s
+    start: Int64s
+    end: Int64s
+    kind: Int64s
+    row: Int64s
+
+    def of(self, track: int) -> Places:
+        """The places of a track."""
+        return np.flatnonzero(self.track == track)
 
 
 def check(trace: Trace) -> Answer:
@@ -77,17 +100,18 @@ def check(trace: Trace) -> Answer:
     places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_ROW) & kernels)
     if not len(places):
         return NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
-    track, start, end = _short_work(trace)
-    cut = host_cut(trace, track, start, end)
+    short = _short_work(trace)
+    cut = host_cut(trace, short.track, short.start, short.end)
     others = _others(trace)
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
-    saved = max(min(saved, _waiting_a_step(trace, track, Intervals(start, end))), 0)
+    waited, parts, names = _waiting_a_step(trace, short)
+    saved = max(min(saved, waited), 0)
     kernel = int(median(work.end[places] - work.ts[places]))
     calls = distinct(work.launch[places])
     call = int(median(trace.events.dur[calls]))
     number = count(len(places) / measure(trace).count, "kernel")
     graphs = len(places) >= GRAPH * len(calls)
-    launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')} " if graphs else ""
+    launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')}" if graphs else ""
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     confidence: Confidence = "medium" if stacks or skewed else "high"
@@ -95,14 +119,17 @@ def check(trace: Trace) -> Answer:
         trace,
         saved,
         fine=Fine(f"launching costs {of_a_step(trace, saved)} ({number} {a_step(trace)})"),
-        title=f"The GPU waits for the host to launch {number} {a_step(trace)} {launches}"
-        f"(a kernel takes {time(kernel)}, a launch {time(call)}, in the median); if launching took no time, "
-        + shorter(trace, saved),
+        title=f"The GPU waits {time(waited)} {a_step(trace)} for the host to launch {number}"
+        f"{f' {launches}' if graphs else ''}: {parts}; if none of it took time, {shorter(trace, saved)}",
         advice=_advice(trace.names_of(calls[:1])[0], graphs=graphs, stacks=stacks),
-        spans=_charged(trace, track, Intervals(start, end)),
+        spans=_charged(trace, short),
         confidence=confidence,
         cut=cut,
-        evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
+        evidence=[
+            *names,
+            f"a kernel takes {time(kernel)}, the call that launches it {time(call)}, in the median",
+            *(["stacks were recorded: the host is slower than usual"] if stacks else []),
+        ],
     )
 
 
@@ -122,51 +149,65 @@ def _others(trace: Trace) -> Cut:
     return joined([*cuts, without_waits(trace, waiting_calls(trace))])
 
 
-def _waiting_a_step(trace: Trace, track: Int32s, short: Intervals) -> int:
+def _waiting_a_step(trace: Trace, short: _Short) -> tuple[int, str, list[str]]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
-    stretches, ns; the mean of all devices. Gaps of any category count: a kernel may be launched while the one before
-    still runs, and yet come late."""
-    inside = int(_launching(trace, _waits(trace, *GapCategory), track, short).sum())
-    return int(inside / max(len(type_coverage(trace)), 1)) // measure(trace).count
+    stretches, ns, the mean of all devices; the parts that it consists of; and the operators with most of it. Gaps of
+    any category count: a kernel may be launched while the one before still runs, and yet come late."""
+    _, place, ns = _launching(trace, _waits(trace, *GapCategory), short)
+    each = max(len(type_coverage(trace)), 1) * measure(trace).count
+    of_kind = {kind: int(ns[short.kind[place] == kind].sum() / each) for kind in _PARTS}
+    whole = max(int(ns.sum() / each), 1)
+    order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
+    parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * whole]
+    inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
+    spent = np.bincount(trace.events.name[short.row[place[inside]]], ns[inside], len(trace.strings)) / each
+    most = [int(name) for name in np.argsort(-spent, kind="stable")[:3] if spent[name] > 0]
+    named = listed([f"{short_name(trace.strings[name])} {time(spent[name])}" for name in most])
+    return int(ns.sum() / each), listed(parts), [f"most of the time in operators: {named}"] if named else []
 
 
-def _charged(trace: Trace, track: Int32s, short: Intervals) -> Spans:
+def _charged(trace: Trace, short: _Short) -> Spans:
     """The waits for the host of which ``short`` stretches are at least half: the others are of other causes."""
     waits = _waits(trace, GapCategory.HOST_WAIT)
-    chosen = 2 * _launching(trace, waits, track, short) >= waits.end - waits.start
+    wait, _, ns = _launching(trace, waits, short)
+    chosen = 2 * sums(wait, ns, len(waits)) >= waits.end - waits.start
     return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
 
 
-def _launching(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> Int64s:
-    """The time of each wait in which the thread that ends it is in ``short`` stretches, int64 ns."""
+def _launching(trace: Trace, waits: Spans, short: _Short) -> tuple[Places, Places, Int64s]:
+    """The pieces of waits in which the thread that ends them is in ``short`` stretches: which wait, which stretch, and
+    how long, int64 ns."""
     thread_of = trace.events.track[waits.row]
-    inside = np.zeros(len(waits), np.int64)
+    pieces = [(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int64))]
     for thread in distinct(thread_of).tolist():
-        places = np.flatnonzero(thread_of == thread)
-        stretches = Intervals(short.start[track == thread], short.end[track == thread])
-        which, _, parts = clip(Intervals(waits.start[places], waits.end[places]), stretches)
-        np.add.at(inside, places[which], parts.end - parts.start)
-    return inside
+        places, stretches = np.flatnonzero(thread_of == thread), short.of(thread)
+        spans = Intervals(short.start[stretches], short.end[stretches])
+        which, where, parts = clip(Intervals(waits.start[places], waits.end[places]), spans)
+        pieces.append((places[which], stretches[where], parts.end - parts.start))
+    wait, place, ns = zip(*pieces, strict=True)
+    return np.concatenate(wait), np.concatenate(place), np.concatenate(ns)
 
 
-def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
-    """The short stretches of the host's time on the threads of the graph: track, start, end."""
+def _short_work(trace: Trace) -> _Short:
+    """The short stretches of the host's time on the threads of the graph."""
     segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
     fetches = fetches_in_steps(trace)
-    parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
+    parts = [(np.empty(0, np.int64),) * 5]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        kind = host_kinds(trace, row)
+        kind = host_kinds(trace, row).astype(np.int64)
         longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, long_calls.LONG_NS, LONG_NS)
-        chosen = np.flatnonzero(_LAUNCHING[kind] & (np.diff(ts) < longest_ns))
+        chosen = np.flatnonzero(np.isin(kind, list(_PARTS)) & (np.diff(ts) < longest_ns) & (np.diff(ts) > 0))
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         other = capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
-        short = subtract(Intervals(ts[chosen], ts[chosen + 1]), other)
-        parts.append((np.full(len(short.start), lane, np.int32), short.start, short.end))
-    track, start, end = zip(*parts, strict=True)
-    return np.concatenate(track), np.concatenate(start), np.concatenate(end)
+        free = subtract(Intervals(ts[:1], ts[-1:]), other)
+        which, _, short = clip(Intervals(ts[chosen], ts[chosen + 1]), free)
+        of = chosen[which]
+        parts.append((np.full(len(of), lane, np.int64), short.start, short.end, kind[of], row[of]))
+    track, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Short(track.astype(np.int32), *columns)
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
