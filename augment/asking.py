@@ -19,14 +19,9 @@ _MOST_ITEMS = 500  #: of a collection that may hold functions
 _ASKING = (FunctionType, MethodType, ModuleType, staticmethod, classmethod, property, partial, type, tuple, list, dict)
 
 
-def facts_asked(asking: Iterable[Any], known: dict[int, _Part] | None = None) -> set[str]:
-    """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may request.
-
-    Args:
-        asking: the functions, modules and classes.
-        known: what earlier calls found; what this one finds is added.
-    """
-    known = {} if known is None else known
+def facts_asked(asking: Iterable[Any]) -> set[str]:
+    """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may request."""
+    known: dict[int, _Part] = {}
     keys: set[str] = set()
     seen: set[int] = set()
     waiting = list(asking)
@@ -35,9 +30,7 @@ def facts_asked(asking: Iterable[Any], known: dict[int, _Part] | None = None) ->
         if id(value) in seen:
             continue
         seen.add(id(value))
-        part = known.get(id(value))
-        if part is None:
-            part = known[id(value)] = _Part(value, list(_within(getattr(value, "__wrapped__", value))))
+        part = _part(value, known)
         if part.key:
             keys.add(part.key)
         waiting += part.within
@@ -56,32 +49,94 @@ class _Part:
         self.key: str | None = getattr(value, FACT_KEY, None)
 
 
+def _part(value: object, known: dict[int, _Part]) -> _Part:
+    if id(value) not in known:
+        known[id(value)] = _Part(value, list(_within(getattr(value, "__wrapped__", value))))
+    return known[id(value)]
+
+
 def _may_ask(value: Any) -> bool:
     return isinstance(value, _ASKING) or hasattr(value, "__wrapped__")
+
+
+class _Direct:
+    """Which facts functions request themselves, not by way of other facts; and the same of each of these facts.
+
+    Args:
+        apart: objects that are not followed, except where they are asked for themselves.
+    """
+
+    def __init__(self, apart: Iterable[object]) -> None:
+        self._apart = {id(each) for each in apart}
+        self._known: dict[int, _Part] = {}
+        self.within: dict[str, set[str]] = {}  #: by the key of a fact
+
+    def of(self, value: object) -> set[str]:
+        """The keys of the facts that ``value`` requests, or its own if it is one."""
+        part = _part(value, self._known)
+        if part.key is None:
+            return self._reached(part.within)
+        if part.key not in self.within:
+            self.within[part.key] = set()  # a fact may name itself
+            self.within[part.key] = self._reached(part.within)
+        return {part.key}
+
+    def _reached(self, values: Iterable[object]) -> set[str]:
+        keys, seen, waiting = set[str](), set(self._apart), list(values)
+        while waiting:
+            value = waiting.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            part = _part(value, self._known)
+            if part.key is None:
+                waiting += part.within
+            else:
+                keys |= self.of(value)
+        return keys
 
 
 class Forgetting:
     """Drops facts that nobody will request any more.
 
+    A known fact requests no others: what went into it is dropped as soon as nobody else requests that.
+
     Args:
         facts: those of a trace.
         asking: who asks, by name.
         later: who asks after all of them.
+        parts: those who are asked by one of ``asking``, by name: what they request counts for them alone.
     """
 
-    def __init__(self, facts: dict[str, Any], asking: Mapping[str, object], later: Iterable[object]) -> None:
-        self._facts, self._lock = facts, Lock()
-        known: dict[int, _Part] = {}
-        self._later = facts_asked(later, known)
-        self._asked = {name: facts_asked([each], known) for name, each in asking.items()}
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        asking: Mapping[str, object],
+        later: Iterable[object],
+        parts: Mapping[str, object] | None = None,
+    ) -> None:
+        parts = parts or {}
+        direct = _Direct(parts.values())
+        self._facts, self._lock, self._within = facts, Lock(), direct.within
+        self._later = set[str]().union(*map(direct.of, later))
+        self._asked = {name: direct.of(each) for name, each in {**asking, **parts}.items()}
 
     def ended(self, name: str) -> None:
         """Record that the one called ``name`` will request no more facts."""
         with self._lock:
-            del self._asked[name]
-            needed = self._later.union(*self._asked.values())
+            self._asked.pop(name, None)
+            needed = self._needed()
             for key in self._facts.keys() - needed:
                 self._facts.pop(key, None)
+
+    def _needed(self) -> set[str]:
+        needed, waiting = set[str](), list(self._later.union(*self._asked.values()))
+        while waiting:
+            key = waiting.pop()
+            if key not in needed:
+                needed.add(key)
+                waiting += () if key in self._facts else self._within[key]
+        return needed
 
 
 def _within(value: Any) -> Iterator[Any]:

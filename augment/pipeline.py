@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from augment.analyses import Analysis
+from augment.analyses import Analysis, diagnosis
 from augment.annotations import Ends, Flows
 from augment.asking import Forgetting
 from augment.bounds import bounded
 from augment.derived.steps.window import rows_in_whole, within
+from augment.diagnosis.rules import RULES
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.readers import read
 from augment.request import Request
@@ -27,7 +28,8 @@ THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
 #: begun first by several threads: those at the end of the longest chains of facts
 FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_breakdown")
 #: begun first and last by a single thread, so that the fewest facts are held while some take much memory
-EARLY, LATE = ("critical_path_operators", "critical_path", "diagnosis"), ("idle_time_breakdown",)
+EARLY = ("critical_path_operators", "critical_path", "diagnosis", "roofline", "step_efficiency", "model_flops")
+LATE = ("idle_time_breakdown",)
 
 
 def augment(
@@ -64,6 +66,7 @@ def augment(
     is_large = len(part.events) >= THREADS_FROM
     begun, beginning = 0, threading.Lock()
     forgetting = _forgetting(part, analyses, later) if is_large else None
+    examined = replace(part, ended=forgetting.ended) if forgetting else part
 
     def run(analysis: Analysis) -> Outcome:
         nonlocal begun
@@ -71,7 +74,7 @@ def augment(
             if progress:
                 progress(analysis.NAME, begun, len(analyses))
             begun += 1
-        outcome = _outcome(part, analysis, request.options.get(analysis.NAME, {}))
+        outcome = _outcome(examined, analysis, request.options.get(analysis.NAME, {}))
         outcome = outcome if part is trace else _of_whole(outcome, part)
         if forgetting:
             forgetting.ended(analysis.NAME)
@@ -84,7 +87,9 @@ def augment(
 def _forgetting(part: Trace, analyses: Sequence[Analysis], later: Sequence[object] | None) -> Forgetting | None:
     if later is None:
         return None
-    return Forgetting(part.facts, {analysis.NAME: analysis for analysis in analyses}, [_outcome, _of_whole, *later])
+    asking = {analysis.NAME: analysis for analysis in analyses}
+    parts = {rule.NAME: rule for rule in RULES} if diagnosis.NAME in asking else {}
+    return Forgetting(part.facts, asking, [_outcome, _of_whole, *later], parts)
 
 
 def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: int) -> dict[str, Outcome]:

@@ -319,6 +319,8 @@ class Trace:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
     locks: Locks = field(default_factory=Locks, init=False, compare=False)
+    #: called by an analysis with the name of its part that will ask for no more facts
+    ended: Callable[[str], object] = field(default=str, compare=False)
 
     def __repr__(self) -> str:
         return f"<Trace {self.summary}>"

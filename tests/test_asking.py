@@ -13,6 +13,7 @@ from augment import pipeline
 from augment.analyses import ANALYSES
 from augment.asking import Forgetting, facts_asked
 from augment.batch.stages import STAGES
+from augment.derived.host.call_stacks import thread_bounds
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace, derived
@@ -83,3 +84,19 @@ def test_what_is_asked_for_later_is_kept() -> None:
     assert facts.keys() == {f"{__name__}.middle", f"{__name__}.lowest"}
     forgetting.ended("first")
     assert facts.keys() == {f"{__name__}.lowest"}
+
+
+def test_what_went_into_a_known_fact_is_dropped() -> None:
+    stacks, bounds = (f"augment.derived.host.call_stacks.{name}" for name in ("call_stacks", "thread_bounds"))
+    for facts, kept in (({stacks: 1}, {stacks}), ({stacks: 1, bounds: 2}, {bounds})):
+        Forgetting(facts, {"first": thread_bounds, "second": ()}, []).ended("second")
+        assert facts.keys() == kept
+
+
+def test_what_a_part_asks_for_is_dropped_when_the_part_ends() -> None:
+    facts, part = {f"{__name__}.middle": 1, f"{__name__}.lowest": 2}, (lowest,)
+    forgetting = Forgetting(facts, {"whole": (middle, part), "other": ()}, [], {"part": part})
+    forgetting.ended("other")
+    assert facts.keys() == {f"{__name__}.middle", f"{__name__}.lowest"}
+    forgetting.ended("part")
+    assert facts.keys() == {f"{__name__}.middle"}

@@ -10,13 +10,17 @@ from augment.derived.source.cut_mark import is_period
 from augment.diagnosis.devices import fitting
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
-from augment.diagnosis.rules import RULES
+from augment.diagnosis.rules import RULES, Rule
 from augment.diagnosis.whole import is_doubtful, is_excerpt
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
+
+
+#: the rules asked first, and last: each of these ask for facts that take much memory, and that others do not need
+_FIRST, _LAST = ("launch_bound", "host_gaps"), ("unaligned_shapes", "low_roofline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,11 @@ class Diagnosis:
 @derived
 def diagnose(trace: Trace) -> Diagnosis:
     """All answers about a trace."""
-    answers = {rule.NAME: rule.check(trace) for rule in RULES}
+    made: dict[str, Answer] = {}
+    for rule in sorted(RULES, key=_turn):
+        made[rule.NAME] = rule.check(trace)
+        trace.ended(rule.NAME)
+    answers = {rule.NAME: made[rule.NAME] for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     few = is_excerpt(trace)
     findings.sort(key=lambda finding: _rank(finding, few=few))
@@ -47,6 +55,10 @@ def _alone(finding: Finding) -> Finding:
     title = finding.found.title
     said = f"{title} by that alone" if title.endswith(") shorter") else title
     return replace(finding, found=replace(finding.found, title=said))
+
+
+def _turn(rule: Rule) -> int:
+    return (rule.NAME in _LAST) - (rule.NAME in _FIRST)
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:

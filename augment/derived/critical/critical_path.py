@@ -7,12 +7,11 @@ with the one that was fulfilled last. See ``critical_graph``.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from augment.arrays.ordering import each
+from augment.arrays.reserved import reserved
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import latest, walk
@@ -134,12 +133,12 @@ def critical_path(trace: Trace) -> CriticalPath:
     work, events = gpu_work(trace), trace.events
     start, end = windows(trace)
     edges = np.ascontiguousarray(walk(graph.binding, graph.source, len(graph) - 1))
-    pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; memory that is not filled costs nothing
+    pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; far fewer are filled
     codes = len(trace.strings) * len(BoundBy)
     state = loops.Progress()
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
-    slices = np.empty(pieces, np.int64), np.empty(pieces, np.uint8), np.empty(pieces, np.int32)
-    named = [np.empty(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
+    slices = [reserved(pieces, kind) for kind in (np.int64, np.uint8, np.int32)]
+    named = [reserved(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
     made = native("critical_path.follow")(
         *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
@@ -149,17 +148,11 @@ def critical_path(trace: Trace) -> CriticalPath:
         *(np.zeros(len(stacks) + 1, np.int64), np.empty(len(stacks) + 1, np.int32)),
         *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
     )
-    ts, bound_by, row = (_shortened(column, made) for column in slices)
-    window, code, ns, count = (_shortened(column, state.named) for column in named)
+    ts, bound_by, row = (column[:made].copy() for column in slices)
+    window, code, ns, count = (column[: state.named].copy() for column in named)
     name, kind = np.divmod(code, np.int32(len(BoundBy)))
     sums = NamedSums(window, name, kind, ns, count)
     return CriticalPath(ts, int(graph.ts[-1]), bound_by, row, edges, time, early_time, sums)
-
-
-def _shortened(column: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The first ``count`` entries; the rest's memory is given back."""
-    column.resize(count, refcheck=False)
-    return column
 
 
 def _outermost(trace: Trace) -> Int32s:

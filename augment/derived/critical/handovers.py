@@ -123,7 +123,7 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     """The work of ``track`` within single segments of ``master``, from its outermost slices."""
     stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
     slices = slice(*thread_bounds(trace)[track : track + 2])
-    rows = stacks.row[slices][stacks.depth[slices] == 0]
+    rows = stacks.row[slices][stacks.parent[slices] < 0]
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     piece = segments.of(master)
     ts = segments.ts[piece]

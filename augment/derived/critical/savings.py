@@ -71,8 +71,9 @@ def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
     less = np.zeros(len(gpu_work(trace)), np.int64)
     less[places] = ns
     edges = np.flatnonzero(graph.self_ns > 0)
-    shorter = np.minimum(less[graph.source[edges] - graph.first_work], graph.self_ns[edges])
-    return Cut(edges[shorter > 0], shorter[shorter > 0])
+    less = less[graph.source[edges] - graph.first_work]
+    edges, less = edges[less > 0], less[less > 0]
+    return Cut(edges, np.minimum(less, graph.self_ns[edges]))
 
 
 def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
@@ -85,8 +86,9 @@ def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
     chosen = np.zeros(len(work) + 1, np.bool_)
     chosen[places] = True
     edges = np.flatnonzero(graph.kind == Kind.STREAM)
-    source, target = (side[edges] - graph.first_work for side in (graph.source, graph.target))
-    edges, source = edges[chosen[source] & chosen[target]], source[chosen[source] & chosen[target]]
+    for side in (graph.source, graph.target):
+        edges = edges[chosen[side[edges] - graph.first_work]]
+    source = graph.source[edges] - graph.first_work
     shorter = np.minimum((graph.weight[edges] * np.minimum(ratio[source], 1)).astype(np.int64), graph.weight[edges])
     return joined([without_work(trace, places, ns), Cut(edges, shorter)])
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from augment.arrays.intervals import expand, least_over
 from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums, where_in
+from augment.arrays.reserved import reserved
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_loops import saved
@@ -107,6 +108,16 @@ def _code(trace: Trace, window: Int64s, bound_by: Bytes, row: Int64s) -> Int64s:
 
 def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """For ascending ``codes``: total time, least slack off the path (-1: none), and the time saved without them."""
+    total, least, key, edge, dur = _sums_and_cuts(trace, codes)
+    order, bounds = grouped(key, len(codes)), group_bounds(key, len(codes))
+    edge, dur = edge[order].astype(np.int64), dur[order]
+    del key, order  # frees memory for what follows
+    gained = _gained(trace, codes // _size(trace), edge, dur, bounds)
+    return total, np.where(least == np.iinfo(np.int64).max, -1, least), gained
+
+
+def _sums_and_cuts(trace: Trace, codes: Int64s) -> tuple[npt.NDArray[Any], ...]:
+    """The results of :func:`_on_threads`, of GPU work, too."""
     graph = critical_graph(trace)
     names = np.zeros(len(trace.strings), np.bool_)
     names[codes // len(BoundBy) % max(len(trace.strings), 1)] = True
@@ -121,11 +132,7 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         np.minimum.at(least, key[slack > 0], slack[slack > 0])
         shorter = np.flatnonzero((edge >= 0) & (graph.weight[edge] > 0))
         cuts.append([key[shorter], edge[shorter], dur[shorter]])
-    key, edge, dur = (np.concatenate(column) for column in zip(*cuts, strict=True))
-    order, bounds = grouped(key, len(codes)), group_bounds(key, len(codes))
-    edge, dur = edge[order].astype(np.int64), dur[order]
-    gained = _gained(trace, codes // _size(trace), edge, dur, bounds)
-    return total, np.where(least == np.iinfo(np.int64).max, -1, least), gained
+    return total, least, *(np.concatenate(column) for column in zip(*cuts, strict=True))
 
 
 def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[Any]]:
@@ -137,19 +144,19 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
     edge_from = np.full(len(graph), -1, np.int32)
     edge_from[graph.source[along]] = along
     window, key = np.divmod(codes, _size(trace))
-    room = len(segments.ts) + len(along) + 2 * len(start)
+    most = len(segments.ts) + len(along) + 2 * len(start)
     while True:
         total, least = np.zeros(len(codes), np.int64), np.full(len(codes), np.iinfo(np.int64).max, np.int64)
-        cuts = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+        cuts = reserved(most, np.int32), reserved(most, np.int32), reserved(most, np.int64)
         made = native("critical_path.without")(
             *(graph.lane, graph.first_work, graph.ts, edge_from, graph.target, graph.weight, node_slack(trace)),
             *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name[:]),
             *(names.view(np.uint8), start, end, np.searchsorted(window, np.arange(len(start) + 1))),
             *(key.astype(np.int32), np.full(_size(trace), -1, np.int32), total, least, *cuts),
         )
-        if made <= room:  # windows cut slices of many threads
-            return [total, least, *(column[:made] for column in cuts)]
-        room = made
+        if made <= most:  # windows cut slices of many threads
+            return [total, least, *(column[:made].copy() for column in cuts)]
+        most = made
 
 
 def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int64s) -> Int64s:
@@ -160,7 +167,9 @@ def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int6
     over = np.empty(len(graph), np.int32)  # for each node, the number of windows that are over by then
     windows_over = np.arange(len(end) + 1, dtype=np.int32)
     over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
+    del moments
     leaving, into = _leaving(trace, over, len(end), edge, np.repeat(window, np.diff(bounds)))
+    del over
     by_window = np.argsort(into, kind="stable")
     leaving = leaving[by_window]
     due = latest_of_nodes(trace)[graph.target[leaving]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.kernels.native import native
@@ -23,9 +24,9 @@ class CallStacks:
     """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
 
     ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
-    thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent; ``stop`` int32: the
-    places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of the
-    event table; -1 for rows on no call stack. ``crosses`` says whether any two slices of a thread cross.
+    thread that encloses this one wholly, -1 if none does; ``depth`` int32 in few bytes, 0 without a parent; ``stop``
+    int32: the places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of
+    the event table; -1 for rows on no call stack. ``crosses`` says whether any two slices of a thread cross.
 
     Intervals are half-open: a slice that begins where another ends lies outside it, even if it takes no time. A slice
     that overlaps another only partly lies outside it, too, and does not change what encloses other slices. Where slices
@@ -34,7 +35,7 @@ class CallStacks:
 
     row: Int64s
     parent: Int32s
-    depth: Int32s
+    depth: Values[np.int32]
     stop: Int32s
     place_of: Int32s
     crosses: bool
@@ -60,7 +61,7 @@ def call_stacks(trace: Trace) -> CallStacks:
     parent, depth, stop, crosses = _nested(ts, end, np.ascontiguousarray(thread, np.int32))
     place_of = np.full(len(events), NO_ROW, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
-    return CallStacks(row, parent, depth, stop, place_of, crosses)
+    return CallStacks(row, parent, narrowed(depth), stop, place_of, crosses)
 
 
 @derived

@@ -71,6 +71,7 @@ def roofs(trace: Trace) -> Roofs:
     longest = owned[order_of(dur[owned])]
     kernel = np.zeros(len(operators), np.intp)
     kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
+    del owned, dur, longest  # frees memory for what follows
     device = work.device_of(kernel)
     flops, size = _columns(operators)
     number, numbers = _numbers(trace, operators, kernel, device)
@@ -79,6 +80,7 @@ def roofs(trace: Trace) -> Roofs:
         compute_ns, memory_ns = flops / rate / 1e3, size / memory
         beyond = size - 2 * cache > BEYOND * memory * ns  # both inputs and outputs may stay in the cache
         most_ns = compute_ns * _spread(operators)
+    del rate, memory, cache
     memory_ns[beyond] = np.nan
     roof = np.fmax(compute_ns, memory_ns)
     roof[(~np.isnan(flops) & np.isnan(compute_ns)) | beyond] = np.nan
