@@ -1,8 +1,8 @@
 """A faster ``dataclass`` for hundreds of records: methods are made at their first use.
 
 The standard library writes and compiles the text of up to seven methods for each class when its module is loaded, which
-took a quarter of ``augment run`` on a small file. Most classes of a run make no instance. Type checkers see the
-standard library's.
+took a quarter of ``augment run`` on a small file. Most classes of a run make no instance, or few; only the constructor
+of those with many is compiled. Type checkers see the standard library's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from operator import attrgetter
+from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,30 +30,43 @@ else:
 
 
 def _record(cls: Any, *, frozen: bool, slots: bool, eq: bool = True, repr: bool = True) -> Any:  # noqa: A002
-    given = set(cls.__dict__)
     if not cls.__doc__:
         cls.__doc__ = ""  # the standard library would write one, from the signature
     above = [getattr(base, _PARAMS) for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)]
     if any(params.frozen for params in above):
         return dataclasses.dataclass(cls, frozen=frozen, slots=slots, eq=eq, repr=repr)
+    params = (frozen, eq, repr)
+    methods = _methods(vars(cls), params, slots)
     annotations = cls.__annotations__
-    plain = cls.__bases__ == (object,) and not any(map(_is_special, annotations.values()))
-    made: Any = _shaped(cls, annotations, slots, (frozen, eq, repr)) if plain else _standard(cls, slots)
-    wanted = ["__init__", *(["__repr__"] if repr else []), *(["__eq__"] if eq else [])]
+    if not above and not any(map(_is_special, annotations.values())):
+        made = _shaped(cls, annotations, slots, params, methods)
+    else:
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+        _set_params(made.__dataclass_params__, params)
+        for name, method in methods.items():
+            setattr(made, name, method)
+    for method in methods.values():
+        if isinstance(method, _Late):
+            method.cls = made
+    return made
+
+
+def _methods(given: Mapping[str, Any], params: tuple[bool, bool, bool], slots: bool) -> dict[str, Any]:
+    """The methods of a record that its class does not have."""
+    frozen, eq, has_repr = params
+    wanted = ["__init__", *(["__repr__"] if has_repr else []), *(["__eq__"] if eq else [])]
     if eq and frozen:
         wanted.append("__hash__")
-    for name in wanted:
-        if name not in given:
-            setattr(made, name, _Late(made, name, frozen))
+    methods: dict[str, Any] = {name: _Late(name, frozen) for name in wanted if name not in given}
+    if "__init__" in methods:
+        methods["__init__"] = _LateInit("__init__", frozen)
     if eq and not frozen and "__hash__" not in given:
-        made.__hash__ = None
+        methods["__hash__"] = None
     if frozen:
-        made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete
+        methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if slots and "__getstate__" not in given:
-            made.__getstate__, made.__setstate__ = _state, _set_state
-    if not plain:
-        _set_params(made.__dataclass_params__, frozen, eq, repr)
-    return made
+            methods |= {"__getstate__": _state, "__setstate__": _set_state}
+    return methods
 
 
 def _is_special(annotation: Any) -> bool:
@@ -58,16 +74,15 @@ def _is_special(annotation: Any) -> bool:
     return not isinstance(annotation, str) or any(word in annotation for word in ("ClassVar", "InitVar", "KW_ONLY"))
 
 
-def _standard(cls: Any, slots: bool) -> Any:
-    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+def _set_params(description: Any, params: tuple[bool, bool, bool]) -> None:
+    description.frozen, description.eq, description.repr = params
+    description.init = True
 
 
-def _set_params(params: Any, frozen: bool, eq: bool, repr: bool) -> None:  # noqa: A002
-    params.frozen, params.eq, params.repr, params.init = frozen, eq, repr, True
-
-
-def _shaped(cls: Any, annotations: dict[str, Any], slots: bool, params: tuple[bool, bool, bool]) -> Any:
-    """``cls`` as the standard library makes it, without methods; its description is made when somebody asks for it."""
+def _shaped(
+    cls: Any, annotations: dict[str, Any], slots: bool, params: tuple[bool, bool, bool], methods: dict[str, Any]
+) -> Any:
+    """``cls`` as the standard library makes it, with ``methods``; its description is made when somebody asks for it."""
     namespace = dict(vars(cls))
     defaults = {name: namespace.pop(name) for name in annotations if name in namespace}
     late = _Description(annotations, defaults, params)
@@ -78,11 +93,11 @@ def _shaped(cls: Any, annotations: dict[str, Any], slots: bool, params: tuple[bo
     if slots:
         namespace.pop("__dict__", None)
         namespace.pop("__weakref__", None)
-        made = type(cls)(cls.__name__, (), {**namespace, **described, "__slots__": tuple(annotations)})
-        made.__qualname__ = cls.__qualname__
+        namespace |= {**described, **methods, "__qualname__": cls.__qualname__, "__slots__": tuple(annotations)}
+        made = type(cls)(cls.__name__, cls.__bases__, namespace)
     else:
         made = cls
-        for name, value in described.items():
+        for name, value in (*described.items(), *methods.items()):
             setattr(made, name, value)
         for name in fields:  # a default alone stays an attribute
             delattr(made, name)
@@ -108,17 +123,11 @@ class _Description:
         with _describing:
             if not isinstance(vars(self.cls)["__dataclass_fields__"], _LatePart):
                 return  # another thread was faster
-            fields = [
-                (name, kind, self.defaults[name]) if name in self.defaults else (name, kind)
-                for name, kind in self.annotations.items()
-            ]
-            namespace = {"__module__": self.cls.__module__, "__doc__": ""}
-            alike: Any = dataclasses.make_dataclass(
-                self.cls.__name__, fields, namespace=namespace, init=False, repr=False, eq=False
-            )
-            _set_params(alike.__dataclass_params__, *self.params)
-            self.cls.__dataclass_params__ = alike.__dataclass_params__
-            self.cls.__dataclass_fields__ = alike.__dataclass_fields__
+            fields = {name: _described(name, kind, self.defaults) for name, kind in self.annotations.items()}
+            params = copy.copy(_Template.__dataclass_params__)
+            _set_params(params, self.params)
+            self.cls.__dataclass_params__ = params
+            self.cls.__dataclass_fields__ = fields
 
     def parameters(self) -> Iterator[tuple[str, Any, bool, Any, Any]]:
         """Of each field: its name, its type, whether it is a parameter, its default and its factory."""
@@ -128,6 +137,27 @@ class _Description:
                 yield name, kind, default.init, default.default, default.default_factory
             else:
                 yield name, kind, True, default, dataclasses.MISSING
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Template:
+    """A class as the standard library describes it."""
+
+    field: Any
+
+
+def _described(name: str, kind: Any, defaults: Mapping[str, Any]) -> dataclasses.Field[Any]:
+    """The description of a field, as the standard library makes it together with a class."""
+    made = copy.copy(_Template.__dataclass_fields__["field"])
+    default = defaults.get(name, dataclasses.MISSING)
+    if isinstance(default, dataclasses.Field):
+        for part in dataclasses.Field.__slots__:  # those that begin with _ say what the standard library made of it
+            if not part.startswith("_") and getattr(default, part) is not dataclasses.MISSING:
+                setattr(made, part, getattr(default, part))
+    else:
+        made.default = default
+    made.name, made.type = name, kind
+    return made
 
 
 class _LatePart:
@@ -142,25 +172,73 @@ class _LatePart:
 
 
 class _Late:
-    """A method of a record that is made at its first use, and then replaces this placeholder."""
+    """A method of a record that is made at its first use, and then replaces this placeholder in ``cls``."""
 
-    def __init__(self, cls: Any, name: str, frozen: bool) -> None:
-        self._cls, self._name, self._frozen = cls, name, frozen
+    cls: Any
+
+    def __init__(self, name: str, frozen: bool) -> None:
+        self._name, self._frozen = name, frozen
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        cls, name = self._cls, self._name
-        if isinstance(cls.__dict__[name], _Late):  # otherwise another thread was faster
-            setattr(cls, name, self._method())
-        method = cls.__dict__[name]
+        method = self.made()
         return method if instance is None else method.__get__(instance, owner)
 
-    def _method(self) -> Callable[..., Any]:
-        if self._name == "__init__":
-            method = _init(self._cls, self._frozen)
-        else:
-            method = _by_the_standard_library(self._cls, self._name)
-        method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
-        return method
+    def made(self) -> Callable[..., Any]:
+        """The method."""
+        cls, name = self.cls, self._name
+        if isinstance(cls.__dict__[name], _Late):  # otherwise another thread was faster
+            method = _init(cls, self._frozen) if name == "__init__" else _MAKERS[name](cls)
+            method.__qualname__ = f"{cls.__qualname__}.{name}"
+            setattr(cls, name, method)
+        return cls.__dict__[name]  # type: ignore[no-any-return]
+
+
+_MANY = 12  #: instances, from which on compiling a method takes less time than setting the fields of each in a loop
+
+
+class _LateInit(_Late):
+    """The first instances of a class are set up without a method: most classes of a run have one or two."""
+
+    def __init__(self, name: str, frozen: bool) -> None:
+        super().__init__(name, frozen)
+        self._set_up: Callable[..., None] | None = None
+        self._calls = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        self._calls += 1
+        if instance is None or self._calls > _MANY:
+            return super().__get__(instance, owner)
+        if self._set_up is None:
+            self._set_up = self._in_a_loop()
+        return partial(self._set_up, instance)
+
+    def _in_a_loop(self) -> Callable[..., None]:
+        fields = [(name, *rest) for name, _, *rest in _parameters(self.cls)]
+        names = [name for name, is_parameter, *_ in fields if is_parameter]
+        put = object.__setattr__ if self._frozen else setattr
+        prepare = getattr(self.cls, "__post_init__", None)
+        missing = dataclasses.MISSING
+
+        def set_up(self_: Any, *values: Any, **named: Any) -> None:
+            given = dict(zip(names, values, strict=False)) | named
+            expected = len(values) + len(named)
+            for name, is_parameter, default, factory in fields:
+                if is_parameter and name in given:
+                    put(self_, name, given[name])
+                    expected -= 1
+                elif factory is not missing:
+                    put(self_, name, factory())
+                elif is_parameter:
+                    if default is missing:
+                        expected = -1
+                        break
+                    put(self_, name, default)
+            if expected:
+                self.made()(self_, *values, **named)  # raises TypeError: the arguments are not those of the class
+            elif prepare is not None:
+                self_.__post_init__()
+
+        return set_up
 
 
 class _Factory:
@@ -174,9 +252,7 @@ _FACTORY = _Factory()
 
 
 def _init(cls: Any, frozen: bool) -> Callable[..., Any]:
-    """The method that sets the fields. Most classes need it; the standard library takes ten times as long to make it
-    together with its other methods.
-    """
+    """The method that sets the fields."""
     parameters, lines = ["self"], []
     names: dict[str, Any] = {"_put": object.__setattr__, "_factory": _FACTORY}
     annotations: dict[str, Any] = {}
@@ -211,20 +287,43 @@ def _parameters(cls: Any) -> Iterator[tuple[str, Any, bool, Any, Any]]:
     return ((each.name, each.type, each.init, each.default, each.default_factory) for each in fields)
 
 
-def _by_the_standard_library(cls: Any, name: str) -> Callable[..., Any]:
-    """A method, made for a class of the same fields."""
-    fields = [(field.name, field.type, copy.copy(field)) for field in dataclasses.fields(cls)]
-    alike = dataclasses.make_dataclass(
-        cls.__name__,
-        fields,
-        namespace={"__module__": cls.__module__, "__doc__": ""},
-        init=False,
-        repr=name == "__repr__",
-        eq=name != "__repr__",
-        frozen=name == "__hash__",
-    )
-    method: Callable[..., Any] = alike.__dict__[name]
-    return method
+def _values(cls: Any, wanted: Callable[[dataclasses.Field[Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives the values of the wanted fields."""
+    names = [field.name for field in dataclasses.fields(cls) if wanted(field)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return (lambda record: (getattr(record, names[0]),)) if names else (lambda _record: ())
+
+
+def _eq(cls: Any) -> Callable[..., Any]:
+    values = _values(cls, lambda field: field.compare)
+
+    def __eq__(self: Any, other: Any) -> Any:  # noqa: N807
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return __eq__
+
+
+def _hash(cls: Any) -> Callable[..., Any]:
+    values = _values(cls, lambda field: field.compare if field.hash is None else field.hash)
+
+    def __hash__(self: Any) -> int:  # noqa: N807
+        return hash(values(self))
+
+    return __hash__
+
+
+def _repr(cls: Any) -> Callable[..., Any]:
+    names = [field.name for field in dataclasses.fields(cls) if field.repr]
+
+    @recursive_repr()
+    def __repr__(self: Any) -> str:  # noqa: N807
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    return __repr__
+
+
+_MAKERS = {"__eq__": _eq, "__hash__": _hash, "__repr__": _repr}
 
 
 def _refuse_to_set(_self: Any, name: str, _value: Any) -> None:

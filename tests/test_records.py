@@ -120,10 +120,46 @@ def test_own_methods_stay() -> None:
 
 def test_methods_are_made_late() -> None:
     base, _ = classes(records.dataclass, {"frozen": True})
+    first = base(1)
     assert isinstance(base.__dict__["__init__"], records._Late)
-    base(1)
-    assert inspect.isfunction(base.__dict__["__init__"])
     assert isinstance(base.__dict__["__repr__"], records._Late)
+    assert {base(1) == first for _ in range(20)} == {True}
+    assert inspect.isfunction(base.__dict__["__init__"])
+    assert inspect.isfunction(base.__dict__["__eq__"])
+    assert isinstance(base.__dict__["__repr__"], records._Late)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_wrong_arguments_are_refused_as_in_any_function(count: int) -> None:
+    base, derived = classes(records.dataclass, {"frozen": True, "slots": True})
+    for cls in (base, derived):
+        for _ in range(count):
+            assert cls(number=3, hidden=5).hidden == 5
+        with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'number'"):
+            cls(text="b")
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'counted'"):
+            cls(1, counted={})
+        with pytest.raises(TypeError, match=r"multiple values for argument 'number'"):
+            cls(1, number=2)
+        with pytest.raises(TypeError, match=r"positional arguments but"):
+            cls(*range(9))
+
+
+def test_a_record_may_have_a_base_that_is_none() -> None:
+    class Base:
+        greeting = "hello"
+
+        def greet(self) -> str:
+            return self.greeting
+
+    class Example(Base):
+        greeting: str = "good day"
+
+        def greet(self) -> str:
+            return super().greet().upper()
+
+    made: Any = records.dataclass(Example)
+    assert (made().greet(), made("hi").greet(), repr(made("x")).split(".")[-1]) == ("GOOD DAY", "HI", "Example(greeting='x')")
 
 
 def test_a_default_may_be_a_record() -> None:
