@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 if __name__ == "__main__":  # worker processes import this file, too
-    from augment.cli import main
+    from augment.cli import program
 
-    sys.exit(main())
+    program()

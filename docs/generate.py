@@ -32,7 +32,7 @@ import click  # noqa: E402
 
 from augment import __version__  # noqa: E402
 from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
-from augment.commands import COMMANDS, group  # noqa: E402
+from augment.commands import COMMANDS, command_named, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.names.kernel_types import PATTERNS  # noqa: E402
 from augment.diagnosis.rules import RULES  # noqa: E402
@@ -131,7 +131,7 @@ def cli() -> str:
         "augment", [], resilient_parsing=True, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH
     )
     contexts = [top]
-    for command in COMMANDS:
+    for command in map(command_named, COMMANDS):
         contexts.append(click.Context(command, top, info_name=command.name))
         if isinstance(command, click.Group):
             contexts += [click.Context(each, contexts[-1], info_name=name) for name, each in command.commands.items()]

@@ -52,6 +52,16 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
     assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics", "email"}
     assert "augment.readers.perfetto.reading" not in loaded
+    assert not loaded & {"augment.commands.serve", "augment.commands.history", "augment.writers.perfetto.several"}
+
+
+def test_the_program_ends_at_once_but_in_order() -> None:
+    program = "import atexit, sys; atexit.register(print, 'last'); from augment.cli import program; program()"
+    for arguments, code, first in [(["--version"], 0, "augment, version"), (["lst"], 2, "last")]:
+        command = [sys.executable, "-c", program, *arguments]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout.splitlines()[-1]) == (code, "last")
+        assert ended.stdout.startswith(first)
 
 
 def test_the_first_run_compiles_and_caches_nothing(tmp_path: Path) -> None:

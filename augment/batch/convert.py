@@ -49,7 +49,7 @@ def convert(item: Input, settings: Settings, announce: Report, stage: Report = l
 def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: Report) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
-    from augment.pipeline import augment
+    from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
     from augment.writers import write_seamed
@@ -82,7 +82,8 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         begin("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
-        _forget(augmented.trace.facts, write_seamed)
+        if len(trace.events) >= THREADS_FROM:
+            _forget(augmented.trace.facts, write_seamed)
         formats = None if settings.metrics_only else settings.request.formats
         written = dict(write_seamed(augmented, folder, formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])

@@ -16,7 +16,6 @@ from augment.errors import AugmentError, InputError, OutputError, UsageError, ex
 from augment.evidence import Evidence
 from augment.records import dataclass
 from augment.writers.files import is_output, remove_unfinished, stem
-from augment.writers.perfetto.several import is_of_several
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
@@ -122,7 +121,11 @@ def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], str]) -> None:
 def _is_timeline(path: str) -> bool:
     """Whether a local file is a timeline of ``augment merge``, which may have any name."""
     try:
-        return path.endswith(".pftrace") and is_of_several(Path(path))
+        if not path.endswith(".pftrace"):
+            return False
+        from augment.writers.perfetto.several import is_of_several
+
+        return is_of_several(Path(path))
     except OSError:  # a missing file or a URL: the reader reports it
         return False
 
