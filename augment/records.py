@@ -146,17 +146,13 @@ class _Template:
     field: Any
 
 
-def _described(name: str, kind: Any, defaults: Mapping[str, Any]) -> dataclasses.Field[Any]:
+def _described(name: str, kind: Any, defaults: Mapping[str, Any]) -> Any:
     """The description of a field, as the standard library makes it together with a class."""
-    made = copy.copy(_Template.__dataclass_fields__["field"])
     default = defaults.get(name, dataclasses.MISSING)
-    if isinstance(default, dataclasses.Field):
-        for part in dataclasses.Field.__slots__:  # those that begin with _ say what the standard library made of it
-            if not part.startswith("_") and getattr(default, part) is not dataclasses.MISSING:
-                setattr(made, part, getattr(default, part))
-    else:
-        made.default = default
-    made.name, made.type = name, kind
+    made: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
+    made.name, made.type, made.kw_only = name, kind, False
+    ordinary: Any = _Template.__dataclass_fields__["field"]
+    made._field_type = ordinary._field_type  # what tells it from ClassVar and InitVar
     return made
 
 

@@ -159,7 +159,8 @@ def test_a_record_may_have_a_base_that_is_none() -> None:
             return super().greet().upper()
 
     made: Any = records.dataclass(Example)
-    assert (made().greet(), made("hi").greet(), repr(made("x")).split(".")[-1]) == ("GOOD DAY", "HI", "Example(greeting='x')")
+    assert (made().greet(), made("hi").greet()) == ("GOOD DAY", "HI")
+    assert repr(made("x")).endswith("Example(greeting='x')")
 
 
 def test_a_default_may_be_a_record() -> None:
