@@ -84,24 +84,21 @@ _PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
 _LONE_BACKSLASH = re.compile(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _VALUE_ENDS = re.compile(r"[\w\]}]\s*$")
 _Replacement = str | Callable[[re.Match[str]], str]
-_OUTSIDE: tuple[tuple[re.Pattern[str], _Replacement], ...] = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),
-        (r"(?<![\w.])\+?(-?)(?:inf|Inf|INF|Infinity|infinity)\b", r"\1Infinity"),
-        (r"\bTrue\b", "true"),
-        (r"\bFalse\b", "false"),
-        (r"\b(?:None|undefined)\b", "null"),
-        (r"(?<![\w.])0[xX]([0-9a-fA-F]{1,16})\b", lambda match: str(int(match[1], 16))),
-        (r"(?<![\w.+-])\+(?=[\d.])", ""),
-        (r"(?<![\w.])0+(?=\d)", ""),
-        (r"(?<![\w.])\.(?=\d)", "0."),
-        (r"(?<=\d)\.(?!\d)", ".0"),
-        (r",(?:\s*,)+", ","),
-        (r"([\[{])\s*,", r"\1"),
-        (r",(?=\s*[\]}])", ""),
-        (r":(?=\s*[,\]}])", ": null"),
-    )
+_OUTSIDE: tuple[tuple[str, _Replacement], ...] = (
+    (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),
+    (r"(?<![\w.])\+?(-?)(?:inf|Inf|INF|Infinity|infinity)\b", r"\1Infinity"),
+    (r"\bTrue\b", "true"),
+    (r"\bFalse\b", "false"),
+    (r"\b(?:None|undefined)\b", "null"),
+    (r"(?<![\w.])0[xX]([0-9a-fA-F]{1,16})\b", lambda match: str(int(match[1], 16))),
+    (r"(?<![\w.+-])\+(?=[\d.])", ""),
+    (r"(?<![\w.])0+(?=\d)", ""),
+    (r"(?<![\w.])\.(?=\d)", "0."),
+    (r"(?<=\d)\.(?!\d)", ".0"),
+    (r",(?:\s*,)+", ","),
+    (r"([\[{])\s*,", r"\1"),
+    (r",(?=\s*[\]}])", ""),
+    (r":(?=\s*[,\]}])", ": null"),
 )
 
 
@@ -111,5 +108,5 @@ def _in_string(text: str) -> str:
 
 def _outside(text: str) -> str:
     for pattern, replacement in _OUTSIDE:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     return text

@@ -111,6 +111,14 @@ _DESCRIPTION, _PARAMS = "__record__", "__dataclass_params__"  #: the first is th
 _describing = threading.RLock()  #: a default may be a record itself
 
 
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Described:
+    field: Any
+
+
+_TEMPLATE: Any = _Described  #: a class as the standard library describes it
+
+
 class _Description:
     """The fields of a record, as its class lists them."""
 
@@ -124,7 +132,7 @@ class _Description:
             if not isinstance(vars(self.cls)["__dataclass_fields__"], _LatePart):
                 return  # another thread was faster
             fields = {name: _described(name, kind, self.defaults) for name, kind in self.annotations.items()}
-            params = copy.copy(_Template.__dataclass_params__)
+            params = copy.copy(_TEMPLATE.__dataclass_params__)
             _set_params(params, self.params)
             self.cls.__dataclass_params__ = params
             self.cls.__dataclass_fields__ = fields
@@ -139,20 +147,12 @@ class _Description:
                 yield name, kind, True, default, dataclasses.MISSING
 
 
-@dataclasses.dataclass(init=False, repr=False, eq=False)
-class _Template:
-    """A class as the standard library describes it."""
-
-    field: Any
-
-
 def _described(name: str, kind: Any, defaults: Mapping[str, Any]) -> Any:
     """The description of a field, as the standard library makes it together with a class."""
     default = defaults.get(name, dataclasses.MISSING)
     made: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
     made.name, made.type, made.kw_only = name, kind, False
-    ordinary: Any = _Template.__dataclass_fields__["field"]
-    made._field_type = ordinary._field_type  # what tells it from ClassVar and InitVar
+    made._field_type = _TEMPLATE.__dataclass_fields__["field"]._field_type  # an ordinary field
     return made
 
 

@@ -17,28 +17,25 @@ SYNCHRONOUS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, "Barrier")
 POINT_TO_POINT = (SEND, RECV, SEND_RECV)
 
 #: the first pattern found in a name (lower case, without underscores) decides
-KINDS = [
-    (re.compile(pattern), kind)
-    for pattern, kind in (
-        ("allreduce|crossdevicereduce", ALL_REDUCE),
-        ("reducescatter", REDUCE_SCATTER),
-        ("allgather", ALL_GATHER),
-        # expert parallelism (DeepEP, HybridEP, MORI, Perplexity's, TensorRT-LLM's): no rank has all its tokens before
-        # all ranks have sent theirs
-        (
-            r"alltoall|all2all|moea2a|((deep|hybrid)ep|\bep::(inter|intra)node|(mori|pplx)::).*(dispatch|combine)",
-            ALL_TO_ALL,
-        ),
-        ("broadcast|bcast", "Broadcast"),
-        ("barrier|nvshmem.*syncall", "Barrier"),
-        ("sendrecv", SEND_RECV),
-        ("send", SEND),
-        ("recv", RECV),
-        ("reduce", "Reduce"),
-        ("gather", "Gather"),
-        ("scatter", "Scatter"),
-    )
-]
+KINDS = (
+    ("allreduce|crossdevicereduce", ALL_REDUCE),
+    ("reducescatter", REDUCE_SCATTER),
+    ("allgather", ALL_GATHER),
+    # expert parallelism (DeepEP, HybridEP, MORI, Perplexity's, TensorRT-LLM's): no rank has all its tokens before
+    # all ranks have sent theirs
+    (
+        r"alltoall|all2all|moea2a|((deep|hybrid)ep|\bep::(inter|intra)node|(mori|pplx)::).*(dispatch|combine)",
+        ALL_TO_ALL,
+    ),
+    ("broadcast|bcast", "Broadcast"),
+    ("barrier|nvshmem.*syncall", "Barrier"),
+    ("sendrecv", SEND_RECV),
+    ("send", SEND),
+    ("recv", RECV),
+    ("reduce", "Reduce"),
+    ("gather", "Gather"),
+    ("scatter", "Scatter"),
+)
 
 #: bytes of an element by the type's name, in lower case, as PyTorch, NCCL and others write it
 ELEMENT_BYTES = {
@@ -58,7 +55,7 @@ ELEMENT_BYTES = {
 def kind_of(name: str) -> str:
     """The kind in the name of a kernel, operator or annotation; :data:`OTHER` if there is none."""
     plain = name.replace("(anonymous namespace)", "").partition("(")[0].replace("_", "").lower()
-    return next((kind for pattern, kind in KINDS if pattern.search(plain)), OTHER)
+    return next((kind for pattern, kind in KINDS if re.search(pattern, plain)), OTHER)
 
 
 def element_bytes(dtype: str) -> int | None:
