@@ -11,15 +11,14 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from augment.batch import job_tracks
 from augment.batch.convert import Report, Settings, convert
 from augment.batch.inputs import Input, sweep
-from augment.batch.manifest import Manifest
 from augment.batch.results import Result
 from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.job_tracks import Errand
+    from augment.batch.manifest import Manifest
     from augment.batch.remote_job import Folder, RemoteJob
     from augment.batch.stage import Crew
     from augment.batch.workers import Task, Workers
@@ -72,6 +71,8 @@ class _Books:
         if item.root is None:
             return None
         if item.root not in self.open:
+            from augment.batch.manifest import Manifest
+
             self.open[item.root] = Manifest(item.root, self.settings, self.manner.shard)
         return self.open[item.root]
 
@@ -146,6 +147,8 @@ def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: W
     """
     if not errands:
         return
+    from augment.batch import job_tracks
+
     books, by_path = _Books(settings, manner), {errand.input.path: errand for errand in errands}
     inputs = [errand.input for errand in errands]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,8 +255,10 @@ def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path
 
 
 def _fetch(url: str, path: str, size: int) -> None:
+    from shutil import disk_usage
+
     folder = os.path.dirname(path)
-    if size > shutil.disk_usage(folder).free:
+    if size > disk_usage(folder).free:
         raise InputError(url, f"its {size >> 20} MiB do not fit into {folder}; set TMPDIR to a folder on a larger disk")
     fs, remote = filesystem(url)
     with errors_as(lambda why: InputError(url, f"cannot be fetched: {why}")):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from augment.batch.jobs import Job
     from augment.batch.remote_job import RemoteJob
     from augment.batch.results import Result
+    from augment.batch.stage import Stage
     from augment.commands.terminal import Bar
     from augment.request import Request
 
@@ -70,7 +71,6 @@ def command(
     are printed on stdout, one per line.
     """
     from augment.batch.convert import Settings
-    from augment.batch.stages import STAGES
     from augment.heap import keep_freed_memory
 
     keep_freed_memory()
@@ -86,12 +86,18 @@ def command(
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # not a job
-    stages = () if alone else STAGES
+    stages = () if alone else _stages()
     count = len(made.inputs)
     settings = Settings(request, stages, threads=batch.threads_for_each(count), memory=batch.memory_for_each(count))
     with client_of(**server) as client:
         manner = replace(batch.manner(client), merge=merge)
         return _Run(made, settings, manner, as_json=as_json, quiet=quiet).all()
+
+
+def _stages() -> tuple[Stage, ...]:
+    from augment.batch.stages import STAGES
+
+    return STAGES
 
 
 class _Run:
@@ -140,7 +146,7 @@ class _Run:
 
     def _conclude(self, shown: Bar) -> None:
         """Run the stages of whole jobs; a share (--shard) does not have all ranks, so it runs none."""
-        if self._manner.shard:
+        if self._manner.shard or not self._settings.stages:
             return
         from augment.batch.execution import crew_of
         from augment.batch.stages import conclude

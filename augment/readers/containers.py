@@ -7,7 +7,6 @@ import hashlib
 import os
 import queue
 import threading
-import zipfile
 import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
@@ -156,6 +155,8 @@ class ZipText:
     """The single file in a zip."""
 
     def __init__(self, path: str, file: BinaryIO) -> None:
+        import zipfile
+
         self.damage: str | None = None
         try:
             archive = zipfile.ZipFile(file)
@@ -170,9 +171,11 @@ class ZipText:
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end, or where the data are damaged."""
+        from zipfile import BadZipFile
+
         try:
             return self._member.read(size)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except (BadZipFile, zlib.error, EOFError) as error:
             self.damage = f"the zip is damaged ({error})"
             return b""
 
