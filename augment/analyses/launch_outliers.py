@@ -2,7 +2,8 @@
 
 The rows are the calls that `launch_statistics` counts, by name. For each device and ``kind`` the worst come first:
 
-- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time.
+- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time. A copy whose call
+  returned only when it was done is none: the call waited, and other analyses say for what.
 - ``runtime_outlier``: the call took longer than ``runtime_cutoff_ns``.
 - ``launch_delay_outlier``: the work began more than ``launch_delay_cutoff_ns`` after the end of the call.
 
@@ -31,11 +32,11 @@ import numpy as np
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
 from augment.derived.host.call_stacks import NO_ROW
-from augment.derived.host.enclosing import innermost
+from augment.derived.host.queued_tasks import operators_around
 from augment.findings import Findings, Skipped, column
 from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
@@ -54,7 +55,7 @@ class Row:
     kind: str = column("One of short_kernel, runtime_outlier and launch_delay_outlier.")
     name: str = column("The kernel, copy or memset; of several, the first to begin.")
     launch_name: str = column("The call that launched it.")
-    operator: str | None = column("The innermost operator that encloses the call, if any.")
+    operator: str | None = column("The innermost operator that encloses the call, or that put it on a queue, if any.")
     correlation: int = column("The correlation that the call and its work share in the trace.")
     ts_ns: int = column("Start of the call, from the start of the trace.", "ns")
     cpu_ns: int = column("Duration of the call.", "ns")
@@ -86,7 +87,8 @@ def analyze(
     kinds: list[int] = []
     for device in work.devices:
         calls = _calls(device, delays, work.ts)
-        over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
+        short_ns = np.where(_blocked(trace, calls), 0, calls.cpu_ns - calls.gpu_ns)
+        over = (short_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
             worst = calls.take(_worst(ns, most_count))
             parts.append(worst)
@@ -108,6 +110,13 @@ def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
     return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(launched.gpu_ns, first), calls.delay_ns)
 
 
+def _blocked(trace: Trace, calls: LaunchDelays) -> Bools:
+    """Whether each call copies, and returned only when the copy was done."""
+    copies = trace.events.category[gpu_work(trace).row[calls.place]] == Category.GPU_MEMCPY
+    blocked: Bools = copies & (gpu_work(trace).end[calls.place] <= trace.events.ts[calls.row] + calls.cpu_ns)
+    return blocked
+
+
 def _worst(excess: Int64s, most: int) -> Places:
     """The places with the greatest ``excess`` above 0, greatest first."""
     above = np.flatnonzero(excess > 0)
@@ -119,7 +128,7 @@ def _worst(excess: Int64s, most: int) -> Places:
 
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
     work, events = gpu_work(trace), trace.events
-    operator = innermost(trace, calls.row, (Category.CPU_OP,))
+    operator = operators_around(trace, calls.row)
     rows = zip(
         (work.streams[index] for index in work.stream_of(calls.place).tolist()),
         (KINDS[kind] for kind in kinds),

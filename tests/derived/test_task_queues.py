@@ -15,8 +15,10 @@ import pytest
 
 from augment.derived.critical.critical_path import BoundBy, critical_path
 from augment.derived.critical.savings import saved_ns, without_host_time
+from augment.derived.gpu.work_operators import work_operators
+from augment.derived.host.queued_tasks import operators_around, queued_tasks
 from augment.derived.names.matching import starting
-from augment.derived.waits.task_queues import queued_tasks, task_queues
+from augment.derived.waits.task_queues import task_queues
 from augment.readers import read
 from augment.trace import LAUNCHES, Trace
 
@@ -139,6 +141,44 @@ def test_a_host_that_waits_for_the_queue_is_no_host_that_works(tmp_path: Path) -
     late = Job([500_000] * 10, [5_000] * 10, [2_000] * 10, {9}).write(tmp_path)
     time = critical_path(late).time[0]
     assert time[BoundBy.CPU_OPERATOR] > 0.98 * time.sum()
+
+
+def test_work_belongs_to_the_operator_that_put_it_on_the_queue(tmp_path: Path) -> None:
+    """The kernels' order is that of the operators."""
+    job = Job([20_000] * 5, [30_000] * 5, [10_000] * 5, set())
+    trace = job.write(tmp_path)
+    assert trace.names_of(work_operators(trace)) == [f"aten::op{number}" for number in range(5)]
+
+
+def test_recorded_work_belongs_to_the_operator_that_put_it(tmp_path: Path) -> None:
+    """Plainly, from the file: the shortest slice around the Enqueue at the other end of the task's arrow."""
+    events = recorded()
+    slices = [each for each in events if each.get("ph") == "X" and each.get("cat") == "cpu_op"]
+    ends: dict[str, dict[Any, Event]] = {"s": {}, "f": {}}
+    for each in events:
+        if each.get("ph") in ends and each.get("cat") == "async_task_queue":
+            ends[each["ph"]][each["id"]] = each
+    expected = {}
+    for number, taken in ends["f"].items():
+        put = ends["s"][number]
+        at = Decimal(str(put["ts"]))
+        around = [
+            each
+            for each in slices
+            if each["tid"] == put["tid"]
+            and not each["name"].startswith("Enqueue")
+            and Decimal(str(each["ts"])) <= at < Decimal(str(each["ts"])) + Decimal(str(each["dur"]))
+        ]
+        expected[str(taken["ts"])] = min(around, key=lambda each: Decimal(str(each["dur"])))["name"]
+    trace = read(str(TRACE))
+    taken = queued_tasks(trace).taken
+    operators = trace.names_of(operators_around(trace, taken))
+    assert len(operators) == len(expected) > 100
+    order = [expected[key] for key in sorted(expected, key=Decimal)]
+    assert operators == order
+    assert not any(
+        name.startswith("Dequeue") for name in trace.names_of(work_operators(trace)[work_operators(trace) >= 0])
+    )
 
 
 def test_tasks_without_arrows_depend_on_nothing_known(tmp_path: Path) -> None:

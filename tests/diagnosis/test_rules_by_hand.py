@@ -255,6 +255,22 @@ def test_a_call_that_creates_the_context_is_named(name: str) -> None:
     assert isinstance(allocator_calls.check(trace), Fine)
 
 
+@pytest.mark.parametrize(("busy_ms", "expected"), [(55, 45), (90, 10), (0, 100), (100, None)])
+def test_a_long_call_counts_for_as_long_as_the_device_idles(busy_ms: int, expected: int | None) -> None:
+    """Of a call of 100 ms the device works through the first part: the rest is what the call costs."""
+    begin, ms = 1_000_000, 1_000_000
+    first = launched("gemm", begin + 20_000, begin + 20_000 + busy_ms * ms, 1, at=begin) if busy_ms else []
+    blocked = call("cudaGetDevice", begin + 20_000, begin + 20_000 + 100 * ms)
+    after = launched("gemm", begin + 101 * ms, begin + 131 * ms, 2, at=begin + 101 * ms - 20_000)
+    answer = long_calls.check(trace_of(call("cudaEventQuery", 0, 1000), *first, blocked, *after))
+    if expected is None:
+        assert not isinstance(answer, Found)
+        return
+    problem = problem_of(answer)
+    assert f"while the GPU idles: cudaGetDevice ({expected} ms); " in problem.title
+    assert problem.saved_ns == pytest.approx(expected * ms, abs=1.1 * ms)
+
+
 def test_a_graph_that_is_large_takes_long_whenever_it_is_launched() -> None:
     assert "prepare the next step" in problem_of(long_calls.check(start("cudaGraphLaunch", 600_000_000))).advice
 

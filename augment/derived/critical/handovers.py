@@ -10,11 +10,11 @@ from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
+from augment.derived.host.queued_tasks import queued_tasks
 from augment.derived.names.matching import starting, strings_where
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
-from augment.derived.waits.task_queues import queued_tasks
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 

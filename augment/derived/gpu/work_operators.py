@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.trace import Category, Trace, derived
+from augment.derived.host.queued_tasks import operators_around
+from augment.trace import Trace, derived
 
 
 @derived
 def work_operators(trace: Trace) -> Int64s:
-    """The row of the innermost operator around the launch of each place of ``gpu_work``; ``NO_ROW`` where unknown."""
-    return innermost(trace, gpu_work(trace).launch, [Category.CPU_OP])
+    """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
+    queue; ``NO_ROW`` where unknown."""
+    return operators_around(trace, gpu_work(trace).launch)

@@ -28,6 +28,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
+from augment.derived.host.queued_tasks import operators_around
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.captures import capture_times
@@ -160,7 +161,8 @@ def _waiting_a_step(trace: Trace, short: _Short) -> tuple[int, str, list[str]]:
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * whole]
     inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
-    spent = np.bincount(trace.events.name[short.row[place[inside]]], ns[inside], len(trace.strings)) / each
+    operators = operators_around(trace, short.row[place[inside]])
+    spent = np.bincount(trace.events.name[operators], ns[inside], len(trace.strings)) / each
     most = [int(name) for name in np.argsort(-spent, kind="stable")[:3] if spent[name] > 0]
     named = listed([f"{short_name(trace.strings[name])} {time(spent[name])}" for name in most])
     return int(ns.sum() / each), listed(parts), [f"most of the time in operators: {named}"] if named else []

@@ -3,9 +3,9 @@
 The first call that needs the device creates its context, which takes seconds, whatever its name says
 (``cudaDeviceGetStreamPriorityRange``, ``cudaFree(0)``). The first use of a kernel or library loads it, within an
 ordinary launch. Other single calls wait for a lock of the driver, launch a large graph, or look for an operator's
-program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1 ms and more during which devices mostly
-idle; calls that wait for a device, copies, and steady requests for memory have rules of their own. The prediction takes
-these calls out of the steps.
+program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1 ms and more during which devices idle
+for 0.1 ms or half of the time, and says for how long they idle in them; calls that wait for a device, copies, and
+steady requests for memory have rules of their own. The prediction takes these calls out of the steps.
 
 **What to do**: if they happen once, run some steps before the recording begins: steady steps do not have them. If they
 come back in every step, find out what asks for them.
@@ -35,7 +35,7 @@ from augment.trace import LAUNCHES, Trace, derived
 NAME = "long_calls"
 LONG_NS = 100_000  #: a shorter call is ordinary launching
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
-IDLE_RATIO = 0.5  #: least share of a call in which the devices idle
+IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless they idle for :data:`LONG_NS`
 MEMORY = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
 )
@@ -55,13 +55,13 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no GPU work was recorded that the host could hold up")
     rows = single_calls(trace)
     if not len(rows):
-        return NotApplicable("no call of the runtime takes 0.1 ms while the GPU idles")
+        return NotApplicable("no call of the runtime takes long while the GPU idles")
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, trace.events.track[rows], spans.start, spans.end)
     saved = saved_by_host(trace, cut)
     steady = len(rows) >= measure(trace).count > 1
     spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(rows), (spans.end - spans.start).tolist(), strict=True):
+    for name, ns in zip(trace.names_of(rows), _idle_ns(trace, rows).tolist(), strict=True):
         spent[short(name)] += ns
     named = listed([f"{name} ({time(ns)})" for name, ns in spent.most_common()])
     often = f"{count(len(rows) / measure(trace).count, 'long call')} {a_step(trace)}"
@@ -102,7 +102,7 @@ def single_calls(trace: Trace) -> Int64s:
     memory = matching(trace, MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
-    chosen: Int64s = rows[_idle_ns(trace, rows) >= IDLE_RATIO * events.dur[rows]]
+    chosen: Int64s = rows[_idle_ns(trace, rows) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_NS)]
     return chosen
 
 

@@ -1,0 +1,98 @@
+"""The queue on which PyTorch for Ascend puts operators, and the operators that its tasks are of.
+
+``torch_npu`` executes operators on a thread of its own: an operator is put on a queue (``Enqueue``), and the other
+thread takes it from there (``Dequeue@…``) and calls the runtime.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.columns import looked_up
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Int64s
+from augment.derived.host.call_stacks import NO_ROW
+from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import starting
+from augment.records import dataclass
+from augment.trace import Category, Trace, derived
+
+
+def operators_around(trace: Trace, rows: Int64s) -> Int64s:
+    """The row of the innermost operator around each of ``rows`` (:data:`NO_ROW` for none). Of a task that was taken
+    from a queue it is the operator that put it there, if that is known."""
+    around = innermost(trace, rows, (Category.CPU_OP,))
+    tasks = queued_tasks(trace)
+    if not len(tasks):
+        return around
+    order = np.argsort(tasks.taken, kind="stable")
+    where, taken = looked_up(tasks.taken[order], around)
+    put = tasks.put[order[where[taken]]]
+    owner = innermost(trace, put, (Category.CPU_OP,), ~starting(trace, "Enqueue"))
+    operators: Int64s = around.copy()
+    operators[taken] = np.where(owner == NO_ROW, around[taken], owner)
+    return operators
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTasks:
+    """Equal-length int64 columns, rows of the event table, ascending time of ``taken``: each task's ``put`` (the slice
+    ``Enqueue``) and ``taken`` (the slice ``Dequeue@…``, on another thread)."""
+
+    put: Int64s
+    taken: Int64s
+
+    def __len__(self) -> int:
+        return len(self.put)
+
+
+@derived
+def queued_tasks(trace: Trace) -> QueuedTasks:
+    """The tasks that an arrow leads to: from an ``Enqueue`` to a ``Dequeue`` of another thread."""
+    events = trace.events
+    puts, takes = starting(trace, "Enqueue"), starting(trace, "Dequeue")
+    nothing = QueuedTasks(np.empty(0, np.int64), np.empty(0, np.int64))
+    if not puts.any() or not takes.any():
+        return nothing
+    arrows = events.flow_id.rows[:]
+    arrows = arrows[events.category[arrows] == Category.OTHER]
+    begins, put = _slices_at(trace, arrows[events.phase[arrows] == ord("s")], puts)
+    ends, taken = _slices_at(trace, arrows[events.phase[arrows] == ord("f")], takes)
+    begin = _begins_of(trace, begins, ends)
+    put, taken = put[begin[begin >= 0]], taken[begin >= 0]
+    known = events.track[put] != events.track[taken]
+    put, taken = put[known], taken[known]
+    order = np.argsort(events.ts[taken], kind="stable")
+    return QueuedTasks(put[order], taken[order])
+
+
+def _begins_of(trace: Trace, begins: Int64s, ends: Int64s) -> Int64s:
+    """The place in ``begins`` of the latest that begins at or before each of ``ends`` with its number, in its process:
+    numbers of several ranks in a file may be equal. -1 for none."""
+    events, arrows = trace.events, np.concatenate((begins, ends))
+    codes: dict[object, int] = {}
+    process = np.array([codes.setdefault(track.pid, len(codes)) for track in trace.tracks], np.int64)
+    of, number = process[events.track[arrows]], events.flow_id.at(arrows, 0)
+    is_end = np.arange(len(arrows)) >= len(begins)
+    order = np.lexsort((is_end, events.ts[arrows], number, of))
+    last = np.maximum.accumulate(np.where(is_end[order], -1, np.arange(len(order))))
+    begin = order[np.maximum(last, 0)]
+    same = (last >= 0) & (of[begin] == of[order]) & (number[begin] == number[order])
+    places = np.full(len(ends), -1, np.int64)
+    places[order[is_end[order]] - len(begins)] = np.where(same, begin, -1)[is_end[order]]
+    return places
+
+
+def _slices_at(trace: Trace, arrows: Int64s, named: Bools) -> tuple[Int64s, Int64s]:
+    """Those of ``arrows`` with which a slice of a name in ``named`` begins on their thread, and these slices."""
+    events = trace.events
+    rows = events.slices_of(Category.CPU_OP)
+    rows = rows[named[events.name[rows]]]
+    row = np.full(len(arrows), -1, np.int64)
+    for track, index in each(events.track[arrows], len(trace.tracks)):
+        of_track = rows[events.track[rows] == track]
+        place = np.searchsorted(events.ts[of_track], events.ts[arrows[index]])
+        begins = place < len(of_track)
+        begins[begins] = events.ts[of_track[place[begins]]] == events.ts[arrows[index[begins]]]
+        row[index[begins]] = of_track[place[begins]]
+    return arrows[row >= 0], row[row >= 0]
