@@ -92,11 +92,12 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
 
 
 def _name(finding: Finding) -> str:
-    """``data loading 23 %: The host fetches … → Give the loader …``: what a narrow slice has no room for comes last.
+    """``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice has no room for is last.
+    The share is what a cure saves of a step, not that of the time which is drawn.
 
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
-    share = "" if finding.saved_ratio is None else f" {percent(finding.saved_ratio)}"
+    share = "" if finding.saved_ratio is None else f", saves {percent(finding.saved_ratio)}"
     return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title} → {finding.found.advice}"
 
 

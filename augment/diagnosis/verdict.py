@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.arrays.intervals import total
+import numpy as np
+
+from augment.arrays.intervals import Intervals, clip, total
+from augment.derived.critical.handovers import NO_TRACK, main_track
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.host.host_segments import host_segments
 from augment.derived.source.cut_mark import lacks_causes
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.devices import fitting
@@ -16,12 +21,13 @@ from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import HIGH_RATIO, Finding
 from augment.diagnosis.whole import is_excerpt
-from augment.diagnosis.wording import count, percent, shorter, time, within
+from augment.diagnosis.wording import count, percent, short, shorter, time, within
 from augment.trace import Category, Trace, derived
 from augment.units import counted
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
+MOST = 0.8  #: share of unexplained time that is alike, to say so
 TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
 
 
@@ -117,14 +123,53 @@ def _unexplained(trace: Trace, result: Diagnosis) -> str:
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         if ratio >= HIGH_RATIO and 2 * explained <= ratio:
             lines = "" if stacks or category == GapCategory.OTHER else " (with_stack=True adds lines)"
+            if category == GapCategory.OTHER:
+                what += unknown_reason(trace)
             text = f"No rule explains most of the {percent(ratio)} in which the GPU {what}"
             return fitting(trace, f"{text}: look at the longest slices of Idle{lines}.")
     return ""
 
 
+def unknown_reason(trace: Trace) -> str:
+    """What is known of idle time for other reasons: whether the next work had been launched, and what the main thread
+    did meanwhile, if most of the time is alike."""
+    parts = []
+    for idle in idle_in_steps(trace):
+        chosen = idle.category == GapCategory.OTHER
+        parts.append((idle.start[chosen], idle.end[chosen], idle.launch[chosen]))
+    start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
+    length = end - start
+    launched = float(length[launch != NO_ROW].sum() / max(int(length.sum()), 1))
+    if launched >= MOST:
+        text = " (its next work had been launched; what that waited for is not in the trace)"
+    elif launched <= 1 - MOST:
+        text = " (the launch of its next work was not recorded)"
+    else:
+        text = f" ({percent(launched)} of it with the next work launched, else by what is unknown)"
+    name, share = _of_host(trace, Intervals(start, end))
+    return f"{text}, while the host is {percent(share)} of the time in {name}" if name and share >= 1 - MOST else text
+
+
+def _of_host(trace: Trace, gaps: Intervals) -> tuple[str, float]:
+    """The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none."""
+    lane, segments = main_track(trace), host_segments(trace)
+    if lane == NO_TRACK:
+        return "", 0.0
+    part = segments.of(lane)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+    if not len(row):
+        return "", 0.0
+    _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
+    inside = row[which] >= 0
+    names = trace.events.name[row[which[inside]]]
+    spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
+    most, whole = int(spent.argmax()), max(total(gaps), 1)
+    return (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
+
+
 _UNEXPLAINED = {
     GapCategory.HOST_WAIT: "waits for the host",
-    GapCategory.OTHER: "idles for other reasons (its next work had been launched, or by what is unknown)",
+    GapCategory.OTHER: "idles for other reasons",
 }
 
 

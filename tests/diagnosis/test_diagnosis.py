@@ -99,7 +99,8 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         open_.append(stop)
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(
-        re.match(r"data loading \d\d %: The host fetches batches .* → The main process loads", name) for name in names
+        re.match(r"data loading, saves \d\d %: The host fetches batches .* → The main process loads", name)
+        for name in names
     )
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
