@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from augment.errors import UsageError
 from oracles import plain_kernels
@@ -17,8 +17,8 @@ from perfetto_engine import PerfettoEngine
 from slow_files import SLOW
 
 # the first call loads compiled code, and machines are busy; each run tries the same examples, `make fuzz` others
-settings.register_profile("augment", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("augment", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("augment")
 gc.set_threshold(200_000, 20, 100)  # traces as plain Python are millions of objects, walked at each collection
 
