@@ -120,7 +120,8 @@ def _slices(track: SliceTrack, most: int, most_inner: int) -> tuple[SliceTrack, 
     kept = longest(track.dur, most)
     row = np.full(len(track.ts), -1, np.int64)
     row[kept] = np.arange(len(kept))
-    return _without_short_inner(_taken(track, kept), most_inner), row[runs.group]
+    track = track if len(kept) == len(track.ts) else _taken(track, kept)
+    return _without_short_inner(track, most_inner), row[runs.group]
 
 
 def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
@@ -129,7 +130,8 @@ def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
     If there are few names, the args ``NAME_ns`` of a joined slice give the total time of each name among its pieces.
     """
     several = runs.count > 1
-    args: dict[str, ArgColumn] = dict(_taken(track, runs.longest).args)
+    whole = _taken(track, runs.longest)
+    args: dict[str, ArgColumn] = dict(whole.args)
     args["joined_count"] = np.where(several, runs.count, -1)
     names, kind = numbered(track.names.codes)
     if len(names) <= _MOST_KINDS:
@@ -138,7 +140,6 @@ def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
             args[f"{_word(track.names, code)}_ns"] = np.where(several & (ns > 0), ns, -1)
     last = runs.first + runs.count - 1
     dur = track.ts[last] + track.dur[last] - track.ts[runs.first]
-    whole = _taken(track, runs.longest)
     return replace(whole, ts=track.ts[runs.first], dur=dur, args=args)
 
 

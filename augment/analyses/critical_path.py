@@ -66,6 +66,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.arrays.ordering import is_any
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.derived.critical.handovers import NO_TRACK, main_track
@@ -138,7 +139,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
     main = main_track(trace)
     shown = Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED])
-    below = np.where(np.isin(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
+    below = np.where(is_any(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
     track = SliceTrack(
         analysis=NAME,
         name="Critical path",

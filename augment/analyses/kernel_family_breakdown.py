@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays import intervals
-from augment.arrays.ordering import each
+from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
@@ -111,7 +111,7 @@ def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
         key = (work.devices[index].start, family)
         busy[key] = intervals.total(intervals.union(work.ts[group], work.end[group]))
         for sum_of, sort in zip(sums, _SORTS, strict=True):
-            sum_of[key] = _ns(work.ts, work.end, group[np.isin(use[group], sort)])
+            sum_of[key] = _ns(work.ts, work.end, group[is_any(use[group], sort)])
     return busy, *sums
 
 

@@ -175,7 +175,7 @@ class Keyed(Column[Value]):
         return self._usual, self._rows, self._exceptions
 
     def _at(self, rows: Any) -> npt.NDArray[Value]:
-        values: npt.NDArray[Value] = self._usual[self._keys[rows]]
+        values: npt.NDArray[Value] = self._usual.take(self._keys[rows])
         if len(self._rows):
             if isinstance(rows, slice) and rows == slice(None):
                 values[self._rows] = self._exceptions

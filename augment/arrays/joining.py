@@ -13,7 +13,8 @@ from augment.arrays.types import Int32s, Int64s, Places
 from augment.kernels.native import native
 from augment.records import dataclass
 
-_LEAST_NS, _CELL = 256, 8  #: the first limit; short pieces within so many limits are joined
+_LEAST_NS, _GREATEST_NS = 1 << 8, 1 << 57  #: the first and the last limit
+_CELL = np.uint64(8)  #: short pieces within so many limits are joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,16 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
         kind: what it is, integers.
         most: how many pieces may remain.
     """
-    joinable = np.flatnonzero(start[1:] == start[:-1] + dur[:-1]) + 1
-    longer = np.maximum(dur[joinable], dur[joinable - 1])
-    inner = joinable[:0]  # which do not begin a joined piece
-    for limit in _limits():
-        if len(start) - len(inner) <= most:
-            break
-        near, bits = joinable[longer < limit], (_CELL * limit).bit_length() - 1
-        inner = near[start[near] >> bits == start[near - 1] >> bits]
-    first = np.delete(np.arange(len(start)), inner)
+    begins = np.ones(len(start), np.bool_)
+    if len(start) > most:
+        touching = np.flatnonzero(start[1:] == start[:-1] + dur[:-1]) + 1
+        longer = np.maximum(dur[touching], dur[touching - 1])
+        above = np.maximum(
+            longer.astype(np.uint64), _differing(start)[touching - 1] // _CELL
+        )  # joined by greater limits
+        enough = (limit for limit in _limits() if len(start) - np.count_nonzero(above < limit) <= most)
+        begins[touching[np.flatnonzero(above < next(enough, _GREATEST_NS))]] = False
+    first = np.flatnonzero(begins)
     count = np.diff(first, append=len(start)).astype(np.int64)
     return Joined(first, count, first if len(first) == len(start) else _longest(first, dur, kind))
 
@@ -99,12 +101,10 @@ def peaks(ts: Int64s, values: npt.NDArray[Any], most: int) -> Places:
     """
     most = max(most, 4)
     kept = np.arange(len(ts))
-    for limit in _limits():
+    for starts in _cells(ts, most):
         if len(kept) <= most:
             break
-        starts = run_starts(ts // limit)
-        if len(starts) <= most:  # else too many are left, as the last point of each cell stays
-            kept = _peaks_and_ends(values.astype(np.float64), starts)
+        kept = _peaks_and_ends(values.astype(np.float64), starts)
     return kept
 
 
@@ -119,8 +119,7 @@ def means(
     most = max(most, 4)
     if len(ts) <= most:
         return ts, values
-    for limit in _limits():
-        starts = run_starts(ts // limit)
+    for starts in _cells(ts, most):
         count = np.diff(starts, append=len(ts))
         if 2 * len(starts) - int(np.count_nonzero(count == 1)) <= most:
             break
@@ -148,6 +147,20 @@ def _peaks_and_ends(values: npt.NDArray[np.float64], starts: Places) -> Places:
     return np.flatnonzero(kept)
 
 
+def _cells(ts: Int64s, most: int) -> Iterator[Places]:
+    """Where cells of time begin, of ever greater length, from the first on of which there are at most ``most``: there
+    are more points than cells, as the last point of each stays."""
+    differing = _differing(ts)
+    for limit in _limits():
+        if np.count_nonzero(differing >= limit) < most or limit == _GREATEST_NS:
+            yield np.append(0, np.flatnonzero(differing >= limit) + 1)
+
+
+def _differing(ts: Int64s) -> npt.NDArray[np.uint64]:
+    """The bits in which neighbours differ: both are in one cell whose length is a power of two greater than these."""
+    return (ts[1:] ^ ts[:-1]).view(np.uint64)
+
+
 def _limits() -> Iterator[int]:
     """Powers of two, ns."""
-    return (_LEAST_NS << power for power in range(50))
+    return (1 << power for power in range(_LEAST_NS.bit_length() - 1, _GREATEST_NS.bit_length()))

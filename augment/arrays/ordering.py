@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -168,6 +168,14 @@ def is_among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Bools:
     where = np.minimum(where_in(ascending, values), len(ascending) - 1)
     among: Bools = ascending[where] == values
     return among
+
+
+def is_any(values: npt.NDArray[Any], wanted: Iterable[int]) -> Bools:
+    """Whether each of ``values`` is any of a few: compares, which take a fraction of the time of :func:`numpy.isin`."""
+    result = np.zeros(len(values), np.bool_)
+    for value in wanted:
+        result |= values == value
+    return result
 
 
 def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:

@@ -112,7 +112,7 @@ def fetches_in_steps(trace: Trace) -> Int64s:
     """The slices, rows of the event table, in which the host fetches a batch in a steady step."""
     named = starting(trace, FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    return rows_in_steps(trace, rows[named[trace.events.name[rows]]])
+    return rows_in_steps(trace, rows[named.take(trace.events.name[rows])])
 
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:

@@ -60,7 +60,7 @@ def kernel_launches(trace: Trace) -> Int64s:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = ordered(launches(trace).row)
     named: Bools = strings_where(trace, _KERNEL.match)
-    rows = rows[named[trace.events.name[rows]]]
+    rows = rows[named.take(trace.events.name[rows])]
     spans = captures(trace)
     whole = union(spans.start, spans.end)
     moments = np.stack((whole.start, whole.end), axis=1).ravel()

@@ -14,6 +14,7 @@ from augment.arrays.ordering import (
     distinct,
     each,
     is_among,
+    is_any,
     order_of,
     ordered,
     run_starts,
@@ -76,6 +77,7 @@ def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
 @given(st.lists(st.integers(0, 300), max_size=400))
 def test_each_has_the_places_of_its_value(codes: list[int]) -> None:
     column = np.array(codes, np.int32)
+    assert is_any(column, (3, 300, 7)).tolist() == np.isin(column, (3, 300, 7)).tolist()
     rows = [(value, part.tolist()) for value, part in each(column, 301)]
     assert rows == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
 

@@ -227,7 +227,7 @@ def _way_slack(graph: Graph, late: Int64s) -> Int64s:
 
 def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
-    kinds: Bytes = _ON_THREAD[trace.events.category[rows]]
+    kinds: Bytes = _ON_THREAD.take(trace.events.category[rows])
     kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
     return kinds
@@ -236,7 +236,7 @@ def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
 @derived
 def kinds_of_host(trace: Trace) -> Bytes:
     """The kind of time of each event as the innermost slice of a thread; uint8, a :class:`BoundBy`."""
-    kinds: Bytes = _ON_THREAD[trace.events.category]
+    kinds: Bytes = _ON_THREAD.take(trace.events.category)
     kinds[_in_loader(trace)[:-1]] = BoundBy.DATA_LOADING
     return kinds
 
@@ -250,7 +250,7 @@ def _in_loader(trace: Trace) -> Bools:
     if not loads.any():
         return in_loader
     ts, bounds = events.ts[stacks.row], thread_bounds(trace)
-    places = np.flatnonzero(loads[events.name[stacks.row]])
+    places = np.flatnonzero(loads.take(events.name[stacks.row]))
     stop = places + 1
     for track, index in each(events.track[stacks.row[places]], len(trace.tracks)):  # the slices within it follow it
         end = ts[places[index]] + events.dur[stacks.row[places[index]]]

@@ -224,7 +224,7 @@ def _of_edges(trace: Trace, names: Bools) -> _Pieces:
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
     edges = np.flatnonzero(graph.self_ns > 0)
     place = graph.source[edges] - graph.first_work
-    edges = edges[names[trace.events.name[work.row[place]]]]
+    edges = edges[names.take(trace.events.name[work.row[place]])]
     begun = graph.ts[graph.source[edges]]
     whose, ts, dur = _split(begun, begun + graph.self_ns[edges], distinct(np.concatenate((start, end))))
     place = graph.source[edges[whose]] - graph.first_work
@@ -235,7 +235,7 @@ def _of_edges(trace: Trace, names: Bools) -> _Pieces:
 def _of_work(trace: Trace, names: Bools) -> _Pieces:
     """The pieces of whole GPU work: its duration and slack."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
-    places = np.flatnonzero(names[trace.events.name[work.row]])
+    places = np.flatnonzero(names.take(trace.events.name[work.row]))
     until = np.maximum(work.end[places], work.ts[places])  # work that ends before it starts has no duration
     whose, ts, dur = _split(work.ts[places], until, distinct(np.concatenate((start, end))))
     place = places[whose]

@@ -84,7 +84,7 @@ def gpu_work(trace: Trace) -> GpuWork:
     events = trace.events
     rows = events.slices_of(*GPU_WORK)
     keys, code_of_track = _streams(trace, events.track[rows])
-    code = code_of_track[events.track[rows]]
+    code = code_of_track.take(events.track[rows])
     order = grouped(code, len(keys))
     bounds = group_bounds(code, len(keys)).tolist()
     streams = tuple(Stream(*key, start, stop) for key, start, stop in zip(keys, bounds, bounds[1:], strict=False))

@@ -84,7 +84,7 @@ class NamedPlaces:
         distinct, _ = compressed(self.name, len(self.strings))
         matching = np.zeros(len(self.strings), np.bool_)
         matching[[code for code in distinct.tolist() if matches(self.strings[code])]] = True
-        return self.place[np.flatnonzero(matching[self.name])]
+        return self.place[np.flatnonzero(matching.take(self.name))]
 
 
 def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
@@ -98,8 +98,8 @@ def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = No
     the mask of names that count, over ``trace.strings``."""
     table = np.zeros(256, np.bool_)
     table[list(categories)] = True
-    matches: Bools = table[_categories(trace)]
-    return matches if named is None else matches & named[trace.events.name[call_stacks(trace).row]]
+    matches: Bools = table.take(_categories(trace))
+    return matches if named is None else matches & named.take(trace.events.name[call_stacks(trace).row])
 
 
 @derived

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import each
+from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.host.call_stacks import NO_ROW, call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
@@ -55,7 +55,7 @@ def _by_flows(trace: Trace) -> ForwardBackward:
     chosen = events.category[rows] == Category.FWDBWD
     rows, ids = rows[chosen], sparse.values[chosen]
     begins = events.phase[rows] == _BEGIN
-    known = begins | np.isin(events.phase[rows], _ENDS)
+    known = begins | is_any(events.phase[rows], _ENDS)
     rows, ids, begins = rows[known], ids[known], begins[known]
     order = np.lexsort((~begins, events.ts[rows], ids))
     rows, ids, begins = rows[order], ids[order], begins[order]

@@ -83,7 +83,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     occupants_ = Occupants(none.astype(np.int32), none, none.copy())
     threads, code_of_track = compressed(thread, len(trace.tracks))
     rows = _without_steps(trace, trace.events.slices_of(*categories))
-    code = code_of_track[trace.events.track[rows]]
+    code = code_of_track.take(trace.events.track[rows])
     rows, code = rows[code >= 0], code[code >= 0]
     slices = rows[grouped(code, len(threads))]
     asked = grouped(code_of_track[thread], len(threads))

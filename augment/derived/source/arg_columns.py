@@ -110,4 +110,4 @@ def args_of_frames(trace: Trace) -> ArgColumns:
 def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
     mask = np.zeros(256, np.bool_)
     mask[[category for arg in wanted for category in arg.categories]] = True
-    return np.flatnonzero(mask[trace.events.category])
+    return np.flatnonzero(mask.take(trace.events.category))

@@ -164,7 +164,7 @@ def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
     """Which of ``rows`` have a category that ``arg`` is wanted from."""
     of_category = np.zeros(256, np.bool_)
     of_category[list(arg.categories)] = True
-    has: Bools = of_category[trace.events.category[rows]]
+    has: Bools = of_category.take(trace.events.category[rows])
     return has
 
 

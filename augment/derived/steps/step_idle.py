@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip
+from augment.arrays.ordering import is_any
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_windows import StepWindows
-from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, device_categories, launch_end
+from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.records import dataclass
 from augment.trace import Trace
@@ -35,7 +36,7 @@ class StepIdle:
 
     def time_of(self, *categories: GapCategory) -> int:
         """The time of the pieces of these categories, ns."""
-        return int((self.end - self.start)[np.isin(self.category, categories)].sum())
+        return int((self.end - self.start).compress(is_any(self.category, categories)).sum())
 
 
 def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
@@ -51,7 +52,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     head = _head(trace, first)
     start = np.concatenate(([-_FOREVER], head[:-1], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))
     end = np.concatenate((head, gaps.end, [_FOREVER]))
-    between = device_categories(trace, gaps)
+    between = causes_of_gaps(trace)[device]
     category = np.concatenate((_OF_HEAD[: len(head)], between, [GapCategory.HOST_WAIT])).astype(np.uint8)
     if work.launch[first[0]] == NO_ROW:
         category[0] = GapCategory.OTHER

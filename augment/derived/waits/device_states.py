@@ -7,7 +7,7 @@ import numpy as np
 from augment.arrays.types import Bytes, Int64s
 from augment.derived.gpu.gpu_work import Device
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
-from augment.derived.waits.gap_causes import GapCategory, device_categories
+from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.records import dataclass
 from augment.trace import Trace, derived
@@ -45,8 +45,8 @@ class DeviceStates:
 def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
     """The states of each device, in the order of ``gpu_work(trace).devices``."""
     return tuple(
-        _states(coverage, gaps.start, device_categories(trace, gaps))
-        for coverage, gaps in zip(type_coverage(trace), device_gaps(trace), strict=True)
+        _states(coverage, gaps.start, causes)
+        for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True)
     )
 
 

@@ -17,7 +17,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
 from augment.records import dataclass
-from augment.trace import Category, Trace
+from augment.trace import Category, Trace, derived
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
@@ -59,7 +59,9 @@ class IdlePieces:
 def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePieces]:
     """The gaps of each device with their causes, in the order of ``device_gaps``."""
     gaps_of = device_gaps(trace)
-    causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in gaps_of]
+    causes = list(causes_of_gaps(trace))
+    if consecutive_kernel_delay_ns != KERNEL_DELAY_NS:
+        causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in gaps_of]
     host = _host_evidence(trace, gaps_of, causes)
     return [
         IdlePieces(gaps.start, gaps.end, cause, _work_evidence(trace, gaps, cause) | doing, row)
@@ -96,6 +98,12 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
     category[delayed & (category == GapCategory.HOST_WAIT)] = GapCategory.OTHER
     category[late & in_call] = GapCategory.HOST_WAIT
     return category
+
+
+@derived
+def causes_of_gaps(trace: Trace) -> tuple[Bytes, ...]:
+    """The :func:`device_categories` of the gaps of each device, in the order of ``device_gaps``."""
+    return tuple(device_categories(trace, gaps) for gaps in device_gaps(trace))
 
 
 def launch_end(trace: Trace, places: Places) -> Int64s:

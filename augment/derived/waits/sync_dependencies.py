@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import each
+from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
@@ -108,7 +108,7 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
     """
     events = trace.events
     rows = sync_calls(trace).row
-    on_host = np.isin(events.category[rows], LAUNCHES)
+    on_host = is_any(events.category[rows], LAUNCHES)
     call_of = launches(trace).of(events.correlation[rows[~on_host]])
     slices = rows[~on_host]
     kinds = trace.names_of(slices)

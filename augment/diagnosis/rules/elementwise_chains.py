@@ -15,7 +15,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import run_starts
+from augment.arrays.ordering import is_any, run_starts
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.critical.savings import fused
 from augment.derived.gpu.gpu_work import gpu_work
@@ -36,7 +36,7 @@ _COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler 
 def check(trace: Trace) -> Answer:
     """Predict steps whose chains are fused."""
     work, families = gpu_work(trace), kernel_families(trace)
-    simple = np.isin(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
+    simple = is_any(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
     fused_already = np.array([_COMPILED.search(name) is not None for name in trace.strings], np.bool_)
     simple &= work_in_steps(trace) & ~in_optimizer(trace) & ~fused_already[trace.events.name[work.row]]
     if not simple.any():

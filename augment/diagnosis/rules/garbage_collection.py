@@ -15,6 +15,7 @@ import re
 
 import numpy as np
 
+from augment.arrays.ordering import is_any
 from augment.arrays.types import Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.handovers import main_track
@@ -66,8 +67,8 @@ def collections(trace: Trace) -> Int64s:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
     named = matching(trace, _NAMES)
-    rows = np.flatnonzero((events.phase == COMPLETE) & named[events.name[:]] & (events.dur > 0))
-    rows = rows[~np.isin(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
+    rows = np.flatnonzero((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
+    rows = rows[~is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)
     end = events.ts[rows] + events.dur[rows]
     inside = np.zeros(len(rows), np.bool_)

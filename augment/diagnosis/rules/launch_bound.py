@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, subtract, union
-from augment.arrays.ordering import distinct, sums
+from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
@@ -29,7 +29,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import operators_around
-from augment.derived.waits.gap_causes import GapCategory, device_categories
+from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.captures import capture_times
 from augment.diagnosis.judging import judged
@@ -200,7 +200,7 @@ def _short_work(trace: Trace) -> _Short:
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         kind = host_kinds(trace, row).astype(np.int64)
         longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, long_calls.LONG_NS, LONG_NS)
-        chosen = np.flatnonzero(np.isin(kind, list(_PARTS)) & (np.diff(ts) < longest_ns) & (np.diff(ts) > 0))
+        chosen = np.flatnonzero(is_any(kind, _PARTS) & (np.diff(ts) < longest_ns) & (np.diff(ts) > 0))
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         other = capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
@@ -215,8 +215,8 @@ def _short_work(trace: Trace) -> _Short:
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
     """The gaps of some categories of devices before work with a known launch, in steady steps."""
     starts, ends, rows = [], [], []
-    for gaps in device_gaps(trace):
-        late = np.isin(device_categories(trace, gaps), categories) & (gpu_work(trace).launch[gaps.next] != NO_ROW)
+    for gaps, causes in zip(device_gaps(trace), causes_of_gaps(trace), strict=True):
+        late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_ROW))
         which, parts = within_steps(trace, gaps.start[late], gaps.end[late])
         starts.append(parts.start)
         ends.append(parts.end)

@@ -14,7 +14,7 @@ from collections import Counter
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
+from augment.arrays.ordering import distinct, is_any
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -45,7 +45,7 @@ def check(trace: Trace) -> Answer:
     places = places[work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
     product = np.array(sure, np.bool_)
-    judged_ones = product[work.kind] & np.isin(on_roof.bound, (Bound.COMPUTE, Bound.MEMORY)) & (on_roof.ns > 0)
+    judged_ones = product[work.kind] & is_any(on_roof.bound, (Bound.COMPUTE, Bound.MEMORY)) & (on_roof.ns > 0)
     if not judged_ones.any():
         return NotApplicable("no matrix product has a roof")
     ratio = np.where(judged_ones, on_roof.roof_ns / np.maximum(on_roof.ns, 1), np.inf)

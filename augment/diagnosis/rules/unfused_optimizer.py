@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.ordering import is_any
 from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import fused, joined
 from augment.derived.gpu.gpu_work import gpu_work
@@ -91,7 +92,7 @@ def check(trace: Trace) -> Answer:
 def _single(trace: Trace) -> Bools:
     """Whether each piece of GPU work is one operation on numbers, or on lists of tensors."""
     families = kernel_families(trace)
-    single: Bools = np.isin(families.family, [families.names.index(name) for name in _SINGLE if name in families.names])
+    single: Bools = is_any(families.family, [families.names.index(name) for name in _SINGLE if name in families.names])
     return single
 
 

@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 
+from augment.arrays.ordering import is_any
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
@@ -34,12 +35,12 @@ def check(trace: Trace) -> Answer:
     name = trace.events.name[work.row]
     inside = work_in_steps(trace)
     of = {family: place for place, family in enumerate(families.names)}
-    products = inside & np.isin(families.family, [of[name] for name in ("gemm", "attention") if name in of])
+    products = inside & is_any(families.family, [of[name] for name in ("gemm", "attention") if name in of])
     half = matching(trace, _HALF)
     if not (products & half[name]).any():
         return NotApplicable("no product of 16-bit numbers runs in the steps")
     wide = matching(trace, _WIDE)
-    norms = np.isin(families.family, [of[name] for name in ("norm", "softmax") if name in of])
+    norms = is_any(families.family, [of[name] for name in ("norm", "softmax") if name in of])
     places = np.flatnonzero(inside & norms & wide[name])
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = without_work(trace, places, dur // 2)

@@ -56,7 +56,7 @@ class Plan:
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
     """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
     events, repairs = trace.events, Counter[str]()
-    place = tracks.place_of_track[events.track[:]]
+    place = tracks.place_of_track.take(events.track[:])
     texts = _texts(trace)
     groups: dict[int, tuple[int, str]] = {}
     kind, end, ended_by = _kinds(trace, place, texts, repairs, groups)
@@ -187,7 +187,7 @@ def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names
     uuids = np.zeros(len(used), np.int64)
     for index in np.flatnonzero(used).tolist():
         uuids[index] = uuid_of(index, 0)
-    track = uuids[place]
+    track = uuids.take(place)
     nested = np.flatnonzero(lane)
     pairs, which = combinations(place[nested], lane[nested])
     for pair, group in each(which, len(pairs[0])):

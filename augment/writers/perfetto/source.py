@@ -79,8 +79,8 @@ class SourceEvents:
             plan.kind[rows].astype(np.int64),
             events.ts[rows],
             plan.track[rows],
-            self._categories[events.category_name[rows]],
-            self._names[events.name[rows]],
+            self._categories.take(events.category_name[rows]),
+            self._names.take(events.name[rows]),
             blobs,
         )
 
