@@ -20,7 +20,7 @@ import numpy as np
 from augment.arrays.intervals import Intervals, clip, subtract, union
 from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.savings import Cut, joined, without_waits
@@ -74,6 +74,7 @@ _PARTS = {
     BoundBy.RUNTIME_CALL: "in calls of the runtime",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
+_BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have millions
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,19 @@ class _Short:
     track: Int32s
     start: Int64s
     end: Int64s
-    kind: Int64s
-    row: Int64s
+    kind: Bytes
+    row: Int32s
 
     def of(self, track: int) -> Places:
         """The places of a track."""
         return np.flatnonzero(self.track == track)
+
+    def joined(self) -> tuple[Int32s, Int64s, Int64s]:
+        """Track, start and end of the stretches, of which those are one that touch."""
+        apart = (self.start[1:] != self.end[:-1]) | (self.track[1:] != self.track[:-1])
+        first = np.concatenate((np.zeros(min(len(self.start), 1), np.intp), np.flatnonzero(apart) + 1))
+        last = np.append(first[1:], len(self.start))[: len(first)] - 1
+        return self.track[first], self.start[first], self.end[last]
 
 
 def check(trace: Trace) -> Answer:
@@ -102,7 +110,7 @@ def check(trace: Trace) -> Answer:
     if not len(places):
         return NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
     short = _short_work(trace)
-    cut = host_cut(trace, short.track, short.start, short.end)
+    cut = host_cut(trace, *short.joined())
     others = _others(trace)
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
     waited, parts, names = _waiting_a_step(trace, short)
@@ -161,7 +169,7 @@ def _waiting_a_step(trace: Trace, short: _Short) -> tuple[int, str, list[str]]:
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * whole]
     inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
-    operators = operators_around(trace, short.row[place[inside]])
+    operators = operators_around(trace, short.row[place[inside]].astype(np.int64))
     spent = np.bincount(trace.events.name[operators], ns[inside], len(trace.strings)) / each
     most = [int(name) for name in np.argsort(-spent, kind="stable")[:3] if spent[name] > 0]
     named = listed([f"{short_name(trace.strings[name])} {time(spent[name])}" for name in most])
@@ -194,22 +202,27 @@ def _short_work(trace: Trace) -> _Short:
     """The short stretches of the host's time on the threads of the graph."""
     segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
     fetches = fetches_in_steps(trace)
-    parts = [(np.empty(0, np.int64),) * 5]
+    longest_ns = np.zeros(256, np.int64)
+    longest_ns[list(_PARTS)] = LONG_NS
+    longest_ns[BoundBy.RUNTIME_CALL] = long_calls.LONG_NS
+    none, no_ns = np.empty(0, np.int32), np.empty(0, np.int64)
+    parts: list[tuple[Int32s, Int64s, Int64s, Bytes, Int32s]] = [(none, no_ns, no_ns, np.empty(0, np.uint8), none)]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
-        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        kind = host_kinds(trace, row).astype(np.int64)
-        longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, long_calls.LONG_NS, LONG_NS)
-        chosen = np.flatnonzero(is_any(kind, _PARTS) & (np.diff(ts) < longest_ns) & (np.diff(ts) > 0))
+        ts, row = segments.ts[part], segments.row[part]
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         other = capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
         free = subtract(Intervals(ts[:1], ts[-1:]), other)
-        which, _, short = clip(Intervals(ts[chosen], ts[chosen + 1]), free)
-        of = chosen[which]
-        parts.append((np.full(len(of), lane, np.int64), short.start, short.end, kind[of], row[of]))
-    track, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _Short(track.astype(np.int32), *columns)
+        for first in range(0, len(ts) - 1, _BLOCK):
+            rows, moments = row[first : first + _BLOCK][: len(ts) - 1 - first], ts[first : first + _BLOCK + 1]
+            kind, took = host_kinds(trace, rows.astype(np.int64)), np.diff(moments)
+            chosen = np.flatnonzero((took < longest_ns[kind]) & (took > 0))
+            which, _, short = clip(Intervals(moments[chosen], moments[chosen + 1]), free)
+            of = chosen[which]
+            parts.append((np.full(len(of), lane, np.int32), short.start, short.end, kind[of], rows[of]))
+    track, start, end, kinds, row_of = zip(*parts, strict=True)
+    return _Short(*map(np.concatenate, (track, start, end, kinds, row_of)))
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
