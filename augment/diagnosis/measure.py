@@ -108,11 +108,16 @@ def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
 
 
 @derived
-def fetches_in_steps(trace: Trace) -> Int64s:
-    """The slices, rows of the event table, in which the host fetches a batch in a steady step."""
+def fetches(trace: Trace) -> Int64s:
+    """The slices, rows of the event table, in which the host fetches a batch."""
     named = starting(trace, FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    return rows_in_steps(trace, rows[named.take(trace.events.name[rows])])
+    return rows[named.take(trace.events.name[rows])]
+
+
+def fetches_in_steps(trace: Trace) -> Int64s:
+    """Those of :func:`fetches` that are in a steady step."""
+    return rows_in_steps(trace, fetches(trace))
 
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:
