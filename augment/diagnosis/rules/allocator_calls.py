@@ -7,14 +7,16 @@ latter waits for the device. Why they do shows in the order of the calls:
   after it are those of a library that sets itself up. And where less than half of the device's memory was held, as far
   as this was recorded, it was not short. After a retry, what was given back is asked for again.
 - There is such a call for every fourth kernel or more: memory is not kept at all.
+- Memory is given back in an operator at its first call in the recording, which is called again without: a library sets
+  itself up, as cuBLAS and cuDNN do.
 - Memory is given back, and not asked for in the same operator: ``empty_cache``, or a library's own workspace.
-- Memory is only asked for: sizes still change from step to step.
+- Memory is only asked for: sizes still change from step to step. Without steps, it may be the start of a run.
 
 The prediction lets these calls take no time and wait for nothing.
 
 **What to do**: after a retry, ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, a smaller batch, pad to a few
 sizes. If memory is not kept, unset ``PYTORCH_NO_CUDA_MEMORY_CACHING``. No ``torch.cuda.empty_cache()`` in the step.
-Reserve pinned memory once.
+Reserve pinned memory once. If a library sets itself up, run some steps before the recording begins.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import matching
+from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -58,8 +61,16 @@ _GIVEN_BACK = (
     "Memory is given back to the driver, but not because more is needed: look for torch.cuda.empty_cache() in the "
     "step, or a library that frees its own workspace, in the operators named"
 )
+_SET_UP = (
+    "These operators give memory back at their first call in the recording, not later: libraries set themselves up. "
+    "Run some steps before the recording begins (a warmup in the profiler's schedule)"
+)
 _PINNED_ADVICE = "Pinned memory is reserved again and again: reserve buffers once, and reuse them"
 _GROWING = "Sizes still change from step to step: pad to a few sizes, or record after more steps"
+_STARTING = (
+    "More memory is needed than before, as at the start of a run: run some steps before the recording begins. If it "
+    "goes on then, sizes change: pad to a few sizes"
+)
 
 
 @derived  # launch_bound asks, too
@@ -101,13 +112,25 @@ def _advice(trace: Trace, rows: Int64s) -> str:
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
         return _NOT_KEPT
     retried = _retried(trace, rows, frees, pinned)
+    rest = ~retried & ~pinned
+    first = _setting_up(trace, rows, frees & rest) & rest
+    growing = _STARTING if measure(trace).unit == "recording" else _GROWING
     parts = {
         _RETRY: retried,
         _PINNED_ADVICE: pinned & ~retried,
-        _GIVEN_BACK: frees & ~pinned & ~retried,
-        _GROWING: ~frees & ~pinned & ~retried,
+        _SET_UP: first,
+        _GIVEN_BACK: frees & rest & ~first,
+        growing: ~frees & rest & ~first,
     }
     return max(parts, key=lambda advice: int(dur[parts[advice]].sum()))
+
+
+def _setting_up(trace: Trace, rows: Int64s, given_back: Bools) -> Bools:
+    """Which calls belong to an operator's first call, in which memory is given back."""
+    around = innermost(trace, rows, (Category.CPU_OP,))
+    first = at_first_calls(trace, rows)
+    gives: Bools = first & np.isin(around, around[first & given_back])
+    return gives
 
 
 def _retried(trace: Trace, rows: Int64s, frees: Bools, pinned: Bools) -> Bools:

@@ -25,6 +25,7 @@ from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import starting
+from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -95,14 +96,7 @@ def check(trace: Trace) -> Answer:
 
 def _at_first(trace: Trace, spans: Spans) -> bool:
     """Whether most of the time of the stretches is in operators at their first call, which are called again."""
-    events = trace.events
-    operators = events.slices_of(Category.CPU_OP)
-    calls = np.bincount(events.name[operators], minlength=len(trace.strings))
-    first = np.full(len(trace.strings), -1, np.int64)
-    first[events.name[operators[::-1]]] = operators[::-1]  # of several, the first one stays
-    row = np.maximum(spans.row, 0)
-    name = events.name[row]
-    again = (spans.row >= 0) & (first[name] == spans.row) & (calls[name] > 1)
+    again = at_first_calls(trace, spans.row)
     time_of = spans.end - spans.start
     return bool(2 * time_of[again].sum() > time_of.sum())
 
