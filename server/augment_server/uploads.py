@@ -6,7 +6,9 @@ import hashlib
 import os
 import sqlite3
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -141,10 +143,11 @@ class Uploads:
         Raises:
             Refusal: no such upload is visible to the caller.
         """
-        return self._as_it_stands(self._row(caller, upload))
+        writers = dict(self._writers)  # before the row: a writer that ends meanwhile has written what it knows
+        return self._as_it_stands(self._row(caller, upload), writers)
 
-    def _as_it_stands(self, row: sqlite3.Row) -> v1.Upload:
-        writer = self._writers.get(row["id"])
+    def _as_it_stands(self, row: sqlite3.Row, writers: Mapping[str, Writer]) -> v1.Upload:
+        writer = writers.get(row["id"])
         return self._message(row, writer.received if writer and not row["complete"] else row["received"])
 
     def page(self, caller: Caller, asked: Asked) -> tuple[list[v1.Upload], str]:
@@ -153,7 +156,8 @@ class Uploads:
         Raises:
             Refusal: the token, filter or order is invalid.
         """
-        return page(self._storage, "uploads", FIELDS, ("realm = ?", [caller.realm]), asked, self._as_it_stands)
+        message = partial(self._as_it_stands, writers=dict(self._writers))
+        return page(self._storage, "uploads", FIELDS, ("realm = ?", [caller.realm]), asked, message)
 
     def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)
