@@ -2,8 +2,7 @@
 
 The rows are the calls that `launch_statistics` counts, by name. For each device and ``kind`` the worst come first:
 
-- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time. A copy whose call
-  returned only when it was done is none: the call waited, and other analyses say for what.
+- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time.
 - ``runtime_outlier``: the call took longer than ``runtime_cutoff_ns``.
 - ``launch_delay_outlier``: the work began more than ``launch_delay_cutoff_ns`` after the end of the call.
 
@@ -32,7 +31,7 @@ import numpy as np
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
-from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
 from augment.derived.host.call_stacks import NO_ROW
@@ -87,8 +86,7 @@ def analyze(
     kinds: list[int] = []
     for device in work.devices:
         calls = _calls(device, delays, work.ts)
-        short_ns = np.where(_blocked(trace, calls), 0, calls.cpu_ns - calls.gpu_ns)
-        over = (short_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
+        over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
             worst = calls.take(_worst(ns, most_count))
             parts.append(worst)
@@ -108,13 +106,6 @@ def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
     first = run_starts(launched.row)
     calls = launched.take(first)
     return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(launched.gpu_ns, first), calls.delay_ns)
-
-
-def _blocked(trace: Trace, calls: LaunchDelays) -> Bools:
-    """Whether each call copies, and returned only when the copy was done."""
-    copies = trace.events.category[gpu_work(trace).row[calls.place]] == Category.GPU_MEMCPY
-    blocked: Bools = copies & (gpu_work(trace).end[calls.place] <= trace.events.ts[calls.row] + calls.cpu_ns)
-    return blocked
 
 
 def _worst(excess: Int64s, most: int) -> Places:

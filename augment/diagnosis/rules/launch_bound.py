@@ -15,6 +15,8 @@ one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, subtract, union
@@ -79,8 +81,8 @@ _BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have m
 
 @dataclass(frozen=True, slots=True)
 class _Short:
-    """Short stretches of the host: equal-length columns. ``track``, ``start`` and ``end`` in ns, ``kind``, a
-    :class:`BoundBy`, and ``row``, the innermost slice (-1: none). Disjoint on each track, in the order of time."""
+    """Short stretches of the host beside waits: equal-length columns. ``track``, ``start`` and ``end`` in ns, ``kind``,
+    a :class:`BoundBy`, and ``row``, the innermost slice (-1: none). By track, then time; disjoint on each."""
 
     track: Int32s
     start: Int64s
@@ -88,16 +90,9 @@ class _Short:
     kind: Bytes
     row: Int32s
 
-    def of(self, track: int) -> Places:
+    def of(self, track: int) -> slice:
         """The places of a track."""
-        return np.flatnonzero(self.track == track)
-
-    def joined(self) -> tuple[Int32s, Int64s, Int64s]:
-        """Track, start and end of the stretches, of which those are one that touch."""
-        apart = (self.start[1:] != self.end[:-1]) | (self.track[1:] != self.track[:-1])
-        first = np.concatenate((np.zeros(min(len(self.start), 1), np.intp), np.flatnonzero(apart) + 1))
-        last = np.append(first[1:], len(self.start))[: len(first)] - 1
-        return self.track[first], self.start[first], self.end[last]
+        return slice(*np.searchsorted(self.track, (track, track + 1)).tolist())
 
 
 def check(trace: Trace) -> Answer:
@@ -109,11 +104,12 @@ def check(trace: Trace) -> Answer:
     places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_ROW) & kernels)
     if not len(places):
         return NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
-    short = _short_work(trace)
-    cut = host_cut(trace, *short.joined())
+    waits = _waits(trace, *GapCategory)
+    stretches, short = _short_work(trace, waits)
+    cut = host_cut(trace, *stretches)
     others = _others(trace)
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
-    waited, parts, names = _waiting_a_step(trace, short)
+    waited, parts, names = _waiting_a_step(trace, waits, short)
     saved = max(min(saved, waited), 0)
     kernel = int(median(work.end[places] - work.ts[places]))
     calls = distinct(work.launch[places])
@@ -158,54 +154,57 @@ def _others(trace: Trace) -> Cut:
     return joined([*cuts, without_waits(trace, waiting_calls(trace))])
 
 
-def _waiting_a_step(trace: Trace, short: _Short) -> tuple[int, str, list[str]]:
+def _waiting_a_step(trace: Trace, waits: Spans, short: _Short) -> tuple[int, str, list[str]]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns, the mean of all devices; the parts that it consists of; and the operators with most of it. Gaps of
     any category count: a kernel may be launched while the one before still runs, and yet come late."""
-    _, place, ns = _launching(trace, _waits(trace, *GapCategory), short)
     each = max(len(type_coverage(trace)), 1) * measure(trace).count
-    of_kind = {kind: int(ns[short.kind[place] == kind].sum() / each) for kind in _PARTS}
-    whole = max(int(ns.sum() / each), 1)
+    ns_of_kind, ns_of_name = np.zeros(256), np.zeros(len(trace.strings))
+    for _, place, ns in _launching(trace, waits, short):
+        ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
+        inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
+        operators = operators_around(trace, short.row[place[inside]].astype(np.int64))
+        ns_of_name += np.bincount(trace.events.name[operators], ns[inside], len(ns_of_name))
+    of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
+    whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
-    parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * whole]
-    inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
-    operators = operators_around(trace, short.row[place[inside]].astype(np.int64))
-    spent = np.bincount(trace.events.name[operators], ns[inside], len(trace.strings)) / each
-    most = [int(name) for name in np.argsort(-spent, kind="stable")[:3] if spent[name] > 0]
-    named = listed([f"{short_name(trace.strings[name])} {time(spent[name])}" for name in most])
-    return int(ns.sum() / each), listed(parts), [f"most of the time in operators: {named}"] if named else []
+    parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
+    most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
+    named = listed([f"{short_name(trace.strings[name])} {time(ns_of_name[name] / each)}" for name in most])
+    return whole, listed(parts), [f"most of the time in operators: {named}"] if named else []
 
 
 def _charged(trace: Trace, short: _Short) -> Spans:
     """The waits for the host of which ``short`` stretches are at least half: the others are of other causes."""
     waits = _waits(trace, GapCategory.HOST_WAIT)
-    wait, _, ns = _launching(trace, waits, short)
-    chosen = 2 * sums(wait, ns, len(waits)) >= waits.end - waits.start
+    inside = np.zeros(len(waits), np.int64)
+    for wait, _, ns in _launching(trace, waits, short):
+        inside += sums(wait, ns, len(waits))
+    chosen = 2 * inside >= waits.end - waits.start
     return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
 
 
-def _launching(trace: Trace, waits: Spans, short: _Short) -> tuple[Places, Places, Int64s]:
-    """The pieces of waits in which the thread that ends them is in ``short`` stretches: which wait, which stretch, and
-    how long, int64 ns."""
+def _launching(trace: Trace, waits: Spans, short: _Short) -> Iterator[tuple[Places, Places, Int64s]]:
+    """The pieces of waits in which the thread that ends them is in ``short`` stretches, by thread: which wait, which
+    stretch, and how long, int64 ns."""
     thread_of = trace.events.track[waits.row]
-    pieces = [(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int64))]
     for thread in distinct(thread_of).tolist():
         places, stretches = np.flatnonzero(thread_of == thread), short.of(thread)
         spans = Intervals(short.start[stretches], short.end[stretches])
         which, where, parts = clip(Intervals(waits.start[places], waits.end[places]), spans)
-        pieces.append((places[which], stretches[where], parts.end - parts.start))
-    wait, place, ns = zip(*pieces, strict=True)
-    return np.concatenate(wait), np.concatenate(place), np.concatenate(ns)
+        yield places[which], where + stretches.start, parts.end - parts.start
 
 
-def _short_work(trace: Trace) -> _Short:
-    """The short stretches of the host's time on the threads of the graph."""
+def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64s], _Short]:
+    """The short stretches of the host's time on the threads of the graph: track, start and end, of which those are one
+    that touch; and in full, those within which a device waits for the thread, of which ``waits`` tell."""
     segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
     fetches = fetches_in_steps(trace)
     longest_ns = np.zeros(256, np.int64)
     longest_ns[list(_PARTS)] = LONG_NS
     longest_ns[BoundBy.RUNTIME_CALL] = long_calls.LONG_NS
     none, no_ns = np.empty(0, np.int32), np.empty(0, np.int64)
+    stretches: list[tuple[Int32s, Int64s, Int64s]] = [(none, no_ns, no_ns)]
     parts: list[tuple[Int32s, Int64s, Int64s, Bytes, Int32s]] = [(none, no_ns, no_ns, np.empty(0, np.uint8), none)]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
@@ -214,15 +213,22 @@ def _short_work(trace: Trace) -> _Short:
         other = capture_times(trace, lane)
         other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
         free = subtract(Intervals(ts[:1], ts[-1:]), other)
+        of_lane = np.flatnonzero(trace.events.track[waits.row] == lane)
+        waiting = union(waits.start[of_lane], waits.end[of_lane])
         for first in range(0, len(ts) - 1, _BLOCK):
             rows, moments = row[first : first + _BLOCK][: len(ts) - 1 - first], ts[first : first + _BLOCK + 1]
             kind, took = host_kinds(trace, rows.astype(np.int64)), np.diff(moments)
             chosen = np.flatnonzero((took < longest_ns[kind]) & (took > 0))
             which, _, short = clip(Intervals(moments[chosen], moments[chosen + 1]), free)
-            of = chosen[which]
-            parts.append((np.full(len(of), lane, np.int32), short.start, short.end, kind[of], rows[of]))
+            whole = union(short.start, short.end)
+            stretches.append((np.full(len(whole.start), lane, np.int32), whole.start, whole.end))
+            beside = distinct(clip(short, waiting)[0])
+            of = chosen[which[beside]]
+            parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
     track, start, end, kinds, row_of = zip(*parts, strict=True)
-    return _Short(*map(np.concatenate, (track, start, end, kinds, row_of)))
+    tracks, starts, ends = zip(*stretches, strict=True)
+    joined_stretches = np.concatenate(tracks), np.concatenate(starts), np.concatenate(ends)
+    return joined_stretches, _Short(*map(np.concatenate, (track, start, end, kinds, row_of)))
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
