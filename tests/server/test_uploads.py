@@ -19,6 +19,7 @@ from in_process import PATIENCE_S, SMALL, Server, chunks, eventually, refused, s
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server import uploads
+from augment_server.storage import Storage
 
 Part = calls.UploadTraceRequest
 
@@ -77,6 +78,27 @@ def test_resume_after_a_cut(server: Server) -> None:
     assert whole.state == v1.Upload.STATE_COMPLETE
     assert whole.sha256 == hashlib.sha256(data).hexdigest()
     assert whole.received_bytes == whole.size_bytes == 300_000
+
+
+def test_received_bytes_are_right_while_a_call_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends directly after the row was read."""
+    storage, caller = Storage(tmp_path), uploads.Caller("client", "realm")
+    every = uploads.Uploads(storage, SMALL)
+    upload = every.start(caller, uploads.Announced("a.json", 10, "")).name.removeprefix("uploads/")
+    writer, read = every.open(caller, upload, 0), storage.row
+    assert writer
+    writer.write(b"12345")
+
+    def read_before(*query: Any) -> sqlite3.Row | None:
+        row = read(*query)
+        writer.close()
+        return row
+
+    monkeypatch.setattr(storage, "row", read_before)
+    assert [every.get(caller, upload).received_bytes for _ in range(2)] == [5, 5]
+    assert writer.closed
+    assert not every.busy()
+    storage.close()
 
 
 def test_resume_from_an_earlier_byte(server: Server) -> None:
