@@ -136,6 +136,7 @@ def test_a_disk_that_fills_up_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(spilling, "_FULL", 0.0)
+    monkeypatch.setattr(spilling, "_WATCHED_S", 300.0)  # only requests for memory look
     arrays: list[object] = []
     with pytest.raises(OutputError, match="No space left on device"), spilling.spilled(1 << 20, tmp_path) as expect:
         for _ in range(3):

@@ -81,9 +81,10 @@ class Server:
         return pids
 
     def thaw(self) -> None:
-        """Let the workers that are there go on."""
+        """Let the workers that are there go on, but those that end meanwhile."""
         for pid in self.workers:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def at_work(self) -> int:
         """The worker that has a job: RUNNING is told before."""
