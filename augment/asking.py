@@ -21,20 +21,19 @@ _ASKING = (FunctionType, MethodType, ModuleType, staticmethod, classmethod, prop
 
 def facts_asked(asking: Iterable[Any]) -> set[str]:
     """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may request."""
-    known: dict[int, _Part] = {}
-    keys: set[str] = set()
-    seen: set[int] = set()
-    waiting = list(asking)
+    direct = _Direct()
+    return _closure(set[str]().union(*map(direct.of, asking)), direct.within)
+
+
+def _closure(keys: Iterable[str], within: Mapping[str, Iterable[str]]) -> set[str]:
+    """``keys``, and what is reached from them by ``within``."""
+    reached, waiting = set[str](), list(keys)
     while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        part = _part(value, known)
-        if part.key:
-            keys.add(part.key)
-        waiting += part.within
-    return keys
+        key = waiting.pop()
+        if key not in reached:
+            reached.add(key)
+            waiting += within[key]
+    return reached
 
 
 class _Part:
@@ -66,7 +65,7 @@ class _Direct:
         apart: objects that are not followed, except where they are asked for themselves.
     """
 
-    def __init__(self, apart: Iterable[object]) -> None:
+    def __init__(self, apart: Iterable[object] = ()) -> None:
         self._apart = {id(each) for each in apart}
         self._known: dict[int, _Part] = {}
         self.within: dict[str, set[str]] = {}  #: by the key of a fact
@@ -130,13 +129,8 @@ class Forgetting:
                 self._facts.pop(key, None)
 
     def _needed(self) -> set[str]:
-        needed, waiting = set[str](), list(self._later.union(*self._asked.values()))
-        while waiting:
-            key = waiting.pop()
-            if key not in needed:
-                needed.add(key)
-                waiting += () if key in self._facts else self._within[key]
-        return needed
+        within = {key: () if key in self._facts else asked for key, asked in self._within.items()}
+        return _closure(self._later.union(*self._asked.values()), within)
 
 
 def _within(value: Any) -> Iterator[Any]:
