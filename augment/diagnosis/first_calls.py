@@ -15,15 +15,13 @@ def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
     events = trace.events
     operators = events.slices_of(Category.CPU_OP)
     around = innermost(trace, rows, (Category.CPU_OP,))
-    if not len(operators):
-        return np.zeros(len(rows), np.bool_)
-    names, first = np.unique(events.name[operators], return_index=True)
-    last = len(operators) - 1 - np.unique(events.name[operators[::-1]], return_index=True)[1]
-    first_row, last_row = operators[first], operators[last]
-    which = np.searchsorted(names, events.name[np.maximum(around, 0)]) % len(names)
-    row = first_row[which]
+    names = events.name[operators]
+    first, last = np.full((2, len(trace.strings)), -1)
+    first[names[::-1]], last[names] = operators[::-1], operators
+    name = events.name[np.maximum(around, 0)]
+    row = first[name]
     end = events.ts[row] + events.dur[row]
     within = (events.track[rows] == events.track[row]) & (events.ts[rows] >= events.ts[row])
     within &= events.ts[rows] + events.dur[rows] <= end
-    again: Bools = (around >= 0) & within & (events.ts[last_row[which]] >= end)
+    again: Bools = (around >= 0) & within & (events.ts[last[name]] >= end)
     return again
