@@ -60,9 +60,8 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
     if len(start) > most:
         touching = np.flatnonzero(start[1:] == start[:-1] + dur[:-1]) + 1
         longer = np.maximum(dur[touching], dur[touching - 1])
-        above = np.maximum(
-            longer.astype(np.uint64), _differing(start)[touching - 1] // _CELL
-        )  # joined by greater limits
+        between = _differing(start)[touching - 1]
+        above = np.maximum(longer.astype(np.uint64), between // _CELL)  # joined by greater limits
         enough = (limit for limit in _limits() if len(start) - np.count_nonzero(above < limit) <= most)
         begins[touching[np.flatnonzero(above < next(enough, _GREATEST_NS))]] = False
     first = np.flatnonzero(begins)

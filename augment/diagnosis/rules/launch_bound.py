@@ -225,10 +225,8 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
             beside = distinct(clip(short, waiting)[0])
             of = chosen[which[beside]]
             parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
-    track, start, end, kinds, row_of = zip(*parts, strict=True)
-    tracks, starts, ends = zip(*stretches, strict=True)
-    joined_stretches = np.concatenate(tracks), np.concatenate(starts), np.concatenate(ends)
-    return joined_stretches, _Short(*map(np.concatenate, (track, start, end, kinds, row_of)))
+    track, start, end = map(np.concatenate, zip(*stretches, strict=True))
+    return (track, start, end), _Short(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
