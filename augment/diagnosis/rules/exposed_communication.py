@@ -8,7 +8,8 @@ and the advice are about the transfers alone, and `straggling_rank` is about the
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
-gradients with ``no_sync()``; look at the job (`augment run` of the folder) for the rank that comes late.
+gradients with ``no_sync()``; look at the job (`augment run` of the folder) for the rank that comes late. Inference:
+overlap it with a second micro-batch, spread a layer over fewer devices, kernels made for small messages.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.sharding import trains
 from augment.diagnosis.wording import a_step, count, of_a_step, percent, shorter, size, time
 from augment.trace import Trace
 
@@ -58,7 +60,7 @@ def check(trace: Trace) -> Answer:
         title=f"{bare}, {parts}; were transfers hidden, {shorter(trace, saved)}"
         if known
         else f"{bare}, {percent(share)} of it {label}; if it were, {shorter(trace, saved)}",
-        advice=_advice(label) + ("" if known else _CHECK),
+        advice=_advice(trace, label) + ("" if known else _CHECK),
         spans=Spans(every.ts[worst], every.end[worst], row),
         confidence="high",
         cut=cut,
@@ -117,7 +119,13 @@ def _fastest(sizes: Int64s, dur: Int64s) -> Int64s:
     return fastest
 
 
-def _advice(label: str) -> str:
+def _advice(trace: Trace, label: str) -> str:
+    """What to do about collectives of this kind; buckets and units are those of a run that trains."""
+    if not trains(trace):
+        return (
+            "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer "
+            "devices, or use kernels made for small messages (one-shot or NVLS all-reduce)"
+        )
     kind = label.split(" ", 1)[0].lower().replace("_", "")
     if "gather" in kind or "reducescatter" in kind:
         return (

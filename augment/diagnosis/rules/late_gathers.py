@@ -2,7 +2,9 @@
 
 FSDP gathers the parameters of the next unit while it computes this one. A gather that begins only when computation
 already waits for it was asked for too late, if its stream was free before. The prediction takes that exposed part of
-the gathers out.
+the gathers out. Other gathers carry what was just computed (tensor, sequence and expert parallelism, servers, sharded
+optimizers) and cannot begin earlier: only those count that FSDP or ZeRO-3 launches, or whose group also scatters
+gradients, in the backward pass alone.
 
 **What to do**: FSDP2: ``set_modules_to_forward_prefetch`` and ``set_modules_to_backward_prefetch`` (two units ahead);
 FSDP1: ``forward_prefetch=True``, ``backward_prefetch=BackwardPrefetch.BACKWARD_PRE``, ``limit_all_gathers`` with care.
@@ -19,6 +21,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.sharding import gathers_of_parameters
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
 from augment.trace import Trace
 
@@ -28,11 +31,11 @@ NAME = "late_gathers"
 def check(trace: Trace) -> Answer:
     """Predict steps whose gathers begin as soon as their stream is free."""
     every, work = collectives(trace), gpu_work(trace)
-    gathers = np.array(["allgather" in kind.lower().replace("_", "") for kind in every.kind.values], np.bool_)
-    inside = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
-    chosen = np.flatnonzero(inside & gathers[every.kind.codes]) if len(every) else np.empty(0, np.intp)
-    if not len(chosen):
+    if not len(every):
         return NotApplicable("no step gathers parameters")
+    chosen = np.flatnonzero(work_in_steps(trace)[every.place] & gathers_of_parameters(trace))
+    if not len(chosen):
+        return NotApplicable("no gather is known to be of parameters, as FSDP's and ZeRO-3's are")
     place = every.place[chosen]
     starts = np.array([stream.start for stream in work.streams])
     first = np.isin(place, starts)

@@ -1,7 +1,8 @@
 """Are there many small collectives where a few large ones would do?
 
 Below a megabyte a collective takes as long as an empty one. The prediction joins the small collectives of each kind and
-group in a step: one of them stays, as long as the longest.
+group in a step: one of them stays, as long as the longest. Those that carry activations, as in inference or with tensor
+parallelism, follow from each other and cannot be joined: they are left out.
 
 **What to do**: DDP: larger buckets (``bucket_cap_mb``); FSDP: wrap larger units; own code: ``_foreach`` or
 ``_coalesced`` collectives, one tensor for many metrics, ``all_reduce`` of the metrics every so many steps.
@@ -21,6 +22,7 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.rules.exposed_communication import SMALL_BYTES
+from augment.diagnosis.sharding import carries_activations
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size
 from augment.trace import Trace
 
@@ -38,6 +40,9 @@ def check(trace: Trace) -> Answer:
         shapes = operator_work(trace).recorded
         why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
         return NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with record_shapes=True")
+    inside &= ~carries_activations(trace)
+    if not inside.any():
+        return NotApplicable("collectives in the steps carry what the next kernels need: they cannot be joined")
     small = np.flatnonzero(inside & (every.bytes != UNKNOWN) & (every.bytes < SMALL_BYTES))
     (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)

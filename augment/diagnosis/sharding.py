@@ -1,0 +1,100 @@
+"""Whether a recording trains, which of its gathers are of parameters, and which collectives carry activations.
+
+FSDP and ZeRO-3 gather parameters, which nothing computes: such a gather can begin as early as one likes. Any other
+gather carries what the device has just computed (activations of tensor, sequence or expert parallelism, outputs of a
+server, results of a sharded optimizer), and cannot begin before that.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, is_any, sums
+from augment.arrays.types import Bools, Bytes, Int64s
+from augment.derived.collectives.collectives import collectives
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import call_stacks, places_of
+from augment.derived.host.enclosing import enclosing
+from augment.derived.host.training_phases import Phase, training_phases
+from augment.derived.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
+from augment.trace import Category, Trace, derived
+
+#: ranges, operators and functions of FSDP1, FSDP2 and ZeRO-3
+_SHARDS = re.compile(r"\bFSDP::|\bfsdp::|FullyShardedDataParallel|\bfully_shard\b|partitioned_param_coordinator")
+#: descriptions of groups that share parameters
+_GROUP = re.compile(r"fsdp|dp_shard|zero3", re.IGNORECASE)
+
+
+@derived
+def trains(trace: Trace) -> bool:
+    """Whether a backward pass or an optimizer was recorded."""
+    phases = training_phases(trace)
+    return phases is not None and bool(is_any(phases, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+
+
+@derived
+def gathers_of_parameters(trace: Trace) -> Bools:
+    """Whether each of ``collectives`` is a gather of parameters, as far as the trace tells.
+
+    It is if FSDP or ZeRO-3 launches it, or its group's description says so. Without such names the use of the group
+    tells: it gathers in the forward or backward pass, and reduces and scatters gradients, in the backward pass alone.
+    Activations of sequence parallelism are reduced and scattered in the forward pass, too.
+    """
+    every = collectives(trace)
+    kinds = np.array(every.kind.values)
+    gathers, scatters = ((kinds == kind)[every.kind.codes] for kind in (ALL_GATHER, REDUCE_SCATTER))
+    phase = _phases(trace)
+    in_model = is_any(phase, (Phase.FORWARD, Phase.BACKWARD))
+    backward, forward = (
+        sums(every.group, scatters & (phase == each), len(every.groups)) for each in (Phase.BACKWARD, Phase.FORWARD)
+    )
+    gathered = sums(every.group, gathers & in_model, len(every.groups))
+    behaves = (backward > 0) & (forward == 0) & (gathered > 0)
+    described = np.array([bool(_GROUP.search(group.description)) for group in every.groups], np.bool_)
+    by_use = described[every.group] | behaves[every.group]
+    chosen: Bools = gathers & (phase != Phase.OPTIMIZER) & (_launched_by_shards(trace) | by_use)
+    return chosen
+
+
+@derived
+def carries_activations(trace: Trace) -> Bools:
+    """Whether each of ``collectives`` carries what the next computation needs, or may: one of a run without training,
+    or of a kind and group that also communicate in the forward pass, other than to gather parameters."""
+    every = collectives(trace)
+    if not trains(trace):
+        return np.ones(len(every), np.bool_)
+    (kinds, _), which = combinations(every.kind.codes, every.group)
+    forward = (_phases(trace) == Phase.FORWARD) & ~gathers_of_parameters(trace)
+    of_model: Bools = sums(which, forward, len(kinds)) > 0
+    return of_model[which] & ~gathers_of_parameters(trace)
+
+
+def _phases(trace: Trace) -> Bytes:
+    """The phase in which each collective was launched, :class:`Phase`."""
+    places, phases = _launch_places(trace), training_phases(trace)
+    if phases is None or not len(phases):
+        return np.full(len(places), Phase.OTHER, np.uint8)
+    return np.where(places >= 0, phases[places], np.uint8(Phase.OTHER))
+
+
+def _launched_by_shards(trace: Trace) -> Bools:
+    """Whether each collective was launched within FSDP's or ZeRO-3's own ranges or functions."""
+    named = places_of(trace, Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION).where(_SHARDS.search)
+    places = _launch_places(trace)
+    if not len(named) or not len(places):
+        return np.zeros(len(places), np.bool_)
+    within = enclosing(trace, named) >= 0
+    inside: Bools = (places >= 0) & within[places]
+    return inside
+
+
+def _launch_places(trace: Trace) -> Int64s:
+    """The place of each collective's launch in the call stacks, int64; -1: none."""
+    launch = gpu_work(trace).launch[collectives(trace).place]
+    places = np.full(len(launch), -1, np.int64)
+    known = launch != NO_ROW
+    places[known] = call_stacks(trace).place_of[launch[known]]
+    return places
