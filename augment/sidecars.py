@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ import msgspec
 
 from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.records import dataclass
-from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX
+from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 
-_OF_JOB = f"*job*{METRICS_SUFFIX}"
-_PARENTS = 3  #: how many folders above a rank's folder its job's metrics may be
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
 
 
@@ -93,34 +91,14 @@ def read_sidecar(path: str) -> dict[str, Any]:
     return decoded
 
 
-_SEES = "exposed_communication"  #: the finding of a rank that sees waits, but cannot tell them from transfers
+def with_job(content: Mapping[str, Any], sentences: Sequence[str]) -> list[str]:
+    """The ``sentences`` of the verdict in these metrics, and what its job tells the rank, if they contain that.
 
-
-def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
-    """Sentences about the rank from the metrics of its job; ``content`` at ``path`` are the metrics of the rank. The
-    first sentence is the job's verdict. Empty if no job's metrics that include the trace lie beside it or above.
+    What the job tells comes first if something is to be done about it: the rank alone cannot tell waiting from slow
+    communication.
     """
-    sha256 = content["source"].get("sha256")
-    folder = Path(os.path.abspath(path)).parent
-    places = [folder, *folder.parents[:_PARENTS]]
-    for beside in (each for place in places for each in sorted(place.glob(_OF_JOB))):
-        try:
-            job = read_sidecar(str(beside))
-        except (UnknownFormat, OSError):
-            continue
-        name = next((each["name"] for each in job["source"].get("traces", ()) if each["sha256"] == sha256), None)
-        if sha256 and name is not None and job.get("verdict", {}).get("text"):
-            sees = any(row.get("rule") == _SEES for row in content.get("verdict", {}).get("rows", ()))
-            return [f"Its job ({beside.name}): {job['verdict']['text'][0]}", *_waiting(job, name, sees=sees)]
-    return []
-
-
-def _waiting(job: dict[str, Any], trace: str, *, sees: bool) -> Iterator[str]:
-    """How long the rank of a trace waits for others, if that is at least a hundredth of its steps; ``sees``: a finding
-    of its own is about that."""
-    parts = [row for row in job["analyses"].get("job_step_efficiency", {}).get("rows", ()) if row["trace"] == trace]
-    wall, wait = (sum(row[name] for row in parts) for name in ("wall_ns", "exposed_wait_ns"))
-    if wall and wait >= wall / 100:
-        share = f"This rank does nothing but wait for others for {100 * wait / wall:.0f} % of its steps"
-        mostly = sees and wait >= sum(row["exposed_transfer_ns"] for row in parts)
-        yield f"{share}: its finding `{_SEES}` is mostly that, so mend the late rank." if mostly else f"{share}."
+    of_job = content.get(TOLD)
+    if not of_job:
+        return [*sentences]
+    more = [f"Its job: {of_job['job']}", *of_job["text"]]
+    return [*more, *sentences] if len(of_job["text"]) > 1 else [*sentences, *more]

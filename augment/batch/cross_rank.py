@@ -14,8 +14,10 @@ from augment.batch.stage import Conclusion, Crew
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
+    from augment.job.answer import Answer
     from augment.job.portions import Portion
     from augment.request import Request
+    from augment.writers.seams import Addable
 
 SUFFIX = ".ranks.summary"
 
@@ -46,8 +48,15 @@ def conclude(job: Job, summaries: Sequence[tuple[Member, str]], request: Request
     with closing(crew(tasks)) as portions:
         result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
-    tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in range(count)]
-    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes))
+    tracks = [partial(_drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
+    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes, request))
+
+
+def _drawn(result: Answer, rank: int) -> list[Addable]:
+    """What the job draws into the outputs of a rank."""
+    from augment.job.rank_answers import track
+
+    return [track(result, rank), *result.annotations(rank)]
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:

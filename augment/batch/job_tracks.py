@@ -20,6 +20,7 @@ from augment.errors import AugmentError
 from augment.records import dataclass
 
 if TYPE_CHECKING:
+    from augment.request import Request
     from augment.writers.seams import Addable
 
 NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
@@ -42,9 +43,10 @@ class Errand:
         return sum(file.size for file in self.before.files if file.seam)
 
 
-def job_digest(hashes: Iterable[bytes]) -> str:
-    """Identifies the results of a job by the SHA-256 of each of its summaries."""
-    return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
+def job_digest(hashes: Iterable[bytes], request: Request) -> str:
+    """Identifies the results of a job: by the SHA-256 of each of its summaries, and what the user states of the job."""
+    stated = repr((sorted(request.parallelism.items()), request.trust_clocks)).encode()
+    return hashlib.sha256(b"".join(hashes) + stated).hexdigest()[:16]
 
 
 def draw(item: Input, before: Result, tracks: Sequence[Addable], drawn: str) -> Result:

@@ -25,7 +25,7 @@ from augment.version import __version__
 from augment.writers import DEFAULT
 from augment.writers.files import MANIFEST, is_manifest
 
-_FORM = 2  #: version of summaries and seams; inputs recorded with another are converted again
+_FORM = 3  #: version of summaries and seams; inputs recorded with another are converted again
 _ALWAYS = ("path", "size", "sha256")  #: recorded for every file; other fields only where they are set
 
 

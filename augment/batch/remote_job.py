@@ -26,6 +26,7 @@ from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.client import Augmented, AugmentedJob, Client
+    from augment.request import Request
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def convert_folder(folder: Folder, settings: Settings, client: Client, *, merge:
         progress=lambda what, done, of: stage(_progress_text(what, done, of)),
     )
     results = [_result(item, augmented.traces.get(item.key)) for item in folder.inputs]
-    by_path = _with_drawn(folder.inputs, {result.path: result for result in results})
+    by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, settings.request)
     concluded, timelines = _concluded(folder, by_path, augmented)
     notes = [locations.join(folder.out, note) for note in augmented.notes]
     return RemoteJob([by_path[item.path] for item in folder.inputs], concluded, timelines, notes)
@@ -125,7 +126,7 @@ def _undrawn(file: File) -> File:
         return replace(file, undrawn_sha256=hashlib.sha256(bare.read_bytes()).hexdigest())
 
 
-def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result]) -> dict[str, Result]:
+def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result], request: Request) -> dict[str, Result]:
     """The results, with what identifies the job whose tracks their outputs show."""
     results_by_path = dict(results)
     for job in jobs_of(inputs, results):
@@ -133,7 +134,7 @@ def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result]) -> dict[
         contents = [_summary(result) for result in members]
         if len(contents) < 2:
             continue
-        drawn = job_digest(hashlib.sha256(content).digest() for content in contents)
+        drawn = job_digest((hashlib.sha256(content).digest() for content in contents), request)
         for result in members:
             if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
                 results_by_path[result.path] = replace(result, drawn=drawn)

@@ -59,7 +59,7 @@ def command(
     writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
     the source of each row.
     """
-    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in, told_by_job
+    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
@@ -81,16 +81,17 @@ def command(
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
         if known is not None:
-            shown = _with_verdict_of_job(shown, told_by_job(source, known))
+            shown = _with_verdict_of_job(shown)
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
 
 
-def _with_verdict_of_job(sidecar: dict[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
-    """The sidecar of a rank with what the job's verdict says of the rank."""
-    if not sentences:
-        return sidecar
+def _with_verdict_of_job(sidecar: dict[str, Any]) -> dict[str, Any]:
+    """The sidecar of a rank whose verdict contains what its job tells the rank."""
+    from augment.sidecars import with_job
+
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
-    return {**sidecar, "verdict": {**verdict, "text": [*verdict["text"], *sentences]}}
+    text = with_job(sidecar, verdict["text"])
+    return {**sidecar, "verdict": {**verdict, "text": text}} if text else sidecar
 
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:

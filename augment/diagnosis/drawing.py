@@ -97,7 +97,8 @@ def _name(finding: Finding) -> str:
 
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
-    share = "" if finding.saved_ratio is None else f", saves {percent(finding.saved_ratio)}"
+    saves = "saves up to" if finding.found.at_most else "saves"
+    share = "" if finding.saved_ratio is None else f", {saves} {percent(finding.saved_ratio)}"
     return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title} → {finding.found.advice}"
 
 

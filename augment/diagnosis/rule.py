@@ -46,7 +46,7 @@ class Found:
 
     ``title`` is a sentence with numbers, ``advice`` says what to change. ``saved_ns`` is per step, as the critical
     path predicts it; None where it predicts nothing. ``cut`` is what that prediction leaves out. Without ``severity``
-    the saved share of a step decides.
+    the saved share of a step decides. ``at_most``: less is saved if other ranks are what the run waits for.
     """
 
     title: str
@@ -58,6 +58,7 @@ class Found:
     severity: Severity | None = None
     evidence: Sequence[str] = ()
     first: bool = False  #: whether it is said before all others, because it puts them in doubt
+    at_most: bool = False
     of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
 
 

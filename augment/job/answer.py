@@ -113,6 +113,11 @@ class Answer:
         return dimensions(self.summaries, self.matched, self.parallelism)
 
     @cached_property
+    def tells_late(self) -> Bools:
+        """Of each collective whether its last rank counts as late: no message, and more than half of the ranks seen."""
+        return ~(self.matched.is_pair() | stragglers.is_sparse(self.matched))
+
+    @cached_property
     def verdict(self) -> Verdict:
         """The answer in sentences and rows."""
         return self.judgement.verdict

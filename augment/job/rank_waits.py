@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Places
 from augment.job.answer import Answer
 from augment.job.rank_lists import rank_names
-from augment.job.stragglers import is_sparse
 from augment.job_waits import JobWaits, LateRank
 
 
@@ -19,9 +19,7 @@ def job_waits(answer: Answer, member: int) -> JobWaits | None:
     matched, parted, summary = answer.matched, answer.parted, answer.summaries[member]
     if not len(matched) or not answer.judgement.tells:
         return None
-    rows = matched.rows_of(member)
-    complete = ~(matched.is_pair() | is_sparse(matched))
-    rows = rows[complete[matched.instance[rows]]]
+    rows = rows_of_known(answer, member)
     row = summary.column("row")[matched.place[rows]]
     order = np.argsort(row, kind="stable")
     rows, instance = rows[order], matched.instance[rows[order]]
@@ -32,15 +30,23 @@ def job_waits(answer: Answer, member: int) -> JobWaits | None:
         lead_ns=np.where(last == rows, parted.lead_ns[instance], 0),
         late=matched.member[last].astype(np.int64),
         ranks=rank_names(answer.summaries),
-        late_ranks=_late_ranks(answer, member),
+        late_ranks=late_ranks(answer, member),
     )
 
 
-def _late_ranks(answer: Answer, member: int) -> tuple[LateRank, ...]:
-    names, steps = rank_names(answer.summaries), answer.judgement.step_count or 1
+def rows_of_known(answer: Answer, member: int) -> Places:
+    """The rows in ``answer.matched`` of a member's collectives in which it is known who was late."""
+    matched = answer.matched
+    rows = matched.rows_of(member)
+    return rows[answer.tells_late[matched.instance[rows]]]
+
+
+def late_ranks(answer: Answer, member: int) -> tuple[LateRank, ...]:
+    """The ranks that hold the job up, as a member sees them."""
+    steps = answer.judgement.step_count or 1
     return tuple(
         LateRank(
-            name=names[late],
+            name=rank_names([answer.summaries[late]])[0],
             is_own=late == member,
             cause=row.cause,
             reason=reason,

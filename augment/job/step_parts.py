@@ -13,7 +13,7 @@ import numpy as np
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int64s, Places
 from augment.findings import Findings, Skipped, column
 from augment.job.matching import Matched
 from augment.job.states import Parts
@@ -74,7 +74,7 @@ def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int, wh
     chosen = summary.step_column("number") <= last
     start, end = summary.step_column("start")[chosen], summary.step_column("end")[chosen]
     whole = Parts(*(part[chosen] for part in whole))
-    waited, moved = _exposed(matched, parted, summary, member, Intervals(start, end))
+    waited, moved = exposed_parts(matched, parted, summary, matched.rows_of(member), Intervals(start, end))
     waited = np.minimum(waited, whole.communication)
     moved = np.minimum(moved, whole.communication - waited)
     ratios = _ratios(summary)
@@ -103,11 +103,18 @@ def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int, wh
         )
 
 
-def _exposed(
-    matched: Matched, parted: Waits, summary: RankSummary, member: int, windows: Intervals
+def exposed_parts(
+    matched: Matched, parted: Waits, summary: RankSummary, rows: Places, windows: Intervals
 ) -> tuple[Int64s, Int64s]:
-    """In each window the time without computing that waits for other ranks, and that moves data."""
-    rows = matched.rows_of(member)
+    """In each window the time without computing that a rank's collectives wait for other ranks, and move data, ns.
+
+    Args:
+        matched: the collectives of the job.
+        parted: their waits.
+        summary: of the rank.
+        rows: the collectives that count, in ``matched``.
+        windows: disjoint and ascending, on the rank's clock.
+    """
     ts, end = matched.ts[rows], matched.end[rows]
     turn = ts + parted.wait_ns[rows]
     moving = intervals.union(turn, end)

@@ -17,6 +17,7 @@ from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
 from augment.derived.collectives.device_states import device_states, host_gaps
 from augment.derived.collectives.rank_progress import NONE, Spent, follows, held_up, spent_before
+from augment.derived.critical.handovers import NO_TRACK, main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
@@ -109,6 +110,7 @@ class RankSummary(msgspec.Struct):
     tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.rank_tables`
     texts: dict[str, list[str]] = {}
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
+    main_track: int = NO_TRACK  #: of the thread that drives the rank, -1 unknown
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -163,6 +165,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         name=trace.source.label,
         partial=trace.partial,
         world=_world(trace),
+        main_track=main_track(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
@@ -221,7 +224,9 @@ def read_summary(content: bytes, name: str) -> RankSummary:
 def drawn_under(augmented: AugmentedTrace) -> list[int]:
     """The tracks of the source under which the job's tracks are drawn on the rank's timeline."""
     streams, _ = _streams(augmented.trace, collectives(augmented.trace).place)
-    return sorted({track for stream in streams for track in (stream.track, stream.device_track)})
+    tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
+    main = main_track(augmented.trace)
+    return sorted(tracks | {main} if tracks and main != NO_TRACK else tracks)
 
 
 def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:

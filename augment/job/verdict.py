@@ -159,7 +159,7 @@ class Judgement:
         """The number of steps that were recorded."""
         return self._step_time[1]
 
-    @property
+    @cached_property
     def late_ranks(self) -> list[tuple[int, Row, str]]:
         """The members that hold the job up, each with its row and the reason; none if that is not known."""
         rows = zip(self._named, self._rank_rows, strict=True) if self.tells else ()

@@ -82,7 +82,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
     from augment.errors import UnknownFormat
-    from augment.sidecars import is_sidecar, read_sidecar, told_by_job
+    from augment.sidecars import is_sidecar, read_sidecar, with_job
 
     known = is_sidecar(path)
     sidecar, summary = (read_sidecar(path), None) if known else _judged(path, stage, limits)
@@ -92,8 +92,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
     rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
     text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
-    of_job = told_by_job(path, sidecar) if known else []
-    return {"input": path, "verdict": [*text, *of_job], "rows": rows, "summary": summary}
+    return {"input": path, "verdict": with_job(sidecar, text), "rows": rows, "summary": summary}
 
 
 def _judged(

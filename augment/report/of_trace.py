@@ -13,6 +13,7 @@ from augment.report.modules import modules
 from augment.report.over_time import over_time
 from augment.report.rows import not_possible, others, rows_of, table, totals
 from augment.report.steps import efficiency, steps
+from augment.sidecars import with_job
 from augment.units import counted
 
 Sidecar = Mapping[str, Any]
@@ -30,7 +31,7 @@ def document(sidecar: Sidecar) -> Document:
     return Document(
         title=source["name"],
         subject="trace",
-        verdict=verdict["text"] or _nothing(sidecar),
+        verdict=with_job(sidecar, verdict["text"] or _nothing(sidecar)),
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
         findings=rows_of(sidecar, "diagnosis"),

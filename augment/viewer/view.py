@@ -92,7 +92,7 @@ def timeline_view(first: FirstView | None) -> View:
 
 #: the view of a file that cannot be read here
 UNKNOWN = View(
-    pins=("Diagnosis", f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
+    pins=("(Job d|D)iagnosis", f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
     groups=("GPU 0",),
 )
 
@@ -126,7 +126,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     """Patterns of the rows to pin, in order; each matches at most one row, except those of differences (Δ)."""
     devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
-    yield "Diagnosis"
+    yield "(Job d|D)iagnosis"
     for device in devices[:_COMPARED]:
         yield f"Δ GPU {_escaped(device)} {_CHANGES}"
     if not devices:

@@ -87,8 +87,9 @@ def write_seamed(
         written = writer.write_seamed(augmented, path)
         diagnostics += written.diagnostics
         files.append((path, described(writer.NAME, written.seam(under)) if under else None))
-    files.append((output_path(name, folder, metrics.SUFFIX), None))
-    metrics.write(augmented, files[-1][0], diagnostics)
+    path = output_path(name, folder, metrics.SUFFIX)
+    seam = metrics.write(augmented, path, diagnostics)
+    files.append((path, described(metrics.NAME, seam) if under else None))
     return files
 
 

@@ -7,12 +7,13 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from augment.errors import InputError, UsageError
-from augment.writers import Writer, writer_named
+from augment.writers import Writer, metrics, writer_named
 from augment.writers.files import replacing
 from augment.writers.seams import WRITER, Addable, Described
 
@@ -104,6 +105,6 @@ def of_files(content: bytes, paths: Iterable[Path]) -> list[Described | None]:
     return [next((known[suffix] for suffix in known if path.name.endswith(suffix)), None) for path in paths]
 
 
-def _own(seam: Described) -> tuple[Writer, msgspec.Struct]:
-    writer = writer_named(seam[WRITER])
+def _own(seam: Described) -> tuple[Writer | ModuleType, msgspec.Struct]:
+    writer = metrics if seam[WRITER] == metrics.NAME else writer_named(seam[WRITER])
     return writer, msgspec.convert(seam, writer.Seam, str_keys=True)

@@ -3,36 +3,83 @@
 ``source.start_ns`` is the time of the first event and ``source.duration_ns`` from there to the last end of one,
 whatever their phase: the span of the recording. ``source.steps`` are the numbers of the ``ProfilerStep#n``
 annotations that occur. A number that does not exist, such as a mean of nothing, is ``null``.
+
+What the job tells a rank is known only when all its ranks are converted. The sidecar then gets a member of its own, at
+a seam as in the other outputs; without it, the sidecar is as it was written.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.derived.steps.steps import step_numbers
 from augment.findings import AugmentedTrace, Findings, Outcome, Window
 from augment.trace import Diagnostic, Trace
 from augment.version import __version__
-from augment.writers.files import METRICS_SUFFIX, replacing
+from augment.writers import seams
+from augment.writers.files import METRICS_SUFFIX, TOLD, replacing
+from augment.writers.seams import Addable
 
+NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
 SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.0"
 DISTRIBUTION = "kineto-augment"
 
 
-def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> None:
+class Seam(msgspec.Struct, frozen=True):
+    """The sidecar had ``size`` bytes; a member can be added at byte ``at``."""
+
+    at: int
+    size: int
+
+
+def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> Seam:
     """Write the sidecar to ``path``. ``more`` are diagnostics of the other writers of the trace.
 
     Raises:
         OutputError: ``path`` cannot be written.
     """
+    content = encode(document(augmented, more))
     with replacing(path, augmented.trace.source.path) as file:
-        file.write(encode(document(augmented, more)))
+        file.write(content)
+    return Seam(content.index(b',\n  "analyses": '), len(content))  # in texts, ends of lines are escaped
+
+
+def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
+    """Copy the sidecar in ``old`` to ``new``, with what :data:`TOLD` of ``annotations`` says in place of any that was
+    added before.
+
+    Raises:
+        ValueError: the file is not the sidecar that was written.
+    """
+    seams.copy(old, new, seam.at)
+    tracks = [each for each in annotations if isinstance(each, SliceTrack) and each.analysis == TOLD]
+    for track in tracks[:1]:
+        values = {name: _first(column) for name, column in track.args.items()}
+        text = [_ended(sentence) for sentence in (values.pop("sentence"), values.pop("advice")) if sentence]
+        member = {"text": text, **values}
+        new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
+    rest = seam.size - seam.at
+    old.seek(-rest, os.SEEK_END)
+    seams.copy(old, new, rest)
+
+
+def _first(column: ArgColumn) -> str | int | None:
+    """The value of the first slice; None if it has none."""
+    if isinstance(column, Texts):
+        return column.values[column.codes[0]] if column.codes[0] >= 0 else None
+    return int(column[0]) if column[0] != -1 else None
+
+
+def _ended(sentence: str | int) -> str:
+    return str(sentence).rstrip(".") + "."
 
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any
 
+from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
 
 Schema = dict[str, Any]
@@ -25,9 +26,11 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
         closed: also refuse what the schema does not know. A later version may add members, so the published schema
             is open; tests close it, to see what somebody forgot to declare.
         more: members beside the usual, and their schemas. ``rows`` with ``diagnosis`` add the verdict, which has its
-            rows.
+            rows, and what a job tells its ranks.
     """
-    verdict = {"verdict": verdict_schema(rows[_JUDGING], closed)} if _JUDGING in rows else {}
+    verdict = {}
+    if _JUDGING in rows:
+        verdict = {"verdict": verdict_schema(rows[_JUDGING], closed), TOLD: _told_schema(closed)}
     whole = {
         "$schema": _DIALECT,
         "title": "kineto-augment metrics",
@@ -48,8 +51,33 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             closed,
         ),
     }
-    whole["required"] = [name for name in whole["required"] if name != "verdict"]  # only if the analysis ran
+    optional = ("verdict", TOLD)  # only if the analysis ran; only if the trace was converted with its job
+    whole["required"] = [name for name in whole["required"] if name not in optional]
     return whole
+
+
+def _told_schema(closed: bool) -> Schema:
+    """The schema of what a job tells a rank."""
+
+    def ns(doc: str) -> Schema:
+        return {"type": ["integer", "null"], "unit": "ns", "description": f"{doc}; null if unknown"}
+
+    members: dict[str, Schema] = {
+        "text": {**_list_of(_type(str)), "description": "about the rank, and what to do; empty if the job cannot tell"},
+        "job": {"type": "string", "description": "the verdict of the job"},
+        "waits_for": {
+            "type": ["string", "null"],
+            "description": "the rank that most of the wait is for; null if that is no single one",
+        },
+        "wait_per_step_ns": ns("communication without computing that waits for late ranks"),
+        "transfer_per_step_ns": ns("communication without computing that moves data"),
+        "longer_than_peers_per_step_ns": {
+            "type": ["integer", "null"],
+            "unit": "ns",
+            "description": "by how much the own work of a rank that holds the job up exceeds its peers'; else null",
+        },
+    }
+    return _record(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}
 
 
 def verdict_schema(row: type[Any], closed: bool) -> Schema:

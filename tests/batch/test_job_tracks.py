@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -62,10 +63,17 @@ def some(traces: Path, folder: Path, *ranks: int) -> Path:
 
 
 def batch(
-    source: Path, out: Path | str, *, draw: bool = True, formats: Sequence[str] = FORMATS, **manner: Any
+    source: Path,
+    out: Path | str,
+    *,
+    draw: bool = True,
+    formats: Sequence[str] = FORMATS,
+    sizes: dict[str, int] | None = None,
+    **manner: Any,
 ) -> tuple[list[Result], list[Result]]:
     """As ``augment run source -o out``: the results of converting, and of drawing."""
-    settings, how = Settings(Request(formats=tuple(formats), only=("temporal_breakdown",)), STAGES), Manner(**manner)
+    request = Request(formats=tuple(formats), only=("temporal_breakdown",), parallelism=sizes or {})
+    settings, how = Settings(request, STAGES), Manner(**manner)
     inputs = plan([str(source)], str(out)).inputs
     results = list(execution.run(inputs, settings, how, Watch()))
     drawn = []
@@ -174,12 +182,46 @@ def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
         assert points == pytest.approx(counter.values.tolist())
 
 
+def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: Path, perfetto: PerfettoEngine) -> None:
+    batch(traces, tmp_path / "told")
+    batch(traces, tmp_path / "alone", draw=False)
+    schema = msgspec.json.decode(Path(__file__).parents[2].joinpath("docs/metrics.schema.json").read_bytes())
+    said = schema["properties"]["told_by_job"]["required"]
+    for rank in range(len(OFFSETS)):
+        name = f"rank{rank}.metrics.json"
+        with_job, alone = (json.loads((tmp_path / folder / name).read_bytes()) for folder in ("told", "alone"))
+        of_job = with_job.pop("told_by_job")
+        assert with_job == alone
+        assert list(of_job) == said
+        assert of_job["job"].startswith(f"Rank {LATE} holds up the other three")
+        assert of_job["waits_for"] == (None if rank == LATE else f"rank {LATE}")
+        for suffix in (".augmented.pftrace", ".augmented.json.gz", ".augmented.zip"):
+            perfetto.load(tmp_path / "told" / f"rank{rank}{suffix}")
+            rows = perfetto.rows(
+                "select slice.name, coalesce(extract_arg(arg_set_id, 'debug.wait_per_step_ns'), "
+                "extract_arg(arg_set_id, 'args.wait_per_step_ns')) from slice where category = 'augment.told_by_job'"
+            )
+            ((sentence, wait),) = rows
+            assert str(sentence).startswith(of_job["text"][0].rstrip("."))
+            assert int(str(wait)) == of_job["wait_per_step_ns"]
+
+
 def test_again_nothing_is_done(traces: Path, tmp_path: Path) -> None:
     batch(traces, tmp_path)
     before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
     results, drawn = batch(traces, tmp_path)
     assert (states(results), drawn) == (Counter(done_before=4), [])
     assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()} == before
+
+
+def test_what_the_user_states_of_the_job_is_drawn(traces: Path, tmp_path: Path) -> None:
+    batch(traces, tmp_path / "out")
+    sizes = {"tp": 2, "dp": 2}
+    results, drawn = batch(traces, tmp_path / "out", sizes=sizes)
+    assert (states(results), states(drawn)) == (Counter(done_before=4), Counter(augmented=4))
+    batch(traces, tmp_path / "at once", sizes=sizes)
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+    assert batch(traces, tmp_path / "out", sizes=sizes)[1] == []
 
 
 def test_a_rank_that_joins_is_in_all(traces: Path, tmp_path: Path) -> None:
@@ -349,4 +391,4 @@ def test_killed_at_any_moment_of_drawing(traces: Path, tmp_path: Path, *, joined
         if not died:
             break
         at += 1
-    assert at == 2 * count * 3  # of each rank two outputs and a line
+    assert at == 2 * count * 4  # of each rank two outputs, the sidecar and a line

@@ -87,7 +87,8 @@ def test_ranks_that_wait_say_for_whom_and_why(cause: str, seed: int) -> None:
         assert finding.advice.startswith("Mend rank 2, not the communication here: ")
         alone, here = (answers(each)["exposed_communication"] for each in (before[rank], trace))
         assert isinstance(alone, Found)
-        assert "check in the job's figures" in alone.advice
+        assert "first see whether a rank comes late" in alone.advice
+        assert alone.at_most
         assert isinstance(here, Fine) or (here.saved_ns or 0) < (alone.saved_ns or 0) / 2
     assert job.verdict.rows[0].rank == LATE
 

@@ -14,6 +14,8 @@ overlap it with a second micro-batch, spread a layer over fewer devices, kernels
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from augment.arrays.ordering import combinations, sums
@@ -25,14 +27,14 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
 from augment.diagnosis.sharding import trains
 from augment.diagnosis.wording import a_step, count, of_a_step, percent, shorter, size, time
 from augment.trace import Trace
 
 NAME = "exposed_communication"
 SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
-_CHECK = "; check in the job's figures whether a rank comes late"
+_CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
 
 
@@ -53,19 +55,19 @@ def check(trace: Trace) -> Answer:
     row = gpu_work(trace).row[every.place[worst]]
     bare = f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation"
     parts = f"{time(exposed - waits)} of it transfers, {time(waits)} waiting for late ranks"
-    return judged(
+    alone = f"{bare}, {percent(share)} of it {label}; if it were, and no rank is late, {shorter(trace, saved)}"
+    answer = judged(
         trace,
         saved,
         fine=Fine(f"{bare}{f' ({parts})' if known else ''}; hidden, it would save {of_a_step(trace, saved)}"),
-        title=f"{bare}, {parts}; were transfers hidden, {shorter(trace, saved)}"
-        if known
-        else f"{bare}, {percent(share)} of it {label}; if it were, {shorter(trace, saved)}",
+        title=f"{bare}, {parts}; were transfers hidden, {shorter(trace, saved)}" if known else alone,
         advice=_advice(trace, label) + ("" if known else _CHECK),
         spans=Spans(every.ts[worst], every.end[worst], row),
         confidence="high",
         cut=cut,
         evidence=_causes(trace, every, worst),
     )
+    return replace(answer, at_most=not known) if isinstance(answer, Found) else answer
 
 
 def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Places, float]:

@@ -80,7 +80,7 @@ def _waits(trace: Trace, waits: JobWaits, waiting: Waiting, waited: int) -> Answ
         title += f"; were {late.name} like the median, {shorter(trace, saved)}"
     return Found(
         title=title,
-        advice=_TURNS if late is None else f"Mend {late.name}, not the communication here: {_way(late)}",
+        advice=nobody(named) if late is None else f"Mend {late.name}, not the communication here: {way(late)}",
         spans=Spans(waiting.start, waiting.end, waiting.row),
         confidence="medium" if late is None else late.confidence,
         saved_ns=saved,
@@ -98,7 +98,7 @@ def _late(trace: Trace, waits: JobWaits, itself: LateRank, waited: int) -> Answe
     arrival = trace.events.ts[rows]
     return Found(
         title=title,
-        advice=f"This rank holds the job up: {_way(itself)}",
+        advice=f"This rank holds the job up: {way(itself)}",
         spans=Spans(arrival - lead, arrival, rows),
         confidence=itself.confidence,
         saved_ns=gain if gain is not None and gain > 0 else None,
@@ -106,5 +106,11 @@ def _late(trace: Trace, waits: JobWaits, itself: LateRank, waited: int) -> Answe
     )
 
 
-def _way(late: LateRank) -> str:
+def nobody(named: str) -> str:
+    """What to do where no rank holds the job up; ``named``: the rank that this one mostly waits for, if it is one."""
+    return f"By the figures of the job, mending {named} alone would gain little" if named else _TURNS
+
+
+def way(late: LateRank) -> str:
+    """What to do about a late rank, to end an advice with."""
     return _OF_CAUSE.get(late.cause, _OF_OTHER)

@@ -38,6 +38,7 @@ class Room(msgspec.Struct, frozen=True):
         children: how many tracks were added in each of these.
         packets: descriptions of homes that are not in the file.
         suffixes: by track of the source, what ends the names of tracks added under it.
+        processes: by track of the source, the process that it lies in; only where that is not its home.
     """
 
     count: int
@@ -45,6 +46,7 @@ class Room(msgspec.Struct, frozen=True):
     children: dict[int, int]
     packets: bytes
     suffixes: dict[int, str] = {}
+    processes: dict[int, int] = {}
 
 
 class AddedTracks(ABC):
@@ -131,11 +133,16 @@ class LaterTracks(AddedTracks):
 
     def __init__(self, room: Room) -> None:
         self.count, self._homes, self._suffixes = room.count, room.homes, room.suffixes
+        self._processes = room.processes
         self._children, self._packets, self._groups = dict(room.children), [room.packets], {}
 
     def home_of(self, under: int) -> int:
         """The track stored in the room."""
         return self._homes[under]
+
+    def process_of(self, under: int) -> int:
+        """The process stored in the room."""
+        return self._processes.get(under, self._homes[under])
 
     def suffix_of(self, under: int) -> str:
         """The suffix used when the file was written."""

@@ -124,8 +124,9 @@ class Tracks(AddedTracks):
         """The state needed to add tracks under these tracks of the source later."""
         homes = {track: self.home_of(track) for track in under}
         suffixes = {track: suffix for track in homes if (suffix := self.suffix_of(track))}
-        children = {home: self._children.get(home, 0) for home in homes.values()}
-        return Room(self.count, homes, children, self.take_packets(), suffixes)
+        processes = {track: process for track in homes if (process := self.process_of(track)) != homes[track]}
+        children = {home: self._children.get(home, 0) for home in (*homes.values(), *processes.values())}
+        return Room(self.count, homes, children, self.take_packets(), suffixes, processes)
 
     def of_place(self, index: int) -> int:
         """The track of a place."""
