@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from augment.arrays.columns import Values
 from augment.arrays.ordering import group_bounds, grouped
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.kernels.wanted_args import IS_CODE, Wanted, WantedArgs
 from augment.records import dataclass
+from augment.threads import ALONE, Threads
 from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 
 
@@ -69,6 +72,9 @@ WANTED = (
 )
 
 
+_BLOCK = 1 << 18  #: values of args that are grouped at a time
+
+
 class TakenArgs:
     """Collects ``args``: kernels in ascending order of rows, Python for the events that kernels cannot decode."""
 
@@ -95,7 +101,7 @@ class TakenArgs:
             code = self._odd_json.setdefault(json.dumps(value).encode(), len(self._odd_json))
             self._odd.append((row, number + IS_CODE, code))
 
-    def finish(self) -> dict[str, ArgColumn]:
+    def finish(self, threads: Threads = ALONE) -> dict[str, ArgColumn]:
         """The columns by arg name."""
         rows, kinds, values, texts = self.compiled.finish()
         if self._odd:
@@ -107,18 +113,32 @@ class TakenArgs:
             values = np.concatenate([values, len(texts) + odd_codes])[order]
             texts += self._odd_json
 
-        order, bounds = grouped(kinds, 256), group_bounds(kinds, 256)
-        shared: dict[int, Int64s] = {}  # by length: args of one kind of events have the same rows
-
-        def column(kind: int) -> SparseColumn:
-            selected = order[bounds[kind] : bounds[kind + 1]]
-            rows_of_kind = rows[selected].astype(np.int64, copy=False)
-            known = shared.setdefault(len(selected), rows_of_kind)
-            same = np.array_equal(known, rows_of_kind)
-            narrow = np.int64 if kind < IS_CODE else np.int32  # of texts there are fewer
-            return SparseColumn(known if same else rows_of_kind, values[selected].astype(narrow, copy=False))
-
+        blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+        by_kind = threads.all([partial(_by_kind, rows[block], kinds[block], values[block]) for block in blocks])
+        columns = threads.all([partial(_column, by_kind, kind) for kind in range(2 * IS_CODE)])
+        shared: dict[int, Values[np.int64]] = {}  # by length: args of one kind of events have the same rows
+        for kind, column in enumerate(columns):
+            known = shared.setdefault(len(column.rows), column.rows)
+            if known is not column.rows and np.array_equal(known, column.rows):
+                columns[kind] = SparseColumn(known, column.values)
         return {
-            arg.name: ArgColumn(column(number), column(number + IS_CODE), texts)
+            arg.name: ArgColumn(columns[number], columns[number + IS_CODE], texts)
             for number, arg in enumerate(self._args)
         }
+
+
+def _by_kind(rows: Int32s, kinds: Bytes, values: Int64s) -> dict[int, tuple[Int32s, Int64s]]:
+    """The rows and the values of each kind that occurs."""
+    order, bounds = grouped(kinds, 2 * IS_CODE), group_bounds(kinds, 2 * IS_CODE).tolist()
+    of_kind = {kind: order[bounds[kind] : bounds[kind + 1]] for kind in range(2 * IS_CODE)}
+    return {kind: (rows[places], values[places]) for kind, places in of_kind.items() if len(places)}
+
+
+def _column(by_kind: Sequence[dict[int, tuple[Int32s, Int64s]]], kind: int) -> SparseColumn:
+    """All of one kind."""
+    parts = [block[kind] for block in by_kind if kind in block]
+    narrow = np.int64 if kind < IS_CODE else np.int32  # of texts there are fewer
+    if not parts:
+        return SparseColumn(np.empty(0, np.int64), np.empty(0, narrow))
+    rows, values = zip(*parts, strict=True)
+    return SparseColumn(np.concatenate(rows, dtype=np.int64), np.concatenate(values, dtype=narrow, casting="same_kind"))

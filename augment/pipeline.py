@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.readers import read
 from augment.request import Request
 from augment.tables import with_tables
+from augment.threads import Threads
 from augment.trace import COMPLETE, Trace, derived
 
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
@@ -66,7 +68,8 @@ def augment(
     is_large = len(part.events) >= THREADS_FROM
     begun, beginning = 0, threading.Lock()
     forgetting = _forgetting(part, analyses, later) if is_large else None
-    examined = replace(part, ended=forgetting.ended) if forgetting else part
+    shared = Threads(threads if is_large else 1)
+    examined = replace(part, ended=forgetting.ended if forgetting else str, threads=shared)
 
     def run(analysis: Analysis) -> Outcome:
         nonlocal begun
@@ -80,7 +83,7 @@ def augment(
             forgetting.ended(analysis.NAME)
         return outcome
 
-    outcomes = _each(analyses, run, threads if is_large else 1)
+    outcomes = _each(analyses, run, shared)
     return AugmentedTrace(trace, outcomes, window, {analysis.NAME: analysis.ROW for analysis in analyses})
 
 
@@ -92,19 +95,12 @@ def _forgetting(part: Trace, analyses: Sequence[Analysis], later: Sequence[objec
     return Forgetting(part.facts, asking, [_outcome, _of_whole, *later], parts)
 
 
-def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: int) -> dict[str, Outcome]:
+def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: Threads) -> dict[str, Outcome]:
     """The outcomes in the order of the analyses, which several threads run if there are to be several."""
-    if threads < 2:
-        outcomes = {analysis.NAME: run(analysis) for analysis in _ordered(analyses, EARLY, LATE)}
-        return {analysis.NAME: outcomes[analysis.NAME] for analysis in analyses}
-    from concurrent.futures import ThreadPoolExecutor
-
-    executor = ThreadPoolExecutor(threads)
-    try:
-        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in _ordered(analyses, FIRST)}
-        return {analysis.NAME: futures[analysis.NAME].result() for analysis in analyses}
-    finally:
-        executor.shutdown(cancel_futures=True)
+    ordered = _ordered(analyses, EARLY, LATE) if threads.count < 2 else _ordered(analyses, FIRST)
+    outcomes = threads.all([partial(run, analysis) for analysis in ordered])
+    of_name = {analysis.NAME: outcome for analysis, outcome in zip(ordered, outcomes, strict=True)}
+    return {analysis.NAME: of_name[analysis.NAME] for analysis in analyses}
 
 
 def _ordered(analyses: Sequence[Analysis], first: Sequence[str], last: Sequence[str] = ()) -> list[Analysis]:

@@ -20,6 +20,7 @@ from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.job_waits import JobWaits
 from augment.jsontext import mended_json, storable
 from augment.records import dataclass
+from augment.threads import ALONE, Threads
 from augment.units import counted
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
@@ -319,6 +320,7 @@ class Trace:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
     locks: Locks = field(default_factory=Locks, init=False, compare=False)
+    threads: Threads = field(default=ALONE, compare=False)  #: that share the work on it
     #: called by an analysis with the name of its part that will ask for no more facts
     ended: Callable[[str], object] = field(default=str, compare=False)
 

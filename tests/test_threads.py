@@ -9,6 +9,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from augment.findings import AugmentedTrace
 from augment.pipeline import EARLY, FIRST, LATE, augment
 from augment.readers import containers, read
 from augment.readers.limits import Limits
+from augment.threads import Threads
 from augment.trace import Trace, derived
 from augment.writers import chrome, metrics, perfetto
 from augment.writers.perfetto.suffixes import Part
@@ -194,3 +196,48 @@ def test_no_thread_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         text.read_ahead()
         assert len(text.read(100)) == 100
     assert "augment-read-ahead" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_calls_of_calls_run_side_by_side_and_give_results_in_order() -> None:
+    threads = Threads(3)
+    began: set[int] = set()
+    together = threading.Barrier(3)
+
+    def inner(number: int) -> int:
+        together.wait(10)  # passes only if three threads are here
+        began.add(threading.get_ident())
+        return number
+
+    def outer(number: int) -> list[int]:
+        return threads.all([partial(inner, 10 * number + each) for each in range(3)])
+
+    assert threads.all([partial(outer, 0)]) == [[0, 1, 2]]
+    assert threads.all([partial(outer, number) for number in range(2)]) == [[0, 1, 2], [10, 11, 12]]
+    assert threading.get_ident() in began
+
+
+def test_calls_of_a_single_thread_are_made_in_order() -> None:
+    made: list[int] = []
+    Threads(1).all([partial(made.append, number) for number in range(5)])
+    assert made == list(range(5))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_first_error_is_raised_when_no_call_runs_any_more(count: int) -> None:
+    running: list[int] = []
+
+    def fail(number: int) -> None:
+        running.append(number)
+        try:
+            time.sleep(0.001)
+            raise ValueError(str(number))
+        finally:
+            running.remove(number)
+
+    with pytest.raises(ValueError, match="0"):
+        Threads(count).all([partial(fail, number) for number in range(count)])
+    assert not running
+
+
+def test_threads_that_are_pickled_are_one() -> None:
+    assert pickle.loads(pickle.dumps(Threads(4))).count == 1

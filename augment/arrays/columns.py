@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from augment.arrays.ordering import compressed
 from augment.arrays.types import Bools, Places
 
 Value = TypeVar("Value", bound=np.integer[Any])
@@ -21,6 +22,7 @@ _MOST_EXCEPTIONS = 1 << 12  #: and no more than one of _VALUES_AN_EXCEPTION valu
 _VALUES_AN_EXCEPTION = 64
 _BLOCK = 1 << 15  #: values
 _HALF = 32  #: bits
+_MOST_KEYED = 1 << 12  #: different values of a column that follow from keys
 
 
 class Column(NDArrayOperatorsMixin, Generic[Value]):
@@ -234,16 +236,31 @@ def positions(values: npt.NDArray[np.int64]) -> Values[np.int64]:
 
 def keyed(keys: npt.NDArray[np.uint8], values: npt.NDArray[Value]) -> Values[Value]:
     """``values``, indexes, as those that ``keys`` mostly tell, or narrowed where they do not."""
-    usual = np.zeros(256, values.dtype)
-    exceptional = 0
-    for key in np.flatnonzero(np.bincount(keys, minlength=256)).tolist() if len(keys) else ():
-        counts = np.bincount(values[keys == key])
-        usual[key] = counts.argmax()
-        exceptional += int(counts.sum() - counts.max())
+    usual, exceptional = _usual(keys, values)
     if exceptional > len(values) // _VALUES_AN_EXCEPTION:
         return narrowed(values)
     rows = np.flatnonzero(usual[keys] != values)
     return Keyed(keys, usual, rows.astype(np.uint32), values[rows])
+
+
+def _usual(keys: npt.NDArray[np.uint8], values: npt.NDArray[Value]) -> tuple[npt.NDArray[Value], int]:
+    """The most frequent value of each key, the least of several, and how many others there are."""
+    usual = np.zeros(256, values.dtype)
+    if not len(keys):
+        return usual, 0
+    known, rank = compressed(values, int(values.max()) + 1)
+    if len(known) > _MOST_KEYED:
+        return usual, len(values)
+    counts = np.zeros(256 * len(known), np.int64)
+    for start in range(0, len(keys), 8 * _BLOCK):
+        block = slice(start, start + 8 * _BLOCK)
+        codes = keys[block].astype(np.int32)
+        codes *= len(known)
+        codes += rank.take(values[block])
+        counts += np.bincount(codes, minlength=len(counts))
+    of_key = counts.reshape(256, len(known))
+    usual[:] = np.where(of_key.any(axis=1), known[of_key.argmax(axis=1)], 0)
+    return usual, int(counts.sum() - of_key.max(axis=1).sum())
 
 
 def looked_up(ascending: Values[np.int64], values: npt.NDArray[np.int64]) -> tuple[Places, Bools]:

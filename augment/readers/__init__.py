@@ -67,8 +67,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
             raise UnknownFormat(path, text.damage or "the file is empty")
         if known := foreign.described(path, head):
             raise UnknownFormat(path, known)
-        if threads > 1:
-            text.read_ahead()
+        text.share(threads)
         for reader in READERS:
             if reader.recognizes(head):
                 trace = reader.read(path, text, head)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.records import dataclass
+from augment.threads import ALONE, Threads
 from augment.trace import (
     ON_DEVICE,
     ArgColumn,
@@ -95,6 +98,7 @@ def assemble(
     raw: RawEvents,
     outline: Outline,
     decode: Decode = json_event,
+    threads: Threads = ALONE,
 ) -> Trace:
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become those of the table."""
     rank, rank_from = _rank(path, outline.members)
@@ -102,7 +106,7 @@ def assemble(
     beyond = _drop_unusable(raw, base_ns)
     category = _categories(raw)
     tracks, track = _tracks(raw, category, rank)
-    events = _table(raw, category, track, base_ns)
+    events = _table(raw, category, track, base_ns, threads)
     closing = None
     if outline.partial and outline.insert_at is not None:
         closing = b"]" if outline.array else b"]}"
@@ -124,7 +128,7 @@ def assemble(
         decode=decode,
     )
     diagnostics = (*_diagnostics(raw, outline, beyond), *odd)
-    return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial)
+    return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial, threads=threads)
 
 
 def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
@@ -267,34 +271,35 @@ def _used(codes: Int32s, count: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(occurs)
 
 
-def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> EventTable:
+def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int, threads: Threads) -> EventTable:
     if base_ns:
         raw.ts += base_ns
     order: Int64s | None = None
     if len(raw.ts) and np.any(raw.ts[1:] < raw.ts[:-1]):
         order = np.argsort(raw.ts, kind="stable")
+    moved = _Moved(order)
 
-    room = np.empty(len(raw.ts), np.int64)  # one buffer for reordering all columns: fresh memory is expensive
+    def column(name: str, narrow: Callable[[Any], Any] = narrowed) -> Callable[[], Any]:
+        def made() -> Any:
+            values = moved(getattr(raw, name))
+            setattr(raw, name, None)
+            return narrow(values)
 
-    def column(values: Any) -> Any:
+        return made
+
+    def categories() -> tuple[Bytes, Any]:
+        moved(category)
+        return category, column("category", partial(keyed, category))()
+
+    def sparse() -> None:
         if order is not None:
-            moved = room.view(values.dtype)[: len(values)]
-            np.take(values, order, out=moved, mode="clip")
-            values[:] = moved
-        return values
+            _move_sparse(raw, _inverse(order))
+        _narrow_sparse(raw)
 
-    def taken(name: str) -> Any:
-        values = column(getattr(raw, name))
-        setattr(raw, name, None)
-        return values
-
-    category = column(category)
-    ts, phase, category_name = taken("ts"), taken("phase"), keyed(category, taken("category"))
-    dur, name, correlation, length = (narrowed(taken(each)) for each in ("dur", "name", "correlation", "length"))
-    offset, tracks = positions(taken("offset")), narrowed(column(track))
-    if order is not None:
-        _move_sparse(raw, _inverse(order))
-    _narrow_sparse(raw)
+    calls: list[Callable[[], Any]] = [sparse, categories, column("offset", positions)]
+    calls += [*map(column, ("dur", "correlation", "name", "length")), lambda: narrowed(moved(track))]
+    calls += [partial(moved, raw.ts), partial(moved, raw.phase)]
+    _, (_, category_name), offset, dur, correlation, name, length, tracks, ts, phase = threads.all(calls)
     for values in (ts, phase, category):
         values.flags.writeable = False
     return EventTable(
@@ -313,6 +318,26 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
         raw.args,
         raw.ends,
     )
+
+
+class _Moved:
+    """Puts columns into an order, in place. A buffer serves one after another: fresh memory is expensive."""
+
+    def __init__(self, order: Int64s | None) -> None:
+        self._order, self._free = order, list[Int64s]()
+
+    def __call__(self, values: Any) -> Any:
+        if self._order is None:
+            return values
+        try:
+            room = self._free.pop()
+        except IndexError:  # other threads have all
+            room = np.empty(len(values), np.int64)
+        moved = room.view(values.dtype)[: len(values)]
+        np.take(values, self._order, out=moved, mode="clip")
+        values[:] = moved
+        self._free.append(room)
+        return values
 
 
 def _inverse(order: Int64s) -> Int32s:

@@ -65,10 +65,10 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     sha256 = text.sha256()
     tail = stream.tail() if text.is_one_gzip_member else None
-    raw = scanner.finish()
+    raw = scanner.finish(text.threads)
     pair(raw, LONGEST)
     again = TextAgain(path, stream.count, tail, ahead=text.is_read_ahead)
-    return assemble(path, NAME, sha256, again, raw, outline)
+    return assemble(path, NAME, sha256, again, raw, outline, threads=text.threads)
 
 
 class _Counted:

@@ -15,12 +15,13 @@ from augment.arrays.types import Int32s, Int64s
 from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.readers.foreign import of_archive
 from augment.readers.limits import UNLIMITED, Limits
+from augment.threads import ALONE, Threads
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
 SUFFIXES = (".gz", ".zst", ".zip")
 MAX_LAYERS = 4
-AHEAD_FROM = 1 << 20  #: bytes of a file that a thread decompresses ahead
+AHEAD_FROM = 1 << 20  #: bytes of a file that several threads read
 _PIECES_AHEAD = 16  #: the number of pieces, each of at most CHUNK bytes, that may wait
 
 
@@ -266,7 +267,7 @@ class OpenText:
     def __init__(self, path: str, file: BinaryIO, limits: Limits = UNLIMITED, *, hashed: bool = True) -> None:
         self._file = file
         self.stored = StoredFile(file, hashed=hashed)
-        self.limits = limits
+        self.limits, self.threads = limits, ALONE
         self.layers: list[Any] = []
         file_bytes = os.fstat(file.fileno()).st_size
         stream: Stream = Limited(self.stored, path, file_bytes, limits)
@@ -292,6 +293,12 @@ class OpenText:
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes of the text; empty at the end or where a layer is damaged."""
         return self._stream.read(size)
+
+    def share(self, threads: int) -> None:
+        """Let as many threads work on the text and its events, if that is worthwhile."""
+        if threads > 1 and self._file_bytes >= AHEAD_FROM:
+            self.threads = Threads(threads)
+            self.read_ahead()
 
     def read_ahead(self) -> None:
         """Start a thread that decompresses what is read from now on, if that is worthwhile."""

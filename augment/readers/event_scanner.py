@@ -5,12 +5,13 @@ on.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from augment.args import WANTED, TakenArgs
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int32s, Int64s
 from augment.jsontext import clean
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
@@ -19,6 +20,7 @@ from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
+from augment.threads import ALONE, Threads
 from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
@@ -167,7 +169,7 @@ class EventScanner:
             native("json_tables.fill_place_slots")(self._place_slots, self._place_keys, room)
         self._tell()
 
-    def finish(self) -> RawEvents:
+    def finish(self, threads: Threads = ALONE) -> RawEvents:
         """Everything that was taken, with strings and places numbered in the order of first appearance."""
         count, sizes, flows = self._state.rows, self._state.sizes, self._state.flows
         columns: dict[str, Any] = dict(zip(COLUMNS, self._rows, strict=True))
@@ -177,7 +179,7 @@ class EventScanner:
         size_rows, size_values, flow_rows, flow_values = self._pairs
         strings = self._decoded_strings()
         places = self._decoded_places(strings)
-        number_of, places = self._number(columns, strings, places)
+        number_of, places = self._number(columns, strings, places, threads)
         text_flows = [(row, -2 - number_of[text]) for row, text in self._text_flows]
         if missing := self._state.missing_commas:
             self._tally.add("missing_comma", self._state.first_missing, missing)
@@ -190,35 +192,38 @@ class EventScanner:
             names=self._names,
             tally=self._tally,
             event_count=self.event_count,
-            args=self._args.finish(),
+            args=self._args.finish(threads),
         )
 
     def _number(
-        self, columns: dict[str, Any], strings: list[str], places: list[Place]
+        self, columns: dict[str, Any], strings: list[str], places: list[Place], threads: Threads
     ) -> tuple[dict[str, int], list[Place]]:
         """Renumber strings and places in the order in which rows have them: category, name, id of a flow.
 
         The kernel distinguishes strings by their bytes, and does not know the strings of events that Python read.
         """
-        category, name, place = (columns[column] for column in ("category", "name", "place"))
-        for column, known in ((category, len(strings)), (name, len(strings)), (place, len(places))):
+        known = len(strings), len(strings), len(places)
+        strings, places = [*strings, *self._extra_strings], [*places, *self._extra_places]
+        counts = len(strings), len(strings), len(places)
+        numbered = [columns[column] for column in ("category", "name", "place")]
+
+        def first_of(column: Int32s, known: int, count: int) -> Int64s:
             extra = np.flatnonzero(column < 0)
             column[extra] = known - 1 - column[extra]
-        strings, places = [*strings, *self._extra_strings], [*places, *self._extra_places]
-        for column, beyond in ((category, len(strings)), (name, len(strings)), (place, len(places))):
-            column[self._without_row] = beyond
-        never = 3 * len(name)
-        first = np.minimum(3 * first_rows(category, len(strings) + 1), 3 * first_rows(name, len(strings) + 1) + 1)[:-1]
+            column[self._without_row] = count
+            return first_rows(column, count + 1)
+
+        of_category, of_name, of_place = threads.all(list(map(partial(partial, first_of), numbered, known, counts)))
+        never = 3 * len(numbered[0])
+        first = np.minimum(3 * of_category, 3 * of_name + 1)[:-1]
         for row, text in self._text_flows:
             code = len(strings) - len(self._extra_strings) + self._extra_strings[text]
             first[code] = min(int(first[code]), 3 * row + 2)
-        number_of = {"": 0}
-        numbers = numbered_by_appearance(strings, first, never, number_of)
-        for column in (category, name):
-            np.take(numbers, column, out=column, mode="clip")
-        place_of: dict[Place, int] = {}
-        numbers = numbered_by_appearance(places, first_rows(place, len(places) + 1)[:-1], len(place), place_of)
-        np.take(numbers, place, out=place, mode="clip")
+        number_of, place_of = {"": 0}, dict[Place, int]()
+        of_strings = numbered_by_appearance(strings, first, never, number_of)
+        of_places = numbered_by_appearance(places, of_place[:-1], len(numbered[0]), place_of)
+        numbers = of_strings, of_strings, of_places
+        threads.all([partial(np.take, *each, out=each[1], mode="clip") for each in zip(numbers, numbered, strict=True)])
         return number_of, list(place_of)
 
     def _decoded_strings(self) -> list[str]:

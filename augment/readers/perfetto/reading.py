@@ -42,7 +42,8 @@ def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
     outline.members = _members(scanner)
     raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
     again = TextAgain(path, outline.text_bytes, ahead=text.is_read_ahead)
-    return assemble(path, name, text.sha256(), again, raw, outline, _Decoder(scanner.sequences))
+    decode = _Decoder(scanner.sequences)
+    return assemble(path, name, text.sha256(), again, raw, outline, decode, text.threads)
 
 
 class _Counted:
