@@ -20,21 +20,19 @@ from augment.kernels.memory import (
     store_int,
     store_int32,
 )
-from augment.kernels.tokens import ALL, MULTIPLIER, SHIFT
+from augment.kernels.tokens import ALL, MULTIPLIER, SHIFT, ZERO
 
 
 @compiled
 def same_bytes(left: int, right: int, size: int) -> bool:
-    """Whether the ``size`` bytes at two addresses are the same."""
+    """Whether the ``size`` bytes at two addresses are the same. Up to 7 bytes beyond them are read, too."""
     k = 0
     while k + 8 <= size:
         if load_word(left + k) != load_word(right + k):
             return False
         k += 8
-    while k < size:
-        if load_byte(left + k) != load_byte(right + k):
-            return False
-        k += 1
+    if k < size:
+        return (load_word(left + k) ^ load_word(right + k)) << (np.uint64(8) * np.uint64(8 - (size - k))) == ZERO
     return True
 
 

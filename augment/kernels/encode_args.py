@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.args import find_args, find_args_by_member
-from augment.kernels.dictionary import hash_bytes, look_up
+from augment.kernels.dictionary import hash_bytes, look_up, same_bytes
 from augment.kernels.encode_layout import FULL, MISS, MOST_KEYS, ODD_ROW, PACKET_ROOM, Encoding
 from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
 from augment.kernels.known_bytes import Known
@@ -80,10 +80,17 @@ def put_float(bits: int, entry: int, out: int, known: Known) -> int:
 def put_whole(
     start: int, stop: int, hashed: np.uint64, out: int, last: int, known: Known, state: Encoding
 ) -> int:  # fmt: skip
-    """Write the arg whose text has this hash. Returns the position after it, or ``-1 - reason``."""
+    """Write the arg whose text has this hash, and note it. Returns the position after it, or ``-1 - reason``."""
     entry = look_up(start, stop - start, hashed, known.texts)
     if entry < 0:
         return missed(start, stop, hashed, False, state)
+    state.arg = 2 * entry
+    return put_code(entry, out, last, known)
+
+
+@compiled
+def put_code(entry: int, out: int, last: int, known: Known) -> int:
+    """Write an entry's code. Returns the position after it, or ``-1 - FULL``."""
     size = code_size(entry, known)
     if out + size + PACKET_ROOM > last:
         return -1 - FULL
@@ -146,19 +153,54 @@ def put_number(i: int, stop: int, entry: int, out: int, known: Known) -> tuple[i
 
 
 @compiled
+def likely_end(i: int, stop: int, arg: int, known: Known) -> int:
+    """Where the text of ``arg`` ends if it stands at ``i``: that of a key at its closing quote. 0 if other text stands
+    there.
+    """
+    if arg < 0:
+        return 0
+    entry = arg >> 1
+    size, text = (
+        load_int(known.texts.sizes + WORD * entry),
+        known.texts.pool + load_int(known.texts.starts + WORD * entry),
+    )
+    is_key = arg & 1
+    end = i + is_key + size
+    if end >= stop or not same_bytes(i + is_key, text, size):
+        return 0
+    character = load_byte(end)
+    return end if (character == QUOTE if is_key else ends_number(character)) else 0
+
+
+@compiled
+def begin_arg(i: int, stop: int, arg: int, known: Known) -> tuple[int, int, np.uint64]:
+    """``arg`` if it stands at ``i``, as :func:`likely_end` says, else -1; the end of its text, or of the key that
+    stands there (-1: Python must look); and the hash of the key.
+    """
+    end = likely_end(i, stop, arg, known)
+    if end > 0:
+        return arg, end, as_word(load_int(known.keys + WORD * (arg >> 1)))
+    end, hashed, escapes = string_end(stop, i + 1)
+    return -1, -1 if escapes == BAD_ESCAPE else end, hashed
+
+
+@compiled
 def put_arg(
-    i: int, key_end: int, hashed: np.uint64, value: int, stop: int, out: int, last: int, known: Known, state: Encoding
-) -> tuple[int, int]:
-    """Write the arg whose key, with this hash, opens at ``i``. Returns the position after it in the text, and the
-    position in the output, or ``-1 - reason``.
+    i: int, key_end: int, hashed: np.uint64, entry: int, value: int, stop: int, out: int, last: int, known: Known,
+    state: Encoding,
+) -> tuple[int, int]:  # fmt: skip
+    """Write the arg whose key, with this hash, opens at ``i``, and note it. Returns the position after it in the text,
+    and the position in the output, or ``-1 - reason``. ``entry`` is that of the key; -1 if it is to be looked up.
     """
     character = load_byte(value)
     if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
-        entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, known.texts)
+        if entry < 0:
+            entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, known.texts)
         if entry < 0:
             return 0, missed(i + 1, key_end, hashed ^ IS_KEY, True, state)
         if out + PACKET_ROOM + code_size(entry, known) > last:
             return 0, -1 - FULL
+        state.arg = 2 * entry + 1
         after, out = put_number(value, stop, entry, out, known)
         if after != ODD:
             return after, out
@@ -170,23 +212,34 @@ def put_arg(
 
 @compiled
 def put_args(i: int, stop: int, out: int, last: int, known: Known, state: Encoding) -> int:
-    """Write the args of the object that opens at ``i``. Returns the address after them, or ``-1 - reason``."""
-    count, bloom = 0, ZERO
+    """Write the args of the object that opens at ``i``. Returns the address after them, or ``-1 - reason``.
+
+    What followed an arg the last time is likely to follow it again: its bytes are compared first, not read.
+    """
+    count, bloom, next_arg = 0, ZERO, known.nexts
     i = skip_blank(stop, i + 1)
     while load_byte(i) != CLOSE_BRACE or count > 0:
         if load_byte(i) != QUOTE or count >= MOST_KEYS:
             return -1 - ODD_ROW
-        key_end, hashed, escapes = string_end(stop, i + 1)
-        if key_end < 0 or escapes == BAD_ESCAPE or repeated(hashed, count, bloom, state):
+        arg, end, hashed = begin_arg(i, stop, load_int(next_arg), known)
+        state.key_hash = np.int64(hashed)
+        if end < 0 or repeated(hashed, count, bloom, state):
             return -1 - ODD_ROW
         bloom |= np.uint64(1) << (hashed >> np.uint64(58))
         count += 1
-        value = skip_blank(stop, key_end + 1)
-        if load_byte(value) != COLON:
-            return -1 - ODD_ROW
-        i, out = put_arg(i, key_end, hashed, skip_blank(stop, value + 1), stop, out, last, known, state)
+        if arg >= 0 and arg & 1 == 0:
+            i, out = end, put_code(arg >> 1, out, last, known)
+            state.arg = arg
+        else:
+            value = skip_blank(stop, end + 1)
+            if load_byte(value) != COLON:
+                return -1 - ODD_ROW
+            value = skip_blank(stop, value + 1)
+            i, out = put_arg(i, end, hashed, arg >> 1, value, stop, out, last, known, state)
         if out < 0:
             return out
+        store_int(next_arg, state.arg)
+        next_arg = known.nexts + WORD * (1 + (state.arg >> 1))
         i = skip_blank(stop, i)
         if load_byte(i) == CLOSE_BRACE:
             break

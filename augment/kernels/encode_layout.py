@@ -29,6 +29,8 @@ class Encoding:
     ready: int
     ready_size: int
     args_end: int  #: of the current event
+    key_hash: int  #: of the current arg
+    arg: int  #: the last that was written, as in ``Known.nexts``
     sequence: int  #: the tables hold the strings of this sequence of packets, from byte ``begins`` to ``ends``
     begins: int
     ends: int

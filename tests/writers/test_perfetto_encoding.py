@@ -168,6 +168,30 @@ def test_odd_events_have_the_same_args_by_either_way() -> None:
     assert scanned(ODD_EVENTS[::-1]) == plainly(ODD_EVENTS[::-1])
 
 
+@pytest.mark.usefixtures("kernels")
+def test_an_arg_that_begins_as_the_one_that_came_there_before() -> None:
+    values = [
+        b"1.5e3",
+        b"1.5e34",
+        b"tru",
+        b"true",
+        b"trues",
+        b"[1]",
+        b"[1] ",
+        b"[1]x",
+        b'"a"',
+        b'"a"b',
+        b"1",
+        b"12",
+        b"-1.5",
+    ]
+    keys = [b'"k":', b'"k" : ', b'"ke":', b'"k\\"":', b'"k":"k":', b'"q":1,"k":']
+    events = [b'{"args":{%s%s}}' % (key, value) for key in keys for value in values]
+    events += [b'{"args":{"first":1,%s%s,"last":"z"}}' % (key, value) for value in values for key in keys]
+    assert scanned(2 * events) == plainly(2 * events)
+    assert scanned(events[::-1]) == plainly(events[::-1])
+
+
 @given(st.lists(args_dicts, max_size=8), st.sampled_from([None, 1]))
 def test_args_are_equal_by_either_way(args: list[dict[str, Any]], indent: int | None) -> None:
     events = [json.dumps({"name": "x", "args": arg}, indent=indent, ensure_ascii=False).encode() for arg in args]

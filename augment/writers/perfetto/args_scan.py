@@ -108,7 +108,7 @@ class ArgsScanner:
             if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
                 return False
         code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
-        self._known.add(self._state.miss_hash, text, code)
+        self._known.add(self._state.miss_hash, text, code, self._state.key_hash)
         return True
 
     def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
