@@ -100,5 +100,5 @@ def with_job(content: Mapping[str, Any], sentences: Sequence[str]) -> list[str]:
     of_job = content.get(TOLD)
     if not of_job:
         return [*sentences]
-    more = [f"Its job: {of_job['job']}", *of_job["text"]]
+    more = [*of_job["text"], f"Its job: {of_job['job']}"]
     return [*more, *sentences] if len(of_job["text"]) > 1 else [*sentences, *more]

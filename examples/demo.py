@@ -34,7 +34,7 @@ Look at it: augment open {trace}, or
   2. "Open trace file": {trace}
   3. expand the process "python" and in it "GPU {rank}": above the streams lie the added tracks
   4. to have them at the top: type > into the search box, choose "Pin tracks by regex", enter
-     ^(Diagnosis|Steps|GPU state|Critical path|Idle|Exposed communication)$
+     ^(Job diagnosis|Diagnosis|Steps|GPU state|Critical path|Idle|Exposed communication)$
   5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
      that kept the device waiting for {wait_ms:.1f} ms
 The job on one page, to open in a browser: {page}

@@ -59,7 +59,7 @@ def fit(
     """
     ranks = tuple(at for at, extent in enumerate(extents) if steps is None or extent.part(steps))
     if not ranks:
-        raise UsageError(f"--steps: no rank has any step of {steps[0]} to {steps[1]}" if steps else "no rank")
+        raise UsageError(f"--steps: no rank has {_steps_text(*steps)}" if steps else "no rank")
     missing = [extents[at].label for at in range(len(extents)) if at not in ranks]
     without = f"without {', '.join(missing)}: no such step" if missing else ""
     size = sum(extents[at].part(steps) for at in ranks)
@@ -125,3 +125,7 @@ def _listed(labels: Sequence[str]) -> str:
     if all(number.isdecimal() for number in numbers):
         return f"ranks {spans(sorted(map(int, numbers)))}"
     return ", ".join(labels)
+
+
+def _steps_text(first: int, last: int) -> str:
+    return f"step {first}" if first == last else f"any step of {first} to {last}"

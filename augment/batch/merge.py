@@ -56,7 +56,7 @@ class Choice:
 class Merged:
     """The outcome of a merge: the number of ranks in the file, what was left out to fit, and notes for the user.
 
-    ``failed`` are the ranks that could not be read, with the reason.
+    ``failed`` are the ranks that could not be read, with the reason; ``verdict`` are sentences about the job.
     """
 
     ranks: int
@@ -64,6 +64,7 @@ class Merged:
     notes: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
     failed: tuple[tuple[str, AugmentError], ...] = ()
+    verdict: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
     timeline = _Timeline(ranks, answers, choice, chosen)
     with _written(out) as path:
         diagnostics = timeline.write(path, report)
-    return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed))
+    verdict = tuple(answers.verdict.text)
+    return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
 def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:

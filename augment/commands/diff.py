@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,7 @@ def command(
         print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
         for path in paths:
             say(f"written: {path}")
+        say(f"open it: augment open {shlex.quote(str(paths[0]))}")
 
 
 def _sides(

@@ -27,7 +27,7 @@ def command() -> None:
     """
 
 
-@command.command("add")
+@command.command("add", short_help="Add a run: its folder of metrics or traces, or a file.")
 @click.argument("sources", nargs=-1, required=True, metavar="DIR|METRICS.json|TRACE…")
 @_STORE
 @labels_option("A label of the run, such as branch=main or commit=1a2b3c; repeatable.")
@@ -75,7 +75,7 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
         emit("no run")
 
 
-@command.command("show")
+@command.command("show", short_help="Show a figure of each run, and where its level changed.")
 @click.argument("figure", default="step_ns")
 @_STORE
 @labels_option("Only runs with this label; repeatable.")

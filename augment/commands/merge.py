@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def command(
         merged = merge(job, out, choice, shown.stage)
     emit(out)
     if not quiet:
-        _tell(merged)
+        _tell(merged, out)
     for _, error in merged.failed:
         complain(str(error))
     return 1 if merged.failed else 0
@@ -88,7 +89,8 @@ def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence
     return of_ranks(made.inputs, ranks) if ranks else made.inputs
 
 
-def _tell(merged: Merged) -> None:
+def _tell(merged: Merged, out: str) -> None:
+    from augment.batch import locations
     from augment.commands.terminal import say
 
     say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
@@ -96,3 +98,7 @@ def _tell(merged: Merged) -> None:
         say(line)
     for diagnostic in merged.diagnostics:
         say(f"  {diagnostic.code}: {diagnostic.count:,} ({diagnostic.message})")
+    for sentence in merged.verdict:
+        say(sentence)
+    if not locations.protocol(out):
+        say(f"open it: augment open {shlex.quote(out)}")

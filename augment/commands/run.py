@@ -67,8 +67,8 @@ def command(
     A folder stands for every trace below it, except hidden files and outputs of augment; other files in it are passed
     over. A bad file never stops the rest. The results for a folder or glob are recorded in augment-manifest.jsonl in
     the output folder: the next run converts only what is missing or has changed. When all ranks of a job are converted,
-    the waits of each rank and its part of the job's critical path are drawn in its outputs. The paths of the outputs
-    are printed on stdout, one per line.
+    each rank's outputs also tell for whom it waits and why, and its part of the job's critical path. The paths of the
+    outputs are printed on stdout, one per line.
     """
     from augment.batch.convert import Settings
     from augment.heap import keep_freed_memory

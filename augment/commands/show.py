@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ def command(
     writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
     the source of each row.
     """
+    from augment.errors import InputError
     from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
     if parquet is not None and os.path.isdir(source):
@@ -66,6 +68,8 @@ def command(
         sidecars = [replace(each, content=_chosen(each.content, request)) for each in sidecars_in([source])]
         _write_parquet(sidecars, parquet)
         return
+    if os.path.isdir(source):
+        raise InputError(source, _of_folder(source))
     known = read_sidecar(source) if is_sidecar(source) else None
     only = analyses_of(analyses, None if known is None else known["analyses"])
     request = replace(request, only=(*only, *request.only))
@@ -83,6 +87,16 @@ def command(
         if known is not None:
             shown = _with_verdict_of_job(shown)
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
+
+
+def _of_folder(folder: str) -> str:
+    """What to do with a folder: metrics in it to name, those of a job first; else what takes traces."""
+    from augment.report.health import metrics_among
+
+    metrics = metrics_among(os.listdir(folder))
+    if metrics:
+        return f"is a folder; name metrics in it: augment show {shlex.quote(os.path.join(folder, metrics[0]))}"
+    return f"is a folder; name one trace in it, or look at all: augment diagnose {shlex.quote(folder)}"
 
 
 def _with_verdict_of_job(sidecar: dict[str, Any]) -> dict[str, Any]:

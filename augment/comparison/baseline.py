@@ -21,7 +21,8 @@ def samples_of_sidecar(path: str, sidecar: Mapping[str, Any]) -> Samples:
     analysis = sidecar["analyses"].get(step_figures.NAME)
     if not analysis or not analysis["rows"]:
         why = analysis["reason"] if analysis else "it was written without that analysis"
-        raise UnknownFormat(path, f"not a baseline: it contains no {step_figures.NAME} ({why})")
+        remedy = "" if analysis else "; make them with augment run without --only, or name the traces"
+        raise UnknownFormat(path, f"these metrics have no {step_figures.NAME}: {why}{remedy}")
     devices: dict[Any, list[Mapping[str, Any]]] = {}
     for row in analysis["rows"]:
         devices.setdefault((row["rank"], row["device"]), []).append(row)

@@ -150,6 +150,10 @@ class _Local:
     def names(self) -> list[str]:
         try:
             return sorted(os.listdir(self.path))
+        except FileNotFoundError as error:
+            raise InputError(
+                str(self.path), "no such folder; augment history add makes it with the first run"
+            ) from error
         except OSError as error:
             raise InputError.of(str(self.path), error) from error
 

@@ -332,7 +332,7 @@ def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
         ends_early = broken[ends.rows_of(member)]
         share = float(np.count_nonzero(ends_early)) / max(len(ends_early), 1)
         if clock.comparable and share > MOST_BROKEN:
-            why = f"{share:.0%} of its collectives would end before all ranks have begun"
+            why = f"{100 * share:.0f} % of its collectives would end before all ranks have begun"
             clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)
         checked.append(clock)
     return checked

@@ -23,6 +23,7 @@ from augment.job.rank_waits import late_ranks, rows_of_known
 from augment.job.step_parts import exposed_parts
 from augment.job_waits import LateRank
 from augment.records import dataclass
+from augment.units import counted
 from augment.writers.files import TOLD
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ class _Waits:
 
     @property
     def of_steps(self) -> str:
-        """``12 % of a step``."""
-        return f"{percent(self.ratio)} of {'a step' if self.unit == 'step' else 'the recording'}"
+        """``12 % of its 4 steps``."""
+        whole = f"its {counted(self.count, 'step')}" if self.unit == "step" else "the recording"
+        return f"{percent(self.ratio)} of {whole}"
 
 
 def rank_answer(answer: Answer, member: int) -> RankAnswer:
@@ -101,7 +103,7 @@ def _said(answer: Answer, member: int, waits: _Waits) -> RankAnswer:
         sentence = f"Other ranks wait for this one: {longer}{_gain(itself, 'it', waits)}"
         if waits.ratio >= _LEAST_RATIO:
             sentence += f"; it waits for others itself for {waits.of_steps}"
-        return RankAnswer(sentence, _capital(way(itself)), charged_ns=itself.charged_ns)
+        return RankAnswer(sentence, f"This rank holds the job up: {way(itself)}", charged_ns=itself.charged_ns)
     if waits.ratio < _LEAST_RATIO:
         return RankAnswer(f"This rank hardly waits for others ({waits.of_steps})")
     return _of_waiting(waits, late)
@@ -135,10 +137,6 @@ def _gain(late: LateRank, name: str, waits: _Waits) -> str:
         return ""
     whole = "a step of the job" if waits.unit == "step" else "the job"
     return f"; were {name} like the median, {whole} would be {time(late.gain_ns)} shorter"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _waits(answer: Answer, member: int) -> _Waits | None:

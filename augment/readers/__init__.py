@@ -41,7 +41,8 @@ def reader_named(name: str) -> Reader:
 
 def suffixes() -> tuple[str, ...]:
     """The endings of names of files that may be traces, compressed or not."""
-    return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
+    of_readers = (suffix for reader in READERS for suffix in reader.SUFFIXES)
+    return tuple(dict.fromkeys((*of_readers, *containers.SUFFIXES)))
 
 
 def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: int = 1) -> Trace:

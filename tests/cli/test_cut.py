@@ -277,7 +277,7 @@ def test_what_cannot_be_cut(tmp_path: Path, augment: Augment) -> None:
     path = write_trace(tmp_path / "a.json", step(), launch(), kernel())
     for args, because in (
         ((), "nothing to cut"),
-        (("--steps", "7"), "no step of 7 to 7; it has steps 0 to 0"),
+        (("--steps", "7"), "no step 7; it has step 0"),
         (("--time", "5"), "such as 120-180.5"),
         (("--drop", "cpu_op"), "has no event of it, only of cuda_runtime, kernel, user_annotation"),
     ):

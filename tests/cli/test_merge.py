@@ -32,6 +32,8 @@ def test_a_folder(job: Path, augment: Augment, perfetto: PerfettoEngine) -> None
     assert (ended.code, ended.lines) == (0, [str(out)])
     assert ended.err.splitlines()[0] == "3 ranks"
     assert ended.err.splitlines()[1].startswith("clocks: 0 corrected, ")
+    assert ended.err.splitlines()[-2].startswith("These three traces share no collectives")
+    assert ended.err.splitlines()[-1] == f"open it: augment open {out}"
     assert kernels(perfetto, out) == ["b", "b", "b", "k0", "k1", "k2"]
     before = out.read_bytes()
     assert augment("merge", job, "--quiet").err == ""  # what it wrote itself is no input
@@ -55,7 +57,7 @@ def test_a_tar(job: Path, tmp_path: Path, augment: Augment) -> None:
 
 def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("merge", job, "--steps", "7")
-    assert (ended.code, ended.err) == (2, "augment: --steps: no rank has any step of 7 to 7\n")
+    assert (ended.code, ended.err) == (2, "augment: --steps: no rank has step 7\n")
     assert augment("merge", tmp_path / "nothing").code == 3
     ended = augment("merge", job, "-o", tmp_path / "job.json.gz")
     assert (ended.code, ended.err) == (

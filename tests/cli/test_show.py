@@ -81,7 +81,14 @@ def test_what_is_no_metrics_file(tmp_path: Path, augment: Augment) -> None:
 @pytest.mark.parametrize("command", [("show",), ("doctor",), ("query", "select 1")])
 def test_a_folder_is_no_trace(tmp_path: Path, augment: Augment, command: tuple[str, ...]) -> None:
     ended = augment(command[0], tmp_path, *command[1:])
-    assert (ended.code, ended.err) == (3, f"augment: {tmp_path}: is a folder; name one trace in it\n")
+    all_of_it = f", or look at all: augment diagnose {tmp_path}" if command[0] == "show" else ""
+    assert (ended.code, ended.err) == (3, f"augment: {tmp_path}: is a folder; name one trace in it{all_of_it}\n")
+
+
+def test_a_folder_of_metrics_is_told_which_to_show(tmp_path: Path, augment: Augment) -> None:
+    (tmp_path / "job.metrics.json").write_text("{}")
+    (tmp_path / "a.metrics.json").write_text("{}")
+    assert augment("show", tmp_path).err.endswith(f"name metrics in it: augment show {tmp_path}/job.metrics.json\n")
 
 
 def test_columns_are_for_people() -> None:
@@ -192,7 +199,7 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         text = "\n".join(lines)
         assert "Its job: Rank 1 holds up the other two in dp: " in text
         waits = re.search(
-            r"This rank only waits for other ranks for (\d+) % of a step .*, 100 % of it for rank 1 \(", text
+            r"This rank only waits for other ranks for (\d+) % of its 4 steps .*, 100 % of it for rank 1 \(", text
         )
         assert waits
         assert 10 < int(waits[1]) < 50

@@ -103,7 +103,7 @@ def test_the_store_keeps_runs_in_order_of_time(place: str, tmp_path: Path) -> No
 
 @needs_pyarrow
 def test_what_is_no_store_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="no such folder; augment history add makes it"):
         Store(tmp_path / "nothing").runs()
     (tmp_path / "x.run.parquet").write_bytes(b"not parquet")
     with pytest.raises(InputError, match=r"x.run.parquet: no run of augment history"):

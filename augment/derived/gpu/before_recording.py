@@ -70,5 +70,5 @@ def _told(code: str, traces: Sequence[Trace], which: Callable[[Trace], Bools], o
         ran = np.maximum(work.end - work.ts, 0)
         count += int(np.count_nonzero(chosen))
         whole, ns = whole + int(ran.sum()), ns + int(ran[chosen].sum())
-    message = f"pieces of GPU work{of} ({ns / max(whole, 1):.1%} of its time) {what}"
+    message = f"pieces of GPU work{of} ({100 * ns / max(whole, 1):.1f} % of its time) {what}"
     return [Diagnostic(code, count, message)] if count else []

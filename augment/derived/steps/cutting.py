@@ -11,7 +11,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
-from augment.derived.steps.window import choose_on_devices
+from augment.derived.steps.window import choose_on_devices, missing
 from augment.errors import UsageError
 from augment.trace import COMPLETE, ON_DEVICE, Identity, Trace
 
@@ -30,8 +30,7 @@ def of_steps(trace: Trace, first: int, last: int) -> Bools:
     known = steps(trace)
     chosen = np.flatnonzero((known.number >= first) & (known.number <= last))
     if not len(chosen):
-        numbers = f"steps {known.number.min()} to {known.number.max()}" if len(known) else "no ProfilerStep annotation"
-        raise UsageError(f"{trace.source.label}: no step of {first} to {last}; it has {numbers}")
+        raise UsageError(f"{trace.source.label}: {missing(first, last, known.number)}")
     start, end = int(known.ts[chosen[0]]), int(known.end[chosen[-1]])
     keep = of_time(trace, start, end)
     keep &= ~np.isin(trace.events.category, ON_DEVICE)

@@ -29,8 +29,7 @@ def within(trace: Trace, first: int, last: int) -> Trace:
     annotated = steps(trace)
     chosen = np.flatnonzero((annotated.number >= first) & (annotated.number <= last))
     if not len(chosen):
-        known = f"it has {_listed(annotated.number)}" if len(annotated) else "it has no ProfilerStep annotation"
-        raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
+        raise UsageError(f"{trace.source.path}: {missing(first, last, annotated.number)}")
     part = between(trace, int(annotated.ts[chosen[0]]), int(annotated.end[chosen[-1]]))
     if not len(part.events):
         raise UsageError(f"{trace.source.path}: nothing happened in the steps {first} to {last}: they took no time")
@@ -101,6 +100,12 @@ def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
     """The rows in the whole trace of these ``rows`` of ``part``."""
     rows_: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
     return rows_
+
+
+def missing(first: int, last: int, numbers: Int64s) -> str:
+    """Says that a trace with steps of these ``numbers`` has none from ``first`` to ``last``."""
+    wanted = f"no step {first}" if first == last else f"no step of {first} to {last}"
+    return f"{wanted}; it has {_listed(numbers) if len(numbers) else 'no ProfilerStep annotation'}"
 
 
 def _listed(numbers: Int64s) -> str:

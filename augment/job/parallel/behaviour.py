@@ -184,7 +184,7 @@ def _of_sums(tally: Tally) -> Use:
         return Use(DP, "medium", "all-reduces in backward")
     if tally.is_in("backward") and tally.is_in("forward") and len(tally.sizes - {-1}) in range(1, FEW_SIZES + 1):
         return Use(TP, "medium", f"all-reduces of {len(tally.sizes)} sizes in forward and backward")
-    return _unknown(f"all-reduces, {share:.0%} of them in backward")
+    return _unknown(f"all-reduces, {100 * share:.0f} % of them in backward")
 
 
 def _unknown(why: str) -> Use:
