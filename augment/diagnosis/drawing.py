@@ -93,11 +93,12 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
 
 def _name(finding: Finding) -> str:
     """``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice has no room for is last.
-    The share is what a cure saves of a step, not that of the time which is drawn.
+    The share is what a cure saves of a step, not that of the time which is drawn; what is merely possible ``may save``.
 
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
-    saves = "saves up to" if finding.found.at_most else "saves"
+    saves = "may save" if finding.found.confidence == "low" else "saves"
+    saves += " up to" if finding.found.at_most else ""
     share = "" if finding.saved_ratio is None else f", {saves} {percent(finding.saved_ratio)}"
     return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title} → {finding.found.advice}"
 

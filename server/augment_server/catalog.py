@@ -6,6 +6,7 @@ import itertools
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,9 @@ from augment import __version__
 from augment.errors import UsageError
 from augment.messages import request_of
 from augment.request import Request
+from augment.sidecars import with_job
 from augment.v1 import resources_pb2 as v1
+from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.cards import MOST_LABELS, MOST_PRIORITY
 from augment_server.errors import Refusal
@@ -40,10 +43,12 @@ class _Verdict(msgspec.Struct):
 class _Sidecar(msgspec.Struct):
     analyses: dict[str, msgspec.Raw]
     verdict: _Verdict = msgspec.field(default_factory=_Verdict)
+    told_by_job: dict[str, Any] | None = None
 
 
 def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
-    """The text of each analysis in a sidecar, as a view of the mapped file, which needs no memory; and the verdict.
+    """The text of each analysis in a sidecar, as a view of the mapped file, which needs no memory; and the verdict, of
+    a rank with what its job tells.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -51,7 +56,7 @@ def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
     with open(sidecar, "rb") as file:
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     metrics = msgspec.json.decode(text, type=_Sidecar)
-    return metrics.analyses, metrics.verdict.text
+    return metrics.analyses, with_job({TOLD: metrics.told_by_job}, metrics.verdict.text)
 
 
 def metrics_of(text: msgspec.Raw) -> Metrics:

@@ -102,6 +102,10 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         re.match(r"data loading, saves \d\d %: The host fetches batches .* → The main process loads", name)
         for name in names
     )
+    unsure = {
+        each.rule.replace("_", " ") for each in diagnose(trace_of(SLOW)).findings if each.found.confidence == "low"
+    }
+    assert all((", may save " in name) == (name.partition(",")[0] in unsure) for name in names if " save" in name[:60])
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))

@@ -105,6 +105,7 @@ def test_the_stragglers(server: Server, traces: Traces) -> None:
     asked = calls.GetMetricsRequest(name=job.name, analyses=["steps"], artifact="rank0.metrics.json")
     (steps,) = server.stub.GetMetrics(asked)
     assert len(steps.metrics.json_rows) == 2
+    assert steps.verdict[-1] == f"Its job: {' '.join(late.verdict)}"  # a rank's metrics contain it, too
     asked.artifact = "rank9.metrics.json"
     with refused("NOT_FOUND", "NOT_FOUND"):
         list(server.stub.GetMetrics(asked))
