@@ -66,7 +66,8 @@ def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[
     """Commands to look at the results: of a single trace, or of the first job."""
     augmented = [result for result in results if result.status in ("augmented", "done_before")]
     if job_files and not locations.protocol(job_files[0]):
-        yield f"waits of the ranks: augment show {shlex.quote(job_files[0])}"
+        file = shlex.quote(job_files[0])
+        yield f"figures of the job: augment show {file}; one page to send: augment report {file}"
     elif len(augmented) == 1 and not locations.protocol(augmented[0].outputs[0]):
         trace, metrics = augmented[0].outputs[0], augmented[0].outputs[-1]
         yield f"open it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"

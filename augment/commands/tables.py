@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.commands.terminal import emit
 from augment.records import dataclass
-from augment.report.units import counted, duration, size_unit, time_unit
+from augment.report.units import counted, duration, size, size_unit, time_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ NOTHING = "–"
 _OF_MANY = ("mean", "std", "min", "p25", "p50", "p75", "p99", "max")  #: prefixes of columns with statistics
 _BETWEEN = 2  #: blanks between columns
 _LEAST_TEXT = 24  #: minimum width of a cut column of text
+_LEAST_SHOWN = 0.0005  #: of a unit; less would be shown as 0.000
 _LONG_TEXT = 40  #: columns of text wider than this come last
 
 
@@ -125,6 +126,8 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> Column
         return _numbers((words, {"gbps": "GB/s", "tflops": "TFLOP/s"}[unit]), values, 1, 2)
     if unit == "bytes":
         scale, sign = size_unit(max(numbers, default=0))
+        if min(filter(None, numbers), default=scale) < _LEAST_SHOWN * scale:  # sizes from bytes to gigabytes
+            return Column((words or "size", ""), [NOTHING if value is None else size(value) for value in values])
         return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
     return _numbers((name.replace("_", " "), ""), values, 1, 0 if whole else 2)
 

@@ -101,6 +101,7 @@ def test_columns_are_for_people() -> None:
             "overlap_ratio": [0.5, 1.0],
             "bytes": [13_800_000, 0],
             "mean_gbps": [1.234, 2.0],
+            "least_bytes": [3_400_000_000, 192],
             "launch_count": [1_000, 2],
             "p50": [1.0, 2.5],
         }
@@ -112,6 +113,7 @@ def test_columns_are_for_people() -> None:
         ("overlap %", "50.00", "100.00"),
         ("size MB", "13.800", "0.000"),
         ("mean GB/s", "1.23", "2.00"),
+        ("least", "3.4 GB", "192 B"),
         ("launch count", "1,000", "2"),
         ("p50", "1.00", "2.50"),
         ("name", "[bold]gemm[/bold]" + 40 * "x", "–"),
