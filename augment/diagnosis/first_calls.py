@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.intervals import Intervals, union
+from augment.arrays.ordering import distinct, is_among, sums
+from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
-from augment.trace import Category, Trace
+from augment.derived.host.queued_tasks import operators_around
+from augment.diagnosis.waiting import waiting_calls
+from augment.trace import Category, Trace, derived
+
+FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
+LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
+LEAST_NS = 100_000  #: a first call that takes less than this beyond the usual is ordinary
 
 
 def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
@@ -25,3 +36,45 @@ def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
     within &= events.ts[rows] + events.dur[rows] <= end
     again: Bools = (around >= 0) & within & (events.ts[last[name]] >= end)
     return again
+
+
+@derived
+def cold_operators(trace: Trace) -> Int64s:
+    """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
+    more than :data:`FAR_LONGER` times the median of those of their name that launch only kernels launched before.
+
+    The driver loads a kernel when it is first launched, and libraries choose an algorithm for each new shape. Where no
+    operator of the name launches only what was launched before, nothing is usual, and none is far longer. Waiting for
+    the device does not count.
+    """
+    work, events = gpu_work(trace), trace.events
+    place = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
+    place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
+    operator = operators_around(trace, work.launch[place])
+    place, operator = place[operator >= 0], operator[operator >= 0]
+    kernel = events.name[work.row[place]]
+    first = np.full(len(trace.strings), -1, np.int64)
+    first[kernel[::-1]] = np.arange(len(kernel))[::-1]
+    new, launching = distinct(operator[first[first >= 0]]), distinct(operator)
+    others = launching[~is_among(launching, new)]
+    waiting = waiting_calls(trace)
+    around = operators_around(trace, waiting)
+    waited = sums(around[around >= 0], events.dur[waiting[around >= 0]], len(events))
+    names, known = events.name[new], np.zeros(len(new), np.bool_)
+    usual = np.zeros(len(new), np.int64)
+    for name in distinct(names).tolist():
+        same = others[events.name[others] == name]
+        if len(same) >= LEAST_USUAL:
+            chosen = names == name
+            known |= chosen
+            usual[chosen] = int(median(events.dur[same] - waited[same]))
+    took = events.dur[new] - waited[new]
+    cold: Int64s = new[known & (took > FAR_LONGER * usual) & (took - usual >= LEAST_NS)]
+    return cold
+
+
+def cold_times(trace: Trace, track: int) -> Intervals:
+    """When a thread is in :func:`cold_operators`, without overlaps."""
+    rows = cold_operators(trace)
+    rows = rows[trace.events.track[rows] == track]
+    return union(trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows])

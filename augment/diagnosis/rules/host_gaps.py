@@ -4,7 +4,9 @@ A stretch of 1 ms and more in which a thread that launches work is in one operat
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
 runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
 that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
-finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up.
+finding is merely possible. Without steps, or in a single one, an operator that takes long at its first call alone sets
+a library up. One that launches a kernel for the first time, and takes more than four times as long as others of its
+name, loads that kernel or chooses an algorithm: all its time counts here, also in shorter stretches.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -17,6 +19,7 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.intervals import Intervals, touched
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.critical_graph import critical_graph
@@ -25,7 +28,7 @@ from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import starting
-from augment.diagnosis.first_calls import at_first_calls
+from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
@@ -75,6 +78,7 @@ def check(trace: Trace) -> Answer:
     longest = int((parts.end - parts.start).max())
     named, waits = names[0] != UNNAMED, _WAITING.search(names[0]) is not None
     unknown = measure(trace).unit == "recording"  # a server without requests waits, too
+    once = measure(trace).count == 1
     return judged(
         trace,
         saved,
@@ -84,7 +88,7 @@ def check(trace: Trace) -> Answer:
         advice=_WAITS
         if waits
         else _FIRST
-        if unknown and _at_first(trace, spans)
+        if once and _at_first(trace, spans)
         else _OF_OPERATORS
         if named
         else _UNKNOWN,
@@ -95,20 +99,33 @@ def check(trace: Trace) -> Answer:
 
 
 def _at_first(trace: Trace, spans: Spans) -> bool:
-    """Whether most of the time of the stretches is in operators at their first call, which are called again."""
+    """Whether most of the time of the stretches is in operators at their first call, which are called again, or in
+    those that launch a kernel for the first time."""
     again = at_first_calls(trace, spans.row)
+    for track in distinct(trace.events.track[spans.row[spans.row >= 0]]).tolist():
+        of_track = np.flatnonzero((spans.row >= 0) & (trace.events.track[spans.row] == track))
+        again[of_track] |= _within(cold_times(trace, track), spans.start[of_track], spans.end[of_track])
     time_of = spans.end - spans.start
     return bool(2 * time_of[again].sum() > time_of.sum())
 
 
+def _within(times: Intervals, start: Int64s, end: Int64s) -> Bools:
+    """Whether each stretch, which crosses no limit of ``times``, is in one of them."""
+    first, stop = touched(start, end, times)
+    inside: Bools = (stop > first) & (end > start)
+    return inside
+
+
 def _stretches(trace: Trace) -> Spans:
-    """The long stretches of the launching threads; of other threads than the main one only those in a slice."""
+    """The long stretches of the launching threads, and all within operators that launch a kernel for the first time
+    and take long for it; of other threads than the main one only those in a slice."""
     segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
     parts = [(np.empty(0, np.int64),) * 3]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        chosen = (np.diff(ts) >= LONG_NS) & _other_work(trace, row) & ((row >= 0) | (lane == main))
+        long = (np.diff(ts) >= LONG_NS) | _within(cold_times(trace, lane), ts[:-1], ts[1:])
+        chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
         chosen[chosen] = ~_elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -3,10 +3,11 @@
 A launch takes the host 5 to 20 µs with all that Python and PyTorch do around it. If kernels are shorter than that, the
 device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
 them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more, and fetches of batches, are
-not launching and stay. No more is saved than the time in which the device idles while the thread that launches its next
-work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in launching. And
-what goes away with other causes of a late host (calls that wait for the device, data loading, the allocator, single
-long calls, compilation, captures of graphs, long stretches of other work) is not saved here.
+not launching and stay. So do operators that launch a kernel for the first time and take far longer for it than others
+of their name: that does not come back. No more is saved than the time in which the device idles while the thread that
+launches its next work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in
+launching. And what goes away with other causes of a late host (calls that wait for the device, data loading, the
+allocator, single long calls, compilation, captures of graphs, long stretches of other work) is not saved here.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -34,6 +35,7 @@ from augment.derived.host.queued_tasks import operators_around
 from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.captures import capture_times
+from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     fetches_in_steps,
@@ -210,8 +212,8 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part]
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
-        other = capture_times(trace, lane)
-        other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
+        others = (fetch, capture_times(trace, lane), cold_times(trace, lane))
+        other = union(*(np.concatenate([getattr(each, side) for each in others]) for side in ("start", "end")))
         free = subtract(Intervals(ts[:1], ts[-1:]), other)
         of_lane = np.flatnonzero(trace.events.track[waits.row] == lane)
         waiting = union(waits.start[of_lane], waits.end[of_lane])

@@ -64,8 +64,8 @@ def check(trace: Trace) -> Answer:
         trace,
         saved,
         fine=Fine(f"{often} {a_step(trace)} of pageable memory ({size(moved)}) cost {of_a_step(trace, saved)}"),
-        title=f"{often} {a_step(trace)} ({size(moved)}) go through pageable memory, and the host waits for them; "
-        "with pinned memory, " + shorter(trace, saved),
+        title=f"{often} {a_step(trace)} ({size(moved)}) {'goes' if often.startswith('1 ') else 'go'} through pageable "
+        "memory, and the host waits; with pinned memory, " + shorter(trace, saved),
         advice="Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
         + called_from(lines),
         spans=spans,
