@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, union
+from augment.arrays.intervals import Intervals, clip, union
 from augment.arrays.ordering import distinct, is_among, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int64s
@@ -17,7 +17,7 @@ from augment.trace import Category, Trace, derived
 
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
-LEAST_NS = 100_000  #: a first call that takes less than this beyond the usual is ordinary
+LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
 
 
 def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
@@ -57,9 +57,7 @@ def cold_operators(trace: Trace) -> Int64s:
     first[kernel[::-1]] = np.arange(len(kernel))[::-1]
     new, launching = distinct(operator[first[first >= 0]]), distinct(operator)
     others = launching[~is_among(launching, new)]
-    waiting = waiting_calls(trace)
-    around = operators_around(trace, waiting)
-    waited = sums(around[around >= 0], events.dur[waiting[around >= 0]], len(events))
+    worked = _time_without_waits(trace, launching)
     names, known = events.name[new], np.zeros(len(new), np.bool_)
     usual = np.zeros(len(new), np.int64)
     for name in distinct(names).tolist():
@@ -67,10 +65,23 @@ def cold_operators(trace: Trace) -> Int64s:
         if len(same) >= LEAST_USUAL:
             chosen = names == name
             known |= chosen
-            usual[chosen] = int(median(events.dur[same] - waited[same]))
-    took = events.dur[new] - waited[new]
+            usual[chosen] = int(median(worked[np.searchsorted(launching, same)]))
+    took = worked[np.searchsorted(launching, new)]
     cold: Int64s = new[known & (took > FAR_LONGER * usual) & (took - usual >= LEAST_NS)]
     return cold
+
+
+def _time_without_waits(trace: Trace, rows: Int64s) -> Int64s:
+    """The duration of each of ``rows`` without the waiting calls within, ns."""
+    events, calls = trace.events, waiting_calls(trace)
+    took: Int64s = events.dur[rows].copy()
+    for track in distinct(events.track[calls]).tolist():
+        waits = calls[events.track[calls] == track]
+        of_track = np.flatnonzero(events.track[rows] == track)
+        spans = Intervals(events.ts[rows[of_track]], events.ts[rows[of_track]] + took[of_track])
+        which, _, parts = clip(spans, union(events.ts[waits], events.ts[waits] + events.dur[waits]))
+        took[of_track] -= sums(which, parts.end - parts.start, len(of_track))
+    return took
 
 
 def cold_times(trace: Trace, track: int) -> Intervals:

@@ -152,6 +152,20 @@ def late_beginnings(trace: Trace) -> list[Intervals]:
     return late
 
 
+@derived
+def late_starts(trace: Trace) -> list[Intervals]:
+    """For each device, idle time in the steady steps before other work, which nothing in the file explains either: the
+    work was launched, and its stream had run before. From the end of the launch."""
+    work, events = gpu_work(trace), trace.events
+    first = work.launch[[stream.start for stream in work.streams]]
+    late = []
+    for idle in idle_in_steps(trace):
+        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_ROW) & ~np.isin(idle.launch, first)
+        launched = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]]
+        late.append(Intervals(np.maximum(idle.start[chosen], launched), idle.end[chosen]))
+    return late
+
+
 def confidence_in(trace: Trace, saved_ns: int) -> Confidence:
     """How certain a prediction is that takes time or waits of the host out of steps: ``medium`` if more would be saved
     than the idle time that the host explains. The rest would come from another order of GPU work, and whether

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.intervals import union
+from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import ordered
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording
@@ -15,18 +15,45 @@ from augment.derived.gpu.launches import NO_ROW, launches
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
 from augment.diagnosis.captures import captures
+from augment.diagnosis.measure import late_beginnings, late_starts, measure
 from augment.trace import Trace, derived
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
+MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
+LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
 _KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 
 def is_doubtful(trace: Trace) -> bool:
     """Whether so much is missing that no cause is more than possible."""
-    lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace)
+    lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace) or held_up(trace) is not None
     return lost or trace.partial is not None or lacks_causes(trace.source.metadata)
+
+
+@derived
+def late_device(trace: Trace) -> int | None:
+    """The number of the device that is idle for longest before the first work of a stream, although it was launched;
+    None if that is short."""
+    late_ns = [total(each) for each in late_beginnings(trace)]
+    longest = max(range(len(late_ns)), key=late_ns.__getitem__, default=-1)
+    least = MOST_LATE * measure(trace).length_ns * measure(trace).count
+    return longest if longest >= 0 and late_ns[longest] >= max(least, 1) else None
+
+
+@derived
+def held_up(trace: Trace) -> Intervals | None:
+    """When a device begins launched work late, if it does so again and again, not only at first: then no earlier work
+    is missing, but something that is not in the file holds it up, such as another process."""
+    device = late_device(trace)
+    if device is None:
+        return None
+    first, again = late_beginnings(trace)[device], late_starts(trace)[device]
+    again = Intervals(*(column[again.end > again.start] for column in (again.start, again.end)))
+    if len(again.start) < LEAST_AGAIN or total(again) < total(first):
+        return None
+    return union(np.append(first.start, again.start), np.append(first.end, again.end))
 
 
 @derived

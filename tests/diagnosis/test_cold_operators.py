@@ -159,9 +159,7 @@ def plainly(document: Document) -> list[float]:
     return sorted(begins)
 
 
-@pytest.mark.parametrize(
-    "name", ["hta_cuda_sync/simple_add.json.gz", "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz"]
-)
+@pytest.mark.parametrize("name", ["hta_cuda_sync/simple_add.json.gz", "mi300_tracelens/normalization_layers.json.gz"])
 def test_cold_operators_of_real_traces(name: str) -> None:
     path = real_trace(name)
     trace, expected = read(str(path)), plainly(load(path))

@@ -4,9 +4,9 @@ A stretch of 1 ms and more in which a thread that launches work is in one operat
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
 runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
 that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
-finding is merely possible. Without steps, or in a single one, an operator that takes long at its first call alone sets
-a library up. One that launches a kernel for the first time, and takes more than four times as long as others of its
-name, loads that kernel or chooses an algorithm: all its time counts here, also in shorter stretches.
+finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up. An
+operator that launches a kernel for the first time, and takes more than four times as long as others of its name, loads
+that kernel or chooses an algorithm: all its time counts here, also in shorter stretches.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -78,7 +78,6 @@ def check(trace: Trace) -> Answer:
     longest = int((parts.end - parts.start).max())
     named, waits = names[0] != UNNAMED, _WAITING.search(names[0]) is not None
     unknown = measure(trace).unit == "recording"  # a server without requests waits, too
-    once = measure(trace).count == 1
     return judged(
         trace,
         saved,
@@ -88,7 +87,7 @@ def check(trace: Trace) -> Answer:
         advice=_WAITS
         if waits
         else _FIRST
-        if once and _at_first(trace, spans)
+        if unknown and _at_first(trace, spans)
         else _OF_OPERATORS
         if named
         else _UNKNOWN,

@@ -3,10 +3,11 @@
 A file may end in the middle, as when a job was killed while it wrote. ``augment cut`` makes files that are parts of a
 recording; where it left out events that causes rest on, such as launches, nothing is certain. And a recording that
 begins while the device still works on earlier steps shows work of which the cause is missing, or lacks this work
-although its time passes: then the first work in the file begins long after its launch had returned. Recordings also
-lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait.
-Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than low
-confidence; of an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
+although its time passes: then the first work in the file begins long after its launch had returned. Where work begins
+late again and again, nothing earlier is missing: something else holds the device up, such as another process that uses
+it. Recordings also lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only
+seems to wait. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has
+more than low confidence; of an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
@@ -20,15 +21,23 @@ from augment.arrays.intervals import total
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
-from augment.diagnosis.measure import late_beginnings, measure
+from augment.diagnosis.measure import late_beginnings
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
-from augment.diagnosis.whole import MOST_LOST, MOST_UNLAUNCHED, is_excerpt, lost_ratio, share_of_work, unlaunched_ratio
+from augment.diagnosis.whole import (
+    MOST_LOST,
+    MOST_UNLAUNCHED,
+    held_up,
+    is_excerpt,
+    late_device,
+    lost_ratio,
+    share_of_work,
+    unlaunched_ratio,
+)
 from augment.diagnosis.wording import count, percent, time
 from augment.trace import COMPLETE, Trace
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
-MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 
 
 def check(trace: Trace) -> Answer:
@@ -83,17 +92,26 @@ def _excerpt(trace: Trace) -> Found | None:
 
 def _late(trace: Trace) -> Found | None:
     """What is to be said if a device is idle for long before the first work of a stream, which was launched already."""
-    pieces = late_beginnings(trace)
-    late_ns = [total(each) for each in pieces]
-    longest = max(range(len(pieces)), key=late_ns.__getitem__, default=0)
-    if not late_ns or late_ns[longest] < MOST_LATE * measure(trace).length_ns * measure(trace).count:
+    device, held = late_device(trace), held_up(trace)
+    if device is None:
         return None
-    start, end = pieces[longest].start, pieces[longest].end
+    if held is not None:
+        return Found(
+            f"The GPU begins work up to {time(int((held.end - held.start).max()))} after its launch, {len(held.start)} "
+            "times: something that is not in the file holds it up",
+            "See whether other processes use this GPU (nvidia-smi): they take turns. A GPU that was idle may also need "
+            "time to wake up",
+            Spans(held.start, held.end, np.full(len(held.start), -1, np.int64)),
+            "medium",
+            severity="warning",
+            first=True,
+        )
+    late = late_beginnings(trace)[device]
     return Found(
-        f"The first work of a stream was queued for {time(late_ns[longest])} while the file shows an idle GPU: it "
+        f"The first work of a stream was queued for {time(total(late))} while the file shows an idle GPU: it "
         "probably lacks earlier work",
         "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a launch and its work",
-        Spans(start, end, np.full(len(start), -1, np.int64)),
+        Spans(late.start, late.end, np.full(len(late.start), -1, np.int64)),
         "medium",
         severity="warning",
         first=True,
