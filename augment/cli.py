@@ -15,6 +15,9 @@ import threading
 from typing import NoReturn
 
 DEBUG = "--debug"
+#: how many more objects than were freed let garbage be collected, and how often older ones are looked at: what a run
+#: makes stays or is freed at once, and traces are freed without
+GARBAGE = (100_000, 5, 5)
 
 
 def program() -> NoReturn:
@@ -46,6 +49,7 @@ def main() -> int:
     try:
         commands = group()
         gc.freeze()
+        gc.set_threshold(*GARBAGE)
         gc.enable()
         code = commands.main(prog_name="augment", standalone_mode=False)
         return finish_output(code if isinstance(code, int) else 0)

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+from augment.patterns import late
+
+_SURROGATE = late(r"[\ud800-\udfff]")
+_ESCAPED_SURROGATE = late(rb"\\u[dD][89a-fA-F]")
 _strict = msgspec.json.Decoder()
 
 
@@ -80,9 +82,9 @@ def mended(text: str) -> str:
     return "".join(parts)
 
 
-_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
-_LONE_BACKSLASH = re.compile(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_VALUE_ENDS = re.compile(r"[\w\]}]\s*$")
+_PARTS = late(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
+_LONE_BACKSLASH = late(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_VALUE_ENDS = late(r"[\w\]}]\s*$")
 _Replacement = str | Callable[[re.Match[str]], str]
 _OUTSIDE: tuple[tuple[str, _Replacement], ...] = (
     (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),

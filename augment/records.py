@@ -113,6 +113,8 @@ _describing = threading.RLock()  #: a default may be a record itself
 
 @dataclasses.dataclass(init=False, repr=False, eq=False)
 class _Described:
+    """Without this text, the standard library would write one, for which it loads and compiles much."""
+
     field: Any
 
 
@@ -189,7 +191,7 @@ class _Late:
         return cls.__dict__[name]  # type: ignore[no-any-return]
 
 
-_MANY = 12  #: instances, from which on compiling a method takes less time than setting the fields of each in a loop
+_MANY = 40  #: instances, from which on compiling a method takes less time than setting the fields of each in a loop
 
 
 class _LateInit(_Late):

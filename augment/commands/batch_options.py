@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.options import MOST_THREADS, Function, processors
+from augment.patterns import late
 from augment.records import dataclass
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from augment.client import Client
     from augment.evidence import Evidence
 
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
-_SHARD = re.compile(r"(\d+)/(\d+)")
+_SPAN = late(r"(\d+)(?:-(\d+))?")
+_SIZE = late(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
+_SHARD = late(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)

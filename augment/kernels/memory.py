@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +39,13 @@ def record(fields: type[Record]) -> type[Record]:
 
     Python makes it without arguments, all zero. A kernel takes it by reference, as does assigning it to a variable.
     """
-    kinds = {int: ctypes.c_int64, np.uint64: ctypes.c_uint64}
+    known = {"int": ctypes.c_int64, "np.uint64": ctypes.c_uint64}
     types = []
-    for name, hint in get_type_hints(fields, include_extras=True).items():
+    for name, text in fields.__annotations__.items():
+        hint = known.get(text) or eval(text, vars(sys.modules[fields.__module__]))  # noqa: S307 - our own annotations
         length = getattr(hint, "__metadata__", None)
         numbers = type(name, (_Numbers,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
-        types.append((name, numbers or kinds.get(hint, hint)))
+        types.append((name, numbers or hint))
     content = {"_fields_": types, "__doc__": fields.__doc__, "__module__": fields.__module__}
     return type(fields.__name__, (_Structure,), content)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+
+from augment.patterns import late
 
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLE = late(rb"\x80[\x02-\x05]")
 _SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
 
 

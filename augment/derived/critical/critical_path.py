@@ -23,7 +23,7 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import STEP, starting
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
-from augment.kernels import critical_path as loops
+from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived

@@ -7,7 +7,6 @@ kernels' names have the types (``list_kernels.py``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -16,43 +15,47 @@ from augment.derived.operators.formulas_matmul import broadcast
 from augment.derived.operators.formulas_resampling import resampling_formula
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
+from augment.patterns import late
 
 Formula = Callable[[Call], Work]
 
+
+def _names(text: str) -> frozenset[str]:
+    """The names in a text: alternatives of a pattern would take long to compile."""
+    return frozenset(text.split())
+
+
 #: operators whose result has the shape of the broadcast operands
-_ELEMENTWISE = re.compile(
-    "abs|add|addcdiv|addcmul|bitwise_and|bitwise_or|bitwise_not|bitwise_xor|ceil|celu|clamp|clamp_max|clamp_min|cos|div|"
-    "elu|eq|erf|erfc|exp|expm1|floor|fmod|ge|gelu|gelu_backward|glu_jvp|gt|hardsigmoid|hardswish|hardtanh|isnan|isinf|"
-    "le|leaky_relu|leaky_relu_backward|lerp|log|log1p|log2|logical_and|logical_not|logical_or|logical_xor|lt|"
-    "masked_fill|maximum|minimum|mish|mul|nan_to_num|ne|neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|"
-    "sigmoid_backward|sign|silu|silu_backward|sin|softplus|sqrt|square|sub|tan|tanh|tanh_backward|threshold_backward|"
-    "tril|triu|trunc|where|xlogy"
+_ELEMENTWISE = _names(
+    "abs add addcdiv addcmul bitwise_and bitwise_or bitwise_not bitwise_xor ceil celu clamp clamp_max "
+    "clamp_min cos div elu eq erf erfc exp expm1 floor fmod ge gelu gelu_backward glu_jvp gt hardsigmoid "
+    "hardswish hardtanh isnan isinf le leaky_relu leaky_relu_backward lerp log log1p log2 logical_and "
+    "logical_not logical_or logical_xor lt masked_fill maximum minimum mish mul nan_to_num ne neg pow "
+    "reciprocal relu remainder round rsqrt rsub sgn sigmoid sigmoid_backward sign silu silu_backward sin "
+    "softplus sqrt square sub tan tanh tanh_backward threshold_backward tril triu trunc where xlogy"
 )
 #: the greatest number of operands, where it is not two: a further tensor is the result (``out=``)
-_ONE = re.compile(
-    "abs|bitwise_not|ceil|celu|cos|elu|erf|erfc|exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isnan|isinf|"
-    "leaky_relu|log|log1p|log2|logical_not|mish|nan_to_num|neg|reciprocal|relu|round|rsqrt|sgn|sigmoid|sign|silu|sin|"
-    "softplus|sqrt|square|tan|tanh|tril|triu|trunc"
+_ONE = _names(
+    "abs bitwise_not ceil celu cos elu erf erfc exp expm1 floor gelu hardsigmoid hardswish hardtanh isnan "
+    "isinf leaky_relu log log1p log2 logical_not mish nan_to_num neg reciprocal relu round rsqrt sgn "
+    "sigmoid sign silu sin softplus sqrt square tan tanh tril triu trunc"
 )
-_THREE = re.compile("addcdiv|addcmul|clamp|lerp|where")
-_IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_or|logical_xor|lt|ne")
-_REDUCTIONS = re.compile(
-    "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
-)
+_THREE = _names("addcdiv addcmul clamp lerp where")
+_IN_BOOLS = _names("eq ge gt isnan isinf le logical_and logical_not logical_or logical_xor lt ne")
+_REDUCTIONS = _names("all amax amin any argmax argmin linalg_vector_norm max mean min norm prod std sum var var_mean")
 #: how many times a tensor of the first operand's size is read or written
-_TWO_PASSES = re.compile(
-    "_softmax|_log_softmax|native_layer_norm|_fused_rms_norm|native_group_norm|native_batch_norm|cudnn_batch_norm|"
-    "miopen_batch_norm|_native_batch_norm_legit|native_dropout|cumsum|_to_copy|flip|roll"
+_TWO_PASSES = _names(
+    "_softmax _log_softmax native_layer_norm _fused_rms_norm native_group_norm native_batch_norm "
+    "cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit native_dropout cumsum _to_copy flip roll"
 )
-_THREE_PASSES = re.compile(
-    "_softmax_backward_data|_log_softmax_backward_data|native_layer_norm_backward|_fused_rms_norm_backward|"
-    "native_group_norm_backward|native_batch_norm_backward|cudnn_batch_norm_backward|miopen_batch_norm_backward"
+_THREE_PASSES = _names(
+    "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward "
+    "_fused_rms_norm_backward native_group_norm_backward native_batch_norm_backward "
+    "cudnn_batch_norm_backward miopen_batch_norm_backward"
 )
 #: Triton kernels of the compiler, whose args are all operands and results; kernels with these parts access some partly
-_TRITON = re.compile(r"triton_(poi|red|per)_fused_")
-_PARTLY = re.compile(
-    r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad"
-)
+_TRITON = late(r"triton_(poi|red|per)_fused_")
+_PARTLY = late(r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad")
 
 
 #: optimizers over lists, and the place of the argument that scales gradients, so that these are written, too
@@ -75,14 +78,14 @@ def memory_formula(operator: str) -> Formula | None:
         return _copy
     if name in ("fill", "zero"):
         return _written
-    if _ELEMENTWISE.fullmatch(name):
-        operands = 1 if _ONE.fullmatch(name) else 3 if _THREE.fullmatch(name) else 2
-        return _elementwise(in_place, bool(_IN_BOOLS.fullmatch(name)), operands)
-    if _REDUCTIONS.fullmatch(name):
+    if name in _ELEMENTWISE:
+        operands = 1 if name in _ONE else 3 if name in _THREE else 2
+        return _elementwise(in_place, name in _IN_BOOLS, operands)
+    if name in _REDUCTIONS:
         return _all_operands
-    if _TWO_PASSES.fullmatch(name):
+    if name in _TWO_PASSES:
         return _passes(2)
-    if _THREE_PASSES.fullmatch(name):
+    if name in _THREE_PASSES:
         return _passes(3)
     return _EMBEDDINGS.get(name) or resampling_formula(operator)
 
