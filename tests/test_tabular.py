@@ -143,8 +143,8 @@ def test_notebooks_display_a_bar_that_is_whole(augmented: AugmentedTrace) -> Non
     assert parser.open == []
     assert "device 0" in parser.text
     row = augmented.outcomes["temporal_breakdown"].rows[0]
-    assert f"compute {row.compute_ns / row.span_ns:.1%}" in parser.text
-    assert f"idle {row.idle_ns / row.span_ns:.1%}" in parser.text
+    assert f"compute {100 * row.compute_ns / row.span_ns:.1f} %" in parser.text
+    assert f"idle {100 * row.idle_ns / row.span_ns:.1f} %" in parser.text
     for text in (augmented["kernel_breakdown"], augment.diff(augmented.trace, augmented.trace)):
         parser = Balanced()
         parser.feed(text._repr_html_())

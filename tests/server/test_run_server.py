@@ -114,7 +114,8 @@ def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: P
     assert ended.out.splitlines()[-1] == str(tmp_path / "out" / "job.metrics.json")
     assert both(tmp_path / "job", "--steps", "1", "--only", "collectives", "--to", "perfetto").code == 0
     assert run(tmp_path / "job", "-o", tmp_path / "out", "--server", server.address).code == 0
-    assert drawn(tmp_path / "out") == {f"rank{rank}.augmented.pftrace" for rank in (0, 1)}
+    outputs = ("augmented.pftrace", "metrics.json")
+    assert drawn(tmp_path / "out") == {f"rank{rank}.{output}" for rank in (0, 1) for output in outputs}
 
 
 def test_a_folder_is_one_job_of_the_server(
@@ -150,7 +151,7 @@ def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_pat
     args = (tmp_path / "job", "-o", tmp_path / "out", "--to", "chrome,perfetto,bundle")
     there = ("--server", server.address)
     run(*args)
-    assert len(drawn(tmp_path / "out")) == 9
+    assert len(drawn(tmp_path / "out")) == 3 * 4
     kept = without_manifest(files(tmp_path / "out"))
     for first, then in (((), there), (there, ()), (there, there)):
         run(*args, *first, "--ranks", "0-1")
