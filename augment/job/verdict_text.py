@@ -25,7 +25,7 @@ _CAUSES = {
     "compute": "its device computes longer",
     "queued": "its device stood idle with work queued",
     "before_recording": "work from before its recording",
-    "unknown": "for no single reason",
+    "unknown": "no single reason",
 }
 
 
@@ -35,7 +35,7 @@ def unrelated(count: int) -> str:
 
 
 def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str:
-    """The sentence of a row.
+    """The sentences of a row, each of at most 30 words.
 
     Args:
         row: a rank or a group that holds the job up.
@@ -48,13 +48,14 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} hold" if row.rank is not None else "Slow links hold"
-        return f"{who} the job up{where}: {row.evidence}" + (f"; {after}." if row.gain_ns is not None else ".")
+        text = f"{who} the job up{where}: {row.evidence}."
+        return text if row.gain_ns is None else f"{text} Otherwise {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
     charged = f"{_time(row.charged_ns)} of {_time(time_ns)} ({share:.0f} %)"
-    text = f"{who}{host} holds up {others}{where}: {charged}; {row.evidence}."
+    text = f"{who}{host} holds up {others}{where} for {charged}. Why: {row.evidence}."
     return text if row.gain_ns is None else f"{text} If it were like the median, {after}."
 
 
@@ -71,8 +72,8 @@ def late_without_gain(rank: int | None, charged_ns: int, cause: str, cause_ns: i
     saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
     most = f"{_time(cause_ns)} {cause.replace('_', ' ')}"
     return (
-        f"{who} keeps others waiting ({_time(charged_ns)} more than its peers between collectives, of which {most}), "
-        f"but if it were like the median, the job would gain {saved}."
+        f"{who} keeps others waiting: {_time(charged_ns)} more than its peers between collectives, {most} of it. "
+        f"But if it were like the median, the job would gain {saved}."
     )
 
 
@@ -158,7 +159,7 @@ def doubts(
     count, world = seen
     if len(matched) and (ratio := much_missed(summaries, matched)):
         yield (
-            f"{100 * ratio:.0f} % of the collectives could not be matched across ranks: waits in them are not "
+            f"{100 * ratio:.0f} % of the collectives could not be matched across ranks. Waits in them are not "
             "charged, and what would be gained cannot be told."
         )
     if world > count:
