@@ -16,7 +16,7 @@ import numpy as np
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
-from augment.diagnosis.rules.straggling_rank import MOST_OF_IT, nobody, way
+from augment.diagnosis.rules.straggling_rank import MOST_OF_IT, mend, nobody, way
 from augment.diagnosis.wording import percent, time
 from augment.job.rank_lists import rank_names
 from augment.job.rank_waits import late_ranks, rows_of_known
@@ -81,7 +81,8 @@ class _Waits:
     @property
     def of_steps(self) -> str:
         """``12 % of its 4 steps``."""
-        whole = f"its {counted(self.count, 'step')}" if self.unit == "step" else "the recording"
+        steps = f"its {counted(self.count, 'step')}" if self.count > 1 else "its step"
+        whole = steps if self.unit == "step" else "the recording"
         return f"{percent(self.ratio)} of {whole}"
 
 
@@ -121,10 +122,10 @@ def _of_waiting(waits: _Waits, late: tuple[LateRank, ...]) -> RankAnswer:
         return RankAnswer(f"{sentence}; {_against(waits)}", nobody(named), named)
     who = "" if culprit.name == named else f"; {culprit.name} holds up the job"
     sentence += f"{who} ({culprit.reason}){_gain(culprit, culprit.name, waits)}; {_against(waits)}"
-    mostly = waits.wait_ns >= waits.transfer_ns
-    first = f"Mend {culprit.name}, not the communication here" if mostly else f"Mend {culprit.name}"
-    more = "" if mostly else "; the transfers here cost more than the waits"
-    return RankAnswer(sentence, f"{first}: {way(culprit)}{more}", named)
+    if waits.wait_ns < waits.transfer_ns:
+        advice = f"Mend {culprit.name}: {way(culprit)}; the transfers here cost more than the waits"
+        return RankAnswer(sentence, advice, named)
+    return RankAnswer(sentence, mend(culprit, waits.wait_ns / waits.count), named)
 
 
 def _against(waits: _Waits) -> str:

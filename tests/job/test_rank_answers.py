@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from augment.diagnosis.rules.straggling_rank import mend
 from augment.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import RankAnswer, rank_answer, track
 from augment.job.summary import summarize
+from augment.job_waits import LateRank
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -115,3 +117,15 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
     for member in (0, 1, 3):
         assert rank_answer(job, member).waits_for == "rank 2"
     assert rank_answer(job, 2).sentence.startswith("Other ranks wait for this one: it takes 1.0 s per step longer")
+
+
+def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
+    """In the recorded job the replay gains a tenth of the wait if the late rank is like the median."""
+    late = LateRank("rank 7", is_own=False, cause="host", reason="", charged_ns=9, gain_ns=5, confidence="high")
+    assert mend(late, 8).startswith("Mend rank 7, not the communication here: look at what its host does")
+    assert mend(late, 11).startswith("Mend rank 7 (most of the wait would remain): look at what its host does")
+    assert "remain" not in mend(replace(late, gain_ns=None), 11)
+    job = recorded(shared_traces / "dlrm_8rank_v100_param" / "kineto")
+    if job is None:
+        pytest.skip("the job is not at hand")
+    assert rank_answer(job, 0).advice.startswith("Mend rank 7 (most of the wait would remain): ")

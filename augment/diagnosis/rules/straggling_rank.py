@@ -80,7 +80,7 @@ def _waits(trace: Trace, waits: JobWaits, waiting: Waiting, waited: int) -> Answ
         title += f"; were {late.name} like the median, {shorter(trace, saved)}"
     return Found(
         title=title,
-        advice=nobody(named) if late is None else f"Mend {late.name}, not the communication here: {way(late)}",
+        advice=nobody(named) if late is None else mend(late, waited),
         spans=Spans(waiting.start, waiting.end, waiting.row),
         confidence="medium" if late is None else late.confidence,
         saved_ns=saved,
@@ -109,6 +109,14 @@ def _late(trace: Trace, waits: JobWaits, itself: LateRank, waited: int) -> Answe
 def nobody(named: str) -> str:
     """What to do where no rank holds the job up; ``named``: the rank that this one mostly waits for, if it is one."""
     return f"By the figures of the job, mending {named} alone would gain little" if named else _TURNS
+
+
+def mend(late: LateRank, waited_ns: float) -> str:
+    """What to do about a late rank, of a rank that waits ``waited_ns`` per step: in vain, most of it, if others would
+    be late in its place."""
+    remains = late.gain_ns is not None and late.gain_ns < waited_ns / 2
+    hedge = " (most of the wait would remain)" if remains else ", not the communication here"
+    return f"Mend {late.name}{hedge}: {way(late)}"
 
 
 def way(late: LateRank) -> str:
