@@ -77,8 +77,8 @@ def stragglers(sidecar: Sidecar) -> Section:
     whole = sum(row["charged_ns"] for row in charged)
     because = _CAUSES.get(worst.get("origin", worst["cause"]), "")
     lead = (
-        f"Collectives wait for {_rank(worst)} alone for {time(worst['charged_ns'])}, "
-        f"{percent(worst['charged_ns'] / whole)} of the time that they wait for their last rank alone{because}."
+        f"Collectives wait {time(worst['charged_ns'])} for {_rank(worst)} alone, summed over all (several may wait at "
+        f"once): {percent(worst['charged_ns'] / whole)} of such waits{because}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
