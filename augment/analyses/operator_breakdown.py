@@ -12,6 +12,10 @@ launch. So ``self_gpu_ns`` of all rows adds up to the sum of the durations of al
 has the work that was launched outside operators or whose launch is unknown. Slices that cross are counted in the
 diagnostics; a slice is never inside one that ends earlier.
 
+PyTorch for Ascend calls the runtime on a thread of its own, which takes tasks from a queue: there, work belongs to the
+task, ``Dequeue@NAME``, not to the operator that put it on the queue, as all figures are of one thread. Launch outliers
+and the diagnosis name that operator.
+
 These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, with one difference: there,
 runtime calls are operators, too, and so not part of ``self_cpu_ns``.
 
