@@ -27,8 +27,10 @@ class Threads:
     def __reduce__(self) -> tuple[type[Threads], tuple[()]]:
         return Threads, ()
 
-    def all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def all(self, calls: Sequence[Callable[[], Result]], *, last: bool = False) -> list[Result]:
         """The results of ``calls``, which run side by side, begun in their order.
+
+        ``last``: other threads take them when nothing else waits, as is best for calls that ask for the same facts.
 
         Raises: the error of the first call that raised one; then calls that have not begun are left out.
         """
@@ -36,7 +38,10 @@ class Threads:
             return [call() for call in calls]
         made = [_Call(call) for call in calls]
         with self._changed:
-            self._waiting.extendleft(reversed(made))
+            if last:
+                self._waiting.extend(made)
+            else:
+                self._waiting.extendleft(reversed(made))
             self._call_helpers()
         try:
             self._take_part(made)

@@ -115,6 +115,8 @@ def one_file(bench: Bench) -> Iterator[Line]:
     yield Line(
         "serial part, from one thread and two", serial, "<= 0.15", f"others {others:.1f}, {others_two:.1f} cores"
     )
+    for cores, of_cores in _from_parts(bench.path):
+        yield Line(f"serial part with {cores} cores, from measured parts", of_cores, "<= 0.15", "benchmarks/serial.py")
     peaks = f"{single.rss_bytes / 1e6:.0f} MB; two threads {two.rss_bytes / text:.2f}"
     yield Line("peak memory over text", single.rss_bytes / text, "<= 0.5", peaks)
     counted = subprocess.check_output([sys.executable, "-c", COUNTS, str(bench.path)], cwd=ROOT)
@@ -127,6 +129,13 @@ def one_file(bench: Bench) -> Iterator[Line]:
     yield Line("a file of 1 MB, whole process, CPU s", tiny.cpu_s, "<= 0.25", f"{tiny.wall_s:.2f} s wall")
     cheap = bench.run(bench.small, "--threads", "1", "--only", "kernel_breakdown")[0]
     yield Line("--only kernel_breakdown over all", cheap.cpu_s / small.cpu_s, "", f"{cheap.cpu_s:.2f} CPU s")
+
+
+def _from_parts(path: Path) -> Iterator[tuple[int, float]]:
+    """The serial part with some numbers of cores, which does not depend on what else runs."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "serial.py"), str(path), "--json"]
+    for row in json.loads(subprocess.check_output(command, cwd=ROOT)):
+        yield row["cores"], row["serial"]
 
 
 def native_format(bench: Bench) -> Iterator[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 from augment.derived.critical.savings import Cut, joined
@@ -34,11 +35,10 @@ class Diagnosis:
 @derived
 def diagnose(trace: Trace) -> Diagnosis:
     """All answers about a trace."""
-    made: dict[str, Answer] = {}
-    for rule in sorted(RULES, key=_turn):
-        made[rule.NAME] = rule.check(trace)
-        trace.ended(rule.NAME)
-    answers = {rule.NAME: made[rule.NAME] for rule in RULES}
+    rules = sorted(RULES, key=_turn)
+    asked = [partial(_answer, trace, rule) for rule in rules]
+    made = dict(zip(rules, trace.threads.all(asked, last=True), strict=True))
+    answers = {rule.NAME: made[rule] for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     few = is_excerpt(trace)
     findings.sort(key=lambda finding: _rank(finding, few=few))
@@ -48,6 +48,12 @@ def diagnose(trace: Trace) -> Diagnosis:
     if sum(each.found.saved_ns is not None for each in findings) > 1:
         findings = [_alone(each) for each in findings]
     return Diagnosis(tuple(findings), answers)
+
+
+def _answer(trace: Trace, rule: Rule) -> Answer:
+    answer = rule.check(trace)
+    trace.ended(rule.NAME)
+    return answer
 
 
 def _alone(finding: Finding) -> Finding:
@@ -90,10 +96,15 @@ def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> di
     """The rules that save part of the same time: together they save less than the sum of both."""
     saved = {each.rule: each.found.saved_ns or 0 for each in findings}
     overlaps: dict[str, list[str]] = {}
-    for first, second in combinations(cuts, 2):
-        both = saved_a_step(trace, joined([cuts[first], cuts[second]]))
+    pairs = list(combinations(cuts, 2))
+    saved_by_both = trace.threads.all([partial(_saved_by_both, trace, *map(cuts.__getitem__, pair)) for pair in pairs])
+    for (first, second), both in zip(pairs, saved_by_both, strict=True):
         lesser = min(saved[first], saved[second])
         if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
             overlaps.setdefault(first, []).append(second)
             overlaps.setdefault(second, []).append(first)
     return overlaps
+
+
+def _saved_by_both(trace: Trace, first: Cut, second: Cut) -> int:
+    return saved_a_step(trace, joined([first, second]))

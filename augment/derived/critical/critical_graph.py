@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
@@ -30,6 +32,7 @@ from augment.derived.waits.slow_launches import slow_launches
 from augment.derived.waits.sync_dependencies import synchronizations
 from augment.derived.waits.task_queues import task_queues
 from augment.records import dataclass
+from augment.threads import Threads
 from augment.trace import Diagnostic, Trace, derived
 
 ROOT = 0  #: the node of the recording's start; the last node is its end
@@ -91,8 +94,9 @@ class _Edges:
         return _Edges(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     @staticmethod
-    def joined(parts: list[_Edges]) -> _Edges:
-        return _Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Edges.__slots__))
+    def joined(parts: list[_Edges], threads: Threads) -> _Edges:
+        columns = ([getattr(part, name) for part in parts] for name in _Edges.__slots__)
+        return _Edges(*threads.all([partial(np.concatenate, each) for each in columns]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ def critical_graph(trace: Trace) -> Graph:
     """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
     # in ascending order of Kind
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
-    waits = [ask(trace) for ask in asked]
+    waits = trace.threads.all([partial(ask, trace) for ask in asked])
     known = _known(trace, [wait.dependencies for wait in waits])
     waits.append(unexplained_starts(trace, known))
     at = asked.index(launches_of_work)
@@ -132,16 +136,17 @@ def critical_graph(trace: Trace) -> Graph:
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
     ts[0], ts[-1] = _extent(trace, lanes)
     diagnostics = [diagnostic for wait in waits for diagnostic in wait.diagnostics]
-    across = [_across(trace, lanes, wait.dependencies) for wait in waits]
-    del waits  # frees memory for what follows
-    edges = _Edges.joined([_along_threads(lanes), *across, _to_end(trace, lanes, ts)])
-    del across
+    parts = [partial(_along_threads, lanes), *(partial(_across, trace, lanes, wait.dependencies) for wait in waits)]
+    made = trace.threads.all([*parts, partial(_to_end, trace, lanes, ts)])
+    del waits, parts  # frees memory for what follows
+    edges = _Edges.joined(made, trace.threads)
+    del made
     level, sound = _levels(ts, edges.source, edges.target)
     if not sound.all():
         message = "circular dependencies at one moment (left out)"
         diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
         edges = edges.take(sound)
-    edges = _Edges.joined([edges, _from_root(ts, edges.target)])
+    edges = _Edges.joined([edges, _from_root(ts, edges.target)], trace.threads)
     by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
     order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
     return _bound(ts, lanes, edges, order, tuple(diagnostics))

@@ -5,8 +5,9 @@ read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
 NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends
+_BLOCK = 1 << 16  #: rows
 
 
 @dataclass
@@ -69,12 +71,19 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
     slices = replace(slices, mark=np.empty(0, np.int64))  # frees memory for what follows
     repairs["overlapping_slices"] = int(np.count_nonzero(lane))
     flows.bind_to_next(next_slice, flow_rows, slices, texts)
-    arrows = flows.arrows(trace, flow_rows, next_slice)
+
+    def in_order() -> tuple[Int64s, Int64s]:
+        return _in_text(np.flatnonzero(kind), events.offset), _late(slices, events.offset)
+
+    calls: tuple[Callable[[], Any], ...] = (
+        partial(flows.arrows, trace, flow_rows, next_slice),
+        in_order,
+        partial(_uuids, tracks, kind, slice_place, lane, group_names),
+    )
+    arrows, (order, late), track = trace.threads.all(calls)
     repairs["flow_without_slices"] = arrows.lost
-    order, late = _in_text(np.flatnonzero(kind), events.offset), _late(slices, events.offset)
     numbers = Numbers(trace, *_places(len(events), order, late), annotations, part)
     of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
-    track = _uuids(tracks, kind, slice_place, lane, group_names)
     return Plan(kind, end, track, rows, order, late, *of_source, of_added, texts, ended_by, repairs)
 
 
@@ -183,7 +192,10 @@ def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names
         place_of_group, name = group_names[index - count]
         return tracks.of_group(place_of_group, name, number)
 
-    used = np.bincount(place[kind != 0], minlength=count + len(group_names)) > 0
+    used = np.zeros(count + len(group_names), np.bool_)
+    for start in range(0, len(place), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        used[place[block][kind[block] != 0]] = True
     uuids = np.zeros(len(used), np.int64)
     for index in np.flatnonzero(used).tolist():
         uuids[index] = uuid_of(index, 0)
