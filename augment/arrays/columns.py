@@ -104,7 +104,8 @@ class Narrow(Column[Value]):
         return self._offsets, self._exceptions
 
     def _at(self, rows: Any) -> npt.NDArray[Value]:
-        offsets = self._offsets[rows]
+        is_rows = isinstance(rows, np.ndarray) and rows.dtype == np.intp  # "take" is faster where values are narrow
+        offsets = self._offsets.take(rows) if is_rows else self._offsets[rows]
         values: npt.NDArray[Value] = offsets.astype(self.dtype)
         if self._base:
             values += self.dtype.type(self._base)

@@ -13,6 +13,7 @@ from augment.kernels.memory import (
     compiled,
     compiled_apart,
     load_byte,
+    load_int,
     load_word,
     record_at,
     size_of,
@@ -42,12 +43,24 @@ from augment.kernels.tokens import (
     skip_value,
     string_end,
 )
-from augment.kernels.wanted_args import IS_CODE, KEY_BITS, KEY_MIXER, KEY_SLOTS, Key, Wanted
+from augment.kernels.wanted_args import (
+    IS_CODE,
+    KEY_BITS,
+    KEY_MIXER,
+    KEY_SLOTS,
+    OF_ARGS,
+    UNKNOWN,
+    Gap,
+    Key,
+    Wanted,
+)
 
 SEVEN = np.uint64(7)
 OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
 ARGS_KEY = int.from_bytes(b'"args"', "little")
 KEY_WIDTH, key_at = size_of(Key), record_at(Key)
+GAP_WIDTH, gap_at = size_of(Gap), record_at(Gap)
+LONGEST_GAP = 256
 MIXER, KEY_SHIFT = np.uint64(KEY_MIXER), np.uint64(64 - KEY_BITS)
 
 
@@ -154,16 +167,54 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
 
 
 @compiled
-def find_key(length: int, word: np.uint64, key: int, wanted: Wanted) -> Key:
-    """The entry of the key at ``key``; its length is -1 if that arg is not wanted."""
+def find_key(length: int, word: np.uint64, key: int, wanted: Wanted) -> int:
+    """The address of the entry of the key at ``key``; its length is -1 if that arg is not wanted."""
     slot = np.int64((word + np.uint64(length)) * MIXER >> KEY_SHIFT)
     while True:
-        entry = key_at(wanted.keys + KEY_WIDTH * slot)
+        at: int = wanted.keys + KEY_WIDTH * slot
+        entry = key_at(at)
         if entry.length < 0:
-            return entry
+            return at
         if entry.length == length and entry.word == word and (length <= 8 or same_bytes(entry.text, key, length)):
-            return entry
+            return at
         slot = (slot + 1) & (KEY_SLOTS - 1)
+
+
+@compiled
+def pass_gap(stop: int, i: int, before: int, wanted: Wanted) -> tuple[int, int, np.uint64, int, int]:
+    """As :func:`next_key`, with the address of the key's entry, and what is now ``before`` the next gap.
+
+    What followed the last time is likely to follow again: its bytes are compared first, not read.
+    """
+    number = load_int(wanted.gap_nexts + 8 * before)
+    if number >= 0:
+        end = i + load_int(wanted.gaps.sizes + 8 * number)
+        text = wanted.gaps.pool + load_int(wanted.gaps.starts + 8 * number)
+        if end < stop and same_bytes(i, text, end - i):
+            gap = gap_at(wanted.gap_table + GAP_WIDTH * number)
+            if gap.length < 0 or load_byte(end) > 32:
+                return end, gap.length, gap.word, gap.entry, UNKNOWN + 1 + number
+    return read_gap(stop, i, before, wanted)
+
+
+@compiled_apart
+def read_gap(stop: int, i: int, before: int, wanted: Wanted) -> tuple[int, int, np.uint64, int, int]:
+    """As :func:`pass_gap`, for a gap that did not come here last time."""
+    after, length, word, key = next_key(stop, i, before < UNKNOWN)
+    if after < 0:
+        return after, 0, ZERO, 0, UNKNOWN
+    entry = find_key(length, word, key, wanted) if length >= 0 else 0
+    number = FULL
+    if after - i <= LONGEST_GAP:
+        number = intern(i, after - i, hash_bytes(i, after - i, ZERO), wanted.gaps)
+    if number == FULL:
+        return after, length, word, entry, UNKNOWN
+    store_int(wanted.gap_nexts + 8 * before, number)
+    gap = gap_at(wanted.gap_table + GAP_WIDTH * number)
+    gap.length = length
+    gap.word = word
+    gap.entry = entry
+    return after, length, word, entry, UNKNOWN + 1 + number
 
 
 @compiled
@@ -219,9 +270,9 @@ def take_args(stop: int, i: int, row: int, wanted: Wanted) -> int:
     object.
     """
     begin_args(row, wanted)
-    i, length, word, key = next_key(stop, i + 1, True)
+    i, length, _, address, before = pass_gap(stop, i + 1, OF_ARGS, wanted)
     while i >= 0 and length >= 0:
-        entry = find_key(length, word, key, wanted)
+        entry = key_at(address)
         if entry.length < 0:
             i = skip_value(stop, i)
         elif entry.field >= 0:
@@ -232,5 +283,5 @@ def take_args(stop: int, i: int, row: int, wanted: Wanted) -> int:
             i = take_arg(stop, i, entry, wanted)
         if i < 0:
             return i
-        i, length, word, key = next_key(stop, i, False)
+        i, length, _, address, before = pass_gap(stop, i, before, wanted)
     return i

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.args import next_key, take_args
+from augment.kernels.args import pass_gap, take_args
 from augment.kernels.json_layout import (
     HAS_CATEGORY,
     HAS_DUR,
@@ -52,7 +52,7 @@ from augment.kernels.tokens import (
     skip_value,
     string_end,
 )
-from augment.kernels.wanted_args import key_word
+from augment.kernels.wanted_args import OF_EVENT, OF_REST, key_word
 
 K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
     np.uint64(key_word(key)) for key in ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
@@ -132,14 +132,14 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, scan: Scan) -> i
 
 
 @compiled
-def read_members(stop: int, i: int, line_end: int, scan: Scan) -> int:
-    """Read the members from ``i`` to the end of the event. Returns the position after it.
+def read_members(stop: int, i: int, line_end: int, before: int, scan: Scan) -> int:
+    """Read the members from ``i``, ``before`` a gap, to the end of the event. Returns the position after it.
 
     ``event.line`` becomes ``line_end`` if the text up to ``line_end`` consists of whole members that form an event's
     head.
     """
     event = scan.event
-    i, length, key, _ = next_key(stop, i, True)
+    i, length, key, _, before = pass_gap(stop, i, before, scan.wanted)
     while i >= 0 and length >= 0:
         i = read_member(stop, i, length, key, scan)
         if i < 0:
@@ -147,7 +147,7 @@ def read_members(stop: int, i: int, line_end: int, scan: Scan) -> int:
         if i + 1 == line_end and load_byte(i) == COMMA and event.seen == HEAD | HAS_HEAD:
             event.line = line_end
             event.seen = HEAD
-        i, length, key, _ = next_key(stop, i, False)
+        i, length, key, _, before = pass_gap(stop, i, before, scan.wanted)
     return i
 
 
@@ -161,7 +161,7 @@ def read_event(stop: int, i: int, line_end: int, scan: Scan) -> int:
     event.tid.kind = MISSING
     event.pid.number = 0
     event.tid.number = 0
-    return read_members(stop, i + 1, line_end, scan)
+    return read_members(stop, i + 1, line_end, OF_EVENT, scan)
 
 
 @compiled
@@ -172,7 +172,7 @@ def read_rest(stop: int, i: int, scan: Scan) -> int:
     i = skip_blank(stop, i)
     if i < stop and load_byte(i) == CLOSE_BRACE:
         return ODD
-    i = read_members(stop, i, -1, scan)
+    i = read_members(stop, i, -1, OF_REST, scan)
     return ODD if i >= 0 and scan.event.seen & HAS_HEAD else i
 
 

@@ -41,8 +41,8 @@ IS_NUMBER_PART = np.zeros(256, np.bool_)
 IS_NUMBER_PART[[ord(character) for character in "0123456789+-.eE"]] = True
 SPACES = np.uint64(0x2020202020202020)
 ZERO_DIGITS = np.uint64(0x3030303030303030)
-HIGH_HALVES = np.uint64(0xF0F0F0F0F0F0F0F0)
-SIXES = np.uint64(0x0606060606060606)
+TO_HIGH = np.uint64(0x7676767676767676)  #: added to bytes below 128, sets the high bit of those above 9
+POWERS = 10 ** np.arange(9)
 
 
 @compiled
@@ -194,10 +194,7 @@ def skip_word(stop: int, i: int) -> int:
 
 @compiled
 def eight_digits(word: np.uint64) -> int:
-    """The number that 8 bytes spell in decimal digits; -1 if a byte is not a digit."""
-    if (word & HIGH_HALVES) != ZERO_DIGITS or ((word + SIXES) & HIGH_HALVES) != ZERO_DIGITS:
-        return -1
-    word -= ZERO_DIGITS
+    """The number whose decimal digits are the bytes of ``word``, the first the highest digit."""
     word = (word * np.uint64(10)) + (word >> np.uint64(8))  # digits to pairs, to groups of four, to all eight
     low = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
     high = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
@@ -213,10 +210,7 @@ def read_int(stop: int, i: int) -> tuple[int, int]:
     if negative:
         i += 1
     first = i
-    value = np.int64(0)
-    while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
+    value, i = read_digits(i, stop, 0, 19)
     if i >= stop:
         return 0, INCOMPLETE
     if i == first or i - first > 18 or IS_NUMBER_PART[load_byte(i)] or load_byte(i) == QUOTE:
@@ -228,9 +222,17 @@ def read_int(stop: int, i: int) -> tuple[int, int]:
 def read_digits(i: int, stop: int, value: int, most: int) -> tuple[int, int]:
     """``value`` followed by at most so many digits from ``i`` on, and the position after them."""
     last = min(i + most, stop)
-    while i < last and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
-        value = value * 10 + load_byte(i) - ZERO_DIGIT
-        i += 1
+    count: int = 8
+    while i < last and count == 8:
+        word = load_word(i) ^ ZERO_DIGITS
+        others = (word | (word + TO_HIGH)) & HIGH  # the lowest is exact
+        if others != ZERO:
+            count = np.int64(trailing_zeros(others) >> np.uint64(3))
+        count = min(count, last - i)
+        if count == 0:
+            break
+        value = value * POWERS[count] + eight_digits(word << np.uint64(8 * (8 - count)))
+        i += count
     return value, i
 
 
@@ -247,13 +249,7 @@ def read_ns(stop: int, i: int) -> tuple[int, int]:
     if negative:
         i += 1
     first = i
-    value = np.int64(0)
-    if i + 8 <= stop:
-        leading = eight_digits(load_word(i))
-        if leading >= 0:
-            value = np.int64(leading)
-            i += 8
-    value, i = read_digits(i, stop, value, first + 17 - i)
+    value, i = read_digits(i, stop, 0, 17)
     if i >= stop:
         return 0, INCOMPLETE
     if i == first or value > LARGEST_MICROSECONDS:

@@ -18,6 +18,8 @@ KEY_SLOTS = 1 << KEY_BITS
 KEY_MIXER = 0x9E3779B97F4A7C15
 IS_CODE = 1 << 7  #: added to the number of an arg to give its kind: the value is the number of a text
 MOST_ARGS = 63
+OF_ARGS, OF_EVENT, OF_REST, UNKNOWN = range(4)  #: what precedes a gap if no other gap does; or one that is not known
+MOST_GAPS, _GAP_BYTES = 1 << 10, 1 << 16
 _WORD_MASK = (1 << 64) - 1
 
 
@@ -34,8 +36,22 @@ class Key:
 
 
 @record
+class Gap:
+    """The text between two values of an object: what follows a brace or a value, up to the next value or beyond the
+    closing brace.
+    """
+
+    length: int  #: of the key in it; -1: the object ends
+    word: np.uint64  #: of the key
+    entry: int  #: the address of its :class:`Key`
+
+
+@record
 class Wanted:
-    """The args that were taken. ``rows`` (int32), ``kinds`` (bytes), ``values`` (int64) and ``keys`` are addresses."""
+    """The args that were taken. ``rows`` (int32), ``kinds`` (bytes), ``values`` (int64) and ``keys`` are addresses, as
+    are ``gap_table`` and ``gap_nexts``: the number of the gap that came last time after each of the things that
+    :data:`UNKNOWN` ends, and after each gap; or -1.
+    """
 
     row: int
     count: int
@@ -47,6 +63,9 @@ class Wanted:
     values: int
     keys: int
     texts: Interned
+    gaps: Interned  #: of which nothing is taken if they are full
+    gap_table: int
+    gap_nexts: int
     fields: Annotated[Column, MOST_FIELDS]  #: numbers of the current event that are not kept here
     has: int  #: a bit for each field that the event has
 
@@ -81,7 +100,10 @@ class WantedArgs:
         entries = [(key, number, is_text, -1) for key, number, is_text in keys]
         entries += [(key, 0, False, field) for key, field in (fields or {}).items()]
         self._keys, self._key_texts = _key_table(entries)
-        wanted.keys = address(self._keys)
+        self._gaps, self._gap_table = Dictionary(wanted.gaps, MOST_GAPS, _GAP_BYTES), (Gap * MOST_GAPS)()  # type: ignore[operator]
+        self._gap_nexts = np.full(MOST_GAPS + UNKNOWN + 1, -1, np.int64)
+        wanted.keys, wanted.gap_table = address(self._keys), address(self._gap_table)
+        wanted.gap_nexts = address(self._gap_nexts)
         self._tell()
 
     def _tell(self) -> None:

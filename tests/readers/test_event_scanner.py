@@ -164,6 +164,42 @@ def test_on_texts_that_nobody_would_write(made: tuple[bytes, list[tuple[int, byt
     assert scanned(text, 1, chunk) == expected
 
 
+def spans(events: list[str]) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """The text of an array, and its elements with their offsets."""
+    text, whole = b"[", []
+    for event in events:
+        whole.append((len(text), event.encode()))
+        text += event.encode() + b","
+    return text + b"null]", [*whole, (len(text), b"null")]
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("chunk", [1 << 22, 97])
+def test_what_stands_where_something_like_it_stood(chunk: int) -> None:
+    head = '{"ph": "X", "name": "n", "pid": 1, "tid": 2, "ts": 1000000000000.001, "dur": 12345678.5'
+    args = [
+        '"device"', '"device":1', '"device": 1', '"device" :1', '"devic":1', '"device\\"":1', '"Input Dims":[1]', "",
+        '"Input Dims":[1 ]', '"Input DimsX":[1]', '"Addr":12345678901', '"Addr":1234567890123456789', '"Addr":-7',
+        '"Addr":12.5', '"Addr":""', '"Addr":{"device":3}', ',"device":1', '"device":1,',
+    ]  # fmt: skip
+    events = [
+        f'{head}, "args": {{{arg}{comma}{other}{close}'
+        for arg in args
+        for other in args[1::6]
+        for comma, close in ((",", "}}"), (", ", "\n}\n}"), (" ", "}}"))
+    ]
+    some = ("0", "-1", "7" * 18, "7" * 19)
+    events += [f'{head},\n "args": {{"device":{digits}}}, "id":{digits}}}' for digits in some]
+    text, whole = spans(events + events[::-1])
+    assert scanned(text, 1, chunk) == events_one_by_one(whole, NESTING)
+
+
+def test_more_keys_than_are_remembered() -> None:
+    events = [f'{{"ph":"X","ts":{k},"dur":1,"args":{{"key{k}":1,"device":{k}}}}}' for k in range(1500)]
+    text, whole = spans(events + events[::-1])
+    assert scanned(text, 1) == events_one_by_one(whole, NESTING)
+
+
 @pytest.mark.parametrize(("last", "count"), [
     ('"text"', 1), ('"text"]', 2), ('"te', 1), ("12", 1), ("null", 1), ("[1]", 2), ('["\\q"]', 2), ("[1", 1),
 ])  # fmt: skip
