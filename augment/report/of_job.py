@@ -100,7 +100,7 @@ def heat(sidecar: Sidecar) -> Section:
         return Section("Ranks and steps")
     cells = rows[:_MOST_CELLS]
     maps = []
-    for name, title in (("wait_ns", "waits for other ranks"), ("compute_ns", "computation"), ("idle_ns", "idle")):
+    for name, title in (("wait_ns", "waits within collectives"), ("compute_ns", "computation"), ("idle_ns", "idle")):
         values = [
             {"rank": row["rank"], "step": row["step"], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
             for row in cells
@@ -110,7 +110,7 @@ def heat(sidecar: Sidecar) -> Section:
             text = f"Time of each rank in each step: {title} (ms)"
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
     longest = max(rows, key=lambda row: row["wait_ns"] or 0)
-    waited = time(longest["wait_ns"] or 0)
+    waited = _waited(sidecar, longest)
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=True),
@@ -118,6 +118,15 @@ def heat(sidecar: Sidecar) -> Section:
         *table(sidecar, "job_step_efficiency", "Where each step went", by="exposed_wait_ns", folded=True),
     ]
     return Section("Ranks and steps", lead, maps, tables)
+
+
+def _waited(sidecar: Sidecar, cell: Row) -> str:
+    """How long a rank waits in a step, and of that while it computes nothing: only this makes the step longer."""
+    waited = time(cell["wait_ns"] or 0)
+    for row in rows_of(sidecar, "job_step_efficiency"):
+        if (row["trace"], row["step"]) == (cell["trace"], cell["step"]):
+            return f"{waited} within collectives, of which {time(row['exposed_wait_ns'])} without computing"
+    return f"{waited} within collectives"
 
 
 def path(sidecar: Sidecar) -> Section:
