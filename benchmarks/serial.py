@@ -31,7 +31,7 @@ Programs = dict[str, list[Any]]  #: of each part: CPU s; the name of a part that
 LAST = "last"  #: heads a list of calls that other threads take last
 STAGES = {
     "augment.readers.chrome": ("_Reading.all", "EventScanner.finish", "pair", "assemble"),
-    "augment.writers.perfetto": ("plan", "Tracks", "SourceEvents", "_File.write_beside", "_File.write_annotations"),
+    "augment.writers.perfetto": ("plan", "Tracks", "SourceEvents", "_File.write_beside"),
     "augment.writers.chrome": ("_begun", "GzipWriter.finish"),
     "augment.writers.metrics": ("document", "encode"),
 }

@@ -19,10 +19,11 @@ import pytest
 from augment import pipeline
 from augment.analyses import ANALYSES
 from augment.derived.source import event_text
-from augment.errors import LimitExceeded
+from augment.errors import LimitExceeded, MalformedTrace
 from augment.findings import AugmentedTrace
 from augment.pipeline import EARLY, FIRST, LATE, augment
-from augment.readers import containers, read
+from augment.readers import chrome as chrome_reader
+from augment.readers import containers, read, window
 from augment.readers.limits import Limits
 from augment.threads import Threads
 from augment.trace import Trace, derived
@@ -241,3 +242,46 @@ def test_the_first_error_is_raised_when_no_call_runs_any_more(count: int) -> Non
 
 def test_threads_that_are_pickled_are_one() -> None:
     assert pickle.loads(pickle.dumps(Threads(4))).count == 1
+
+
+LONG = [{"ph": "X", "name": "n" * (i * 37 % 900), "pid": 1, "tid": 1, "ts": i, "dur": 1} for i in range(300)]
+WHOLE = json.dumps({"schemaVersion": 1, "traceEvents": LONG, "more": "m" * 3000})
+
+
+@pytest.mark.parametrize(
+    "text", [WHOLE, WHOLE[:90_000], WHOLE + " trailing", WHOLE[:-3], WHOLE.replace('"more"', "more"), "[" + " " * 5000]
+)
+@pytest.mark.parametrize("headroom", [16, 1 << 10])
+def test_text_in_filled_blocks_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, headroom: int
+) -> None:
+    """Events that are longer and shorter than the room for what is left of a block, whole and damaged texts."""
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    monkeypatch.setattr(chrome_reader, "CHUNK_BYTES", 1 << 9)
+    monkeypatch.setattr(window, "_HEADROOM", headroom)
+    for name, content in (("t.json", text.encode()), ("t.json.gz", gzip.compress(text.encode()))):
+        path = tmp_path / name
+        path.write_bytes(content)
+        alone, ahead = read(str(path)), read(str(path), threads=2)
+        assert np.array_equal(alone.events.offset[:], ahead.events.offset[:])
+        assert list(alone.strings) == list(ahead.strings)
+        assert (alone.partial, alone.diagnostics) == (ahead.partial, ahead.diagnostics)
+        assert alone.source.insert_at == ahead.source.insert_at
+        assert alone.source.text_bytes == ahead.source.text_bytes
+        assert alone.source.metadata == ahead.source.metadata
+        assert alone.source.text.gzip_tail == ahead.source.text.gzip_tail
+    assert "augment-read-ahead" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_broken_text_in_filled_blocks_is_refused_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    monkeypatch.setattr(chrome_reader, "CHUNK_BYTES", 1 << 9)
+    path = tmp_path / "t.json"
+    path.write_text(WHOLE.replace('{"ph"', "<<<<<<< ours", 100).replace("<<<<<<< ours", '{"ph"', 99))
+    errors = []
+    for threads in (1, 2):
+        with pytest.raises(MalformedTrace) as raised:
+            read(str(path), threads=threads)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+    assert "augment-read-ahead" not in [thread.name for thread in threading.enumerate()]

@@ -24,7 +24,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 4 << 20  #: bytes of text that are scanned at a time
 TYPICAL_RATIO = 12  #: typical ratio of text bytes to compressed bytes of a Kineto file, for estimates
 MAX_EVENT_BYTES = 256 << 20
-KEPT_CHUNKS = 20  #: from the end of the text
+KEPT_BYTES = 20 * CHUNK  #: from the end of the text
 #: what an object without events is by one of its members
 _HINTS = {
     "nodes": "an execution trace? --execution-trace names it beside its trace",
@@ -53,11 +53,13 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     """
     stream = _Counted(head, text)
     scanner = EventScanner(text.limits.nesting, _likely_text_bytes(path))
-    window = Window(stream, CHUNK_BYTES)
+    window = Window(stream, CHUNK_BYTES, ahead=text.threads.count > 1)
     try:
         outline = _Reading(path, window, scanner, text.limits).all()
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
+    finally:
+        window.close()
     while stream.read(CHUNK):
         pass
     outline.text_bytes = stream.count
@@ -76,7 +78,8 @@ class _Counted:
 
     def __init__(self, head: bytes, text: OpenText) -> None:
         self._head, self._text, self.count = head, text, 0
-        self._last: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
+        self._last: deque[bytes] = deque()
+        self._kept = 0
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end."""
@@ -87,11 +90,14 @@ class _Counted:
         self.count += len(data)
         if data:
             self._last.append(data)
+            self._kept += len(data)
+            while self._kept - len(self._last[0]) >= KEPT_BYTES:
+                self._kept -= len(self._last.popleft())
         return data
 
     def tail(self) -> bytes:
-        """The last pieces of the text."""
-        return b"".join(self._last)
+        """The last :data:`KEPT_BYTES` of the text."""
+        return b"".join(self._last)[-KEPT_BYTES:]
 
 
 def _likely_text_bytes(path: str) -> int:

@@ -9,7 +9,7 @@ import queue
 import threading
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from augment.arrays.types import Int32s, Int64s
 from augment.errors import InputError, UnknownFormat, expect_regular
@@ -220,13 +220,23 @@ def _isal_error() -> type[Exception]:
     return error  # type: ignore[no-any-return]
 
 
-class Ahead:
+Piece = TypeVar("Piece", bytes, memoryview, covariant=True)
+
+
+class Pieces(Protocol[Piece]):
+    """Pieces of a text in order."""
+
+    def read(self, size: int) -> Piece:
+        """At most ``size`` bytes; empty at the end."""
+
+
+class Ahead(Generic[Piece]):
     """A stream that a thread reads ahead of its reader, so that decompression runs in parallel."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._pieces: queue.Queue[bytes | BaseException] = queue.Queue(_PIECES_AHEAD)
-        self._rest = b""
+    def __init__(self, stream: Pieces[Piece], pieces: int = _PIECES_AHEAD) -> None:
+        self._stream: Pieces[Piece] = stream
+        self._pieces: queue.Queue[Piece | BaseException] = queue.Queue(pieces)
+        self._rest: Any = b""
         self._stopped = self._ended = False
         self._thread = threading.Thread(target=self._read_all, name="augment-read-ahead", daemon=True)
         self._thread.start()
@@ -234,14 +244,14 @@ class Ahead:
     def _read_all(self) -> None:
         while not self._stopped:
             try:
-                piece: bytes | BaseException = self._stream.read(CHUNK)
+                piece: Piece | BaseException = self._stream.read(CHUNK)
             except BaseException as error:  # raised again in the reader's thread
                 piece = error
             self._pieces.put(piece)
             if not piece or isinstance(piece, BaseException):
                 break
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> Piece:
         """At most ``size`` bytes; empty at the end."""
         if not self._rest and not self._ended:
             piece = self._pieces.get()
@@ -249,7 +259,8 @@ class Ahead:
                 self._ended = True
                 raise piece
             self._rest, self._ended = piece, not piece
-        data, self._rest = self._rest[:size], self._rest[size:]
+        data: Piece = self._rest[:size]
+        self._rest = self._rest[size:]
         return data
 
     def stop(self) -> None:
@@ -287,7 +298,7 @@ class OpenText:
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
         self._stream: Stream = stream
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead[bytes] | None = None
         self._file_bytes = file_bytes
 
     def read(self, size: int) -> bytes:

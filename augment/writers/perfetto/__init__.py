@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -51,6 +51,8 @@ from augment.writers.perfetto.wire import (
     text,
 )
 from augment.writers.seams import Addable, Written
+
+Piece: TypeAlias = Events | Callable[[], Events]
 
 NAME = "perfetto"
 SUFFIX = ".augmented.pftrace"
@@ -111,7 +113,7 @@ def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable
     if annotations:
         out = _File(file, tracks, Interned(), first=False)
         out.shift_ns = shift_ns
-        out.write_annotations(annotations, {})
+        out.write(out.of_annotations(annotations, {}))
     return tracks.count
 
 
@@ -133,11 +135,9 @@ def write_part(
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
     with closing(SourceEvents(trace, planned, tracks, interned).all()) as events:
-        if getattr(trace.source.text, "ahead", False):  # several threads may work on this trace
-            out.write_beside(events)
-        else:
-            out.write(events)
-    out.write_annotations(annotations, planned.added_suffixes)
+        write = out.write_beside if trace.threads.count > 1 else out.write
+        write(events)
+    write(out.of_annotations(annotations, planned.added_suffixes))
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
 
@@ -154,7 +154,7 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_NUMBER, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
-    out.write_annotations(annotations, arrows[1])
+    out.write(out.of_annotations(annotations, arrows[1]))
     return repairs["flow_without_slices"], tracks
 
 
@@ -173,12 +173,12 @@ class _File:
         self.shift_ns = 0
         file.write(packet(number(PACKET_FLAGS, CLEARED) + (number(PACKET_FIRST, 1) if first else b"")))
 
-    def write(self, pieces: Iterable[Events]) -> None:
+    def write(self, pieces: Iterable[Piece]) -> None:
         """Write events."""
         for events in pieces:
             self._put(self._before(), events)
 
-    def write_beside(self, pieces: Iterable[Events]) -> None:
+    def write_beside(self, pieces: Iterable[Piece]) -> None:
         """As :meth:`write`, with a thread that encodes and writes a piece while the next one is made."""
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -196,17 +196,18 @@ class _File:
         tracks, new = self._tracks.take_packets(), self._interned.take_new()
         return tracks + (packet(message(PACKET_INTERNED, new)) if new else b"")
 
-    def _put(self, before: bytes, events: Events) -> None:
+    def _put(self, before: bytes, piece: Piece) -> None:
+        events = piece() if callable(piece) else piece
         if self.shift_ns:
             events = replace(events, ts=events.ts + self.shift_ns)
         self._file.write(before)
-        for piece in encode(events):
-            self._file.write(piece)
+        for text_ in encode(events):
+            self._file.write(text_)
 
-    def write_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> None:
-        """Write the annotations of analyses."""
+    def of_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> Iterator[Events]:
+        """The events of the annotations of analyses."""
         for annotation in annotations:
-            self.write(annotation_events(annotation, arrows, self._tracks, self._interned))
+            yield from annotation_events(annotation, arrows, self._tracks, self._interned)
 
     def write_metadata(self, trace: Trace, part: str = "") -> None:
         """Write the outer object's members as Perfetto's metadata ``cr-NAME``. Nested members are written as their

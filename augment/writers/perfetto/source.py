@@ -5,12 +5,13 @@ order.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bools, Int64s
 from augment.derived.source.event_text import Block, PacketDecode, blocks, decoded
 from augment.trace import COMPLETE, Decode, Trace, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
@@ -37,8 +38,8 @@ class SourceEvents:
         self._is_late[plan.late] = True
         self._add_extras()
 
-    def all(self) -> Generator[Events, None, None]:
-        """All events, in the order of the file."""
+    def all(self) -> Generator[Events | Callable[[], Events], None, None]:
+        """All events, in the order of the file. What makes events may be called by any thread, once."""
         yield from self._ends()
         yield from self._beginnings()
         yield from self._late_ones()
@@ -53,20 +54,24 @@ class SourceEvents:
             lasting = (end > events.ts[rows]) & (end != NEVER)
             yield ends(end[lasting], plan.track[rows[lasting]])
 
-    def _beginnings(self) -> Iterator[Events]:
+    def _beginnings(self) -> Iterator[Callable[[], Events]]:
         plan, events = self._plan, self._trace.events
         offsets, lengths = events.offset[plan.order], events.length[plan.order]
         maker = _maker(self._encoder, plan, self._trace.source.decode)
         for block in blocks(self._trace.source.text, offsets, lengths):
             rows = plan.order[block.start : block.stop]
-            made = self._events(rows, maker.blobs(block, offsets, lengths))
+            blobs = maker.blobs(block, offsets, lengths)
             late = self._is_late[rows]
             if late.any():
-                assert made.blobs is not None
-                kept = made.blobs.take(np.flatnonzero(late)).pieces()
+                kept = blobs.take(np.flatnonzero(late)).pieces()
                 self._late.update(zip(rows[late].tolist(), kept, strict=True))
-                made, rows = made.take(~late), rows[~late]
-            yield self._with_ends(rows, made)
+            yield partial(self._begun, rows, blobs, ~late)
+
+    def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools) -> Events:
+        made = self._events(rows, blobs)
+        if not drawn.all():
+            made, rows = made.take(drawn), rows[drawn]
+        return self._with_ends(rows, made)
 
     def _late_ones(self) -> Iterator[Events]:
         for start in range(0, len(self._plan.late), _ROWS):
