@@ -37,24 +37,42 @@ def _closure(keys: Iterable[str], within: Mapping[str, Iterable[str]]) -> set[st
 
 
 class _Part:
-    """A function, or an object that holds functions: the objects that it names or holds, and its key if it is a
-    fact.
-    """
+    """A function, or an object that holds functions, and its key if it is a fact."""
 
-    __slots__ = ("key", "value", "within")
+    __slots__ = ("_within", "key", "value")
 
-    def __init__(self, value: Any, within: list[Any]) -> None:
-        self.value, self.within = value, [part for part in within if _may_ask(part)]
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._within: list[_Part] | None = None
         self.key: str | None = getattr(value, FACT_KEY, None)
+
+    def within(self, known: dict[int, _Part]) -> list[_Part]:
+        """The objects that it names or holds."""
+        if self._within is None:
+            values = _within(getattr(self.value, "__wrapped__", self.value))
+            self._within = [_part(value, known) for value in values if _may_ask(value)]
+        return self._within
 
 
 def _part(value: object, known: dict[int, _Part]) -> _Part:
-    if id(value) not in known:
-        known[id(value)] = _Part(value, list(_within(getattr(value, "__wrapped__", value))))
-    return known[id(value)]
+    part = known.get(id(value))
+    if part is None:
+        part = known[id(value)] = _Part(value)
+    return part
 
 
 def _may_ask(value: Any) -> bool:
+    """Whether ``value`` may lead to facts: nothing outside of the package does, nor a collection without functions."""
+    if isinstance(value, FunctionType | type):
+        return _is_ours(value.__module__) or hasattr(value, "__wrapped__")
+    if isinstance(value, ModuleType):
+        return _is_ours(value.__name__)
+    if isinstance(value, tuple | list | dict):
+        return len(value) <= _MOST_ITEMS and any(map(_is_asking, value.values() if isinstance(value, dict) else value))
+    return _is_asking(value)
+
+
+def _is_asking(value: Any) -> bool:
     return isinstance(value, _ASKING) or hasattr(value, "__wrapped__")
 
 
@@ -66,32 +84,33 @@ class _Direct:
     """
 
     def __init__(self, apart: Iterable[object] = ()) -> None:
-        self._apart = {id(each) for each in apart}
         self._known: dict[int, _Part] = {}
+        self._apart = {_part(each, self._known) for each in apart}
         self.within: dict[str, set[str]] = {}  #: by the key of a fact
 
     def of(self, value: object) -> set[str]:
         """The keys of the facts that ``value`` requests, or its own if it is one."""
         part = _part(value, self._known)
-        if part.key is None:
-            return self._reached(part.within)
-        if part.key not in self.within:
-            self.within[part.key] = set()  # a fact may name itself
-            self.within[part.key] = self._reached(part.within)
-        return {part.key}
+        return self._reached(part) if part.key is None else {self._of_fact(part.key, part)}
 
-    def _reached(self, values: Iterable[object]) -> set[str]:
-        keys, seen, waiting = set[str](), set(self._apart), list(values)
+    def _of_fact(self, key: str, fact: _Part) -> str:
+        """``key``, once it is known what its fact requests."""
+        if key not in self.within:
+            self.within[key] = set()  # a fact may name itself
+            self.within[key] = self._reached(fact)
+        return key
+
+    def _reached(self, start: _Part) -> set[str]:
+        keys, seen, waiting = set[str](), set(self._apart), list(start.within(self._known))
         while waiting:
-            value = waiting.pop()
-            if id(value) in seen:
+            part = waiting.pop()
+            if part in seen:
                 continue
-            seen.add(id(value))
-            part = _part(value, self._known)
+            seen.add(part)
             if part.key is None:
-                waiting += part.within
+                waiting += part.within(self._known)
             else:
-                keys |= self.of(value)
+                keys.add(self._of_fact(part.key, part))
         return keys
 
 

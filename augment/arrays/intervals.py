@@ -84,7 +84,9 @@ def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
     """
     if not len(ts):
         return np.zeros(len(moments), np.int64)
-    until = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.where(chosen[:-1], np.diff(ts), 0))))
+    until = np.zeros(len(ts), np.int64)
+    np.subtract(ts[1:], ts[:-1], out=until[1:], where=chosen[:-1])
+    np.cumsum(until, out=until)
     place = where_in(ts, moments, side="right") - 1
     inside = until[place] + np.where(chosen[place], moments - ts[place], 0)
     return np.where(place >= 0, inside, 0)
@@ -154,9 +156,11 @@ def least_over(first: Places, stop: Places, values: Places, count: int) -> Place
 def expand(first: Places, stop: Places) -> tuple[Places, Places]:
     """The pairs ``(i, j)`` with ``first[i] <= j < stop[i]``, in ascending order, as two arrays."""
     count = stop - first
+    if count.max(initial=0) <= 1:  # as with short pieces of long intervals
+        whose = np.flatnonzero(count)
+        return whose, first[whose]
     whose = np.repeat(np.arange(len(first)), count)
-    offset = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
-    return whose, first[whose] + offset
+    return whose, np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(whose))
 
 
 def _last_of_equals(ascending: Int64s) -> Places:

@@ -45,16 +45,16 @@ class TypeCoverage:
 
     def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
         """The part of :meth:`time_of` within each ``[start, end)``, int64 ns."""
-        wanted = self._wanted(any_of, none_of)[self.mask]
-        return intervals.held_between(self.ts, wanted, start, end)
+        return intervals.held_between(self.ts, self._wanted(any_of, none_of), start, end)
 
     def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
         """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""
-        return intervals.where(self.ts, self._wanted(any_of, none_of)[self.mask])
+        return intervals.where(self.ts, self._wanted(any_of, none_of))
 
     def _wanted(self, any_of: int, none_of: int) -> Bools:
-        """For each mask, whether it has a type in ``any_of`` and none in ``none_of``."""
-        return np.array([mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))])
+        """For each of ``mask``, whether it has a type in ``any_of`` and none in ``none_of``."""
+        table = np.array([mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))])
+        return table.take(self.mask)  # half the time of an index
 
 
 @derived

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, clip, subtract, union
+from augment.arrays.intervals import Intervals, clip, subtract, touched, union
 from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Bytes, Int32s, Int64s, Places
@@ -224,7 +224,7 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
             which, _, short = clip(Intervals(moments[chosen], moments[chosen + 1]), free)
             whole = union(short.start, short.end)
             stretches.append((np.full(len(whole.start), lane, np.int32), whole.start, whole.end))
-            beside = distinct(clip(short, waiting)[0])
+            beside = np.flatnonzero(np.less(*touched(short.start, short.end, waiting)))
             of = chosen[which[beside]]
             parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
     track, start, end = map(np.concatenate, zip(*stretches, strict=True))
