@@ -11,7 +11,7 @@ from augment.arrays.types import Int64s, Places
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.path_figures import is_handover
-from augment.job.rank_lists import rank_names
+from augment.job.rank_lists import rank_texts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
@@ -30,7 +30,6 @@ def tracks(
         return []
     part = path.part[pieces]
     kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
-    ranks = rank_names(summaries)
     return [
         SliceTrack(
             analysis=ANALYSIS,
@@ -41,7 +40,7 @@ def tracks(
             names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
             args=_of_work(path, pieces)
             | _of_transfers(path, matched, parted, pieces)
-            | _of_handovers(path, matched, pieces, ranks),
+            | _of_handovers(path, matched, pieces, summaries),
             description="while the path of what decided when the job was done is on this rank",
         )
     ]
@@ -71,7 +70,9 @@ def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -
     }
 
 
-def _of_handovers(path: Path, matched: Matched, pieces: Places, ranks: Sequence[str]) -> dict[str, ArgColumn]:
+def _of_handovers(
+    path: Path, matched: Matched, pieces: Places, summaries: Sequence[RankSummary]
+) -> dict[str, ArgColumn]:
     came = is_handover(path)
     came[:1] = False  # the path begins here
     number = np.where(came, np.cumsum(came) - 1, _NONE)
@@ -79,9 +80,9 @@ def _of_handovers(path: Path, matched: Matched, pieces: Places, ranks: Sequence[
     waited_for = np.where(is_handover(path), matched.member[path.late], _NONE)
     goes_on = np.where(following == _NONE, _NONE, np.append(path.member[1:], _NONE))
     return {
-        "waited_for": Texts(waited_for[pieces].astype(np.int32), ranks),
+        "waited_for": rank_texts(waited_for[pieces], summaries),
         _CAME: number[pieces],
-        "goes_on_to": Texts(goes_on[pieces].astype(np.int32), ranks),
+        "goes_on_to": rank_texts(goes_on[pieces], summaries),
         _LEFT: following[pieces],
     }
 

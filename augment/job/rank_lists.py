@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from augment.annotations import Texts
+from augment.arrays.types import Int64s
 from augment.job.summary import RankSummary
 
 MOST = 6  #: ranges written out
@@ -30,6 +34,15 @@ def ranks_text(ranks: Iterable[int | None]) -> str:
     if unknown:
         parts.append(f"{unknown} rank{'s' if unknown > 1 else ''} of unknown number")
     return " and ".join(parts) or "no rank"
+
+
+def rank_texts(members: Int64s, summaries: Sequence[RankSummary]) -> Texts:
+    """The names of ``members`` (-1: none) as a column that holds only names which occur: of thousands of ranks, the
+    track of each names few."""
+    occurring, which = np.unique(members, return_inverse=True)
+    absent = int(len(occurring) > 0 and occurring[0] < 0)
+    names = rank_names([summaries[member] for member in occurring[absent:].tolist()])
+    return Texts((which - absent).astype(np.int32), names)
 
 
 def rank_names(summaries: Sequence[RankSummary]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s, Places
 from augment.derived.names.collective_kinds import bus_factor
 from augment.job.matching import Floats, Matched
-from augment.job.rank_lists import rank_names
+from augment.job.rank_lists import rank_texts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
@@ -61,10 +61,9 @@ def _slices(
     shown = np.repeat(parts, 2)[drawn]
     instance = matched.instance[shown]
     names = Texts((drawn % 2).astype(np.int32), ("wait", "transfer"))
-    ranks = rank_names(summaries)
-    late = matched.member[parted.late[instance]].astype(np.int32)
+    late = rank_texts(matched.member[parted.late[instance]].astype(np.int64), summaries)
     waits = drawn % 2 == 0
-    below = np.where(waits, late, len(ranks) + matched.kind[instance].astype(np.int32)).astype(np.int32)
+    below = np.where(waits, late.codes, len(late.values) + matched.kind[instance]).astype(np.int32)
     return SliceTrack(
         analysis=NAME,
         name=f"Wait and transfer stream {stream}",
@@ -74,7 +73,7 @@ def _slices(
         names=names,
         args={
             "kind": Texts(matched.kind[instance].astype(np.int32), matched.kinds),
-            "last_to_arrive": Texts(late, ranks),
+            "last_to_arrive": late,
             "after_the_others_ns": parted.lead_ns[instance],
             "wait_ns": parted.wait_ns[shown],
             "transfer_ns": parted.transfer_ns[shown],
@@ -82,7 +81,7 @@ def _slices(
             "told_by": Texts(parted.by_arrival[instance].astype(np.int32), ("durations", "clocks")),
         },
         description="waiting for the last rank to arrive, then moving data",
-        inner=Texts(below, [*(f"for {rank}" for rank in ranks), *matched.kinds]),
+        inner=Texts(below, [*(f"for {rank}" for rank in late.values), *matched.kinds]),
     )
 
 
