@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +54,10 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     from augment.writers import write_seamed
 
     stage("reading")
-    memory_bound = settings.memory if settings.memory is not None and memory.needed(item) > settings.memory else None
+    memory_bound = memory.bound_for([item], settings.memory)
     with (
         locations.at_hand(item.path, item.folder, item.size) as (path, folder),
-        _bounded(memory_bound, folder) as expect_room,
+        memory.bounded(memory_bound, folder) as expect_room,
     ):
 
         def begin(name: str, _done: int = 0, _of: int = 0) -> None:
@@ -100,16 +99,6 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         evidence_state=evidence_state,
         partial=trace.partial or "",
     )
-
-
-def _bounded(memory_bound: int | None, folder: Path) -> AbstractContextManager[Callable[[], None]]:
-    """Keeps the conversion within a bound of memory; None if it cannot exceed the user's. See ``spilling.spilled``."""
-    if memory_bound is None:
-        return nullcontext(lambda: None)
-    from augment.batch.spilling import spilled
-
-    absolute = folder.absolute()
-    return spilled(memory_bound, next(each for each in (absolute, *absolute.parents) if each.is_dir()))
 
 
 def _several_ranks(trace: Trace) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from augment.batch import locations
@@ -24,6 +26,36 @@ def needed(item: Input, bound: int | None = None) -> int:
     """Estimated memory of one conversion, from the file's size and compression ratio; at most its ``bound``."""
     estimate = BASE + int(SHARE * _text_bytes(item))
     return estimate if bound is None else min(estimate, bound)
+
+
+def bound_for(items: Iterable[Input], bound: int | None) -> int | None:
+    """``bound``, if the traces may need more when all are in memory at once; else None: nothing need be done."""
+    return bound if bound is not None and needed_together(items) > bound else None
+
+
+def needed_together(items: Iterable[Input]) -> int:
+    """Estimated memory of a process that has all these traces in memory at once."""
+    return BASE + sum(needed(item) - BASE for item in items)
+
+
+def expect_possible(bound: int | None) -> None:
+    """Refuse a bound that cannot be kept: see ``spilling.expect_possible``."""
+    if bound is not None:
+        from augment.batch.spilling import expect_possible
+
+        expect_possible(bound)
+
+
+def bounded(bound: int | None, folder: Path) -> AbstractContextManager[Callable[[], None]]:
+    """Keeps this process below ``bound`` bytes by files in ``folder``, or in the first folder above that exists: see
+    ``spilling.spilled``. Without a bound, nothing is done.
+    """
+    if bound is None:
+        return contextlib.nullcontext(lambda: None)
+    from augment.batch.spilling import spilled
+
+    absolute = folder.absolute()
+    return spilled(bound, next(each for each in (absolute, *absolute.parents) if each.is_dir()))
 
 
 def _text_bytes(item: Input) -> int:

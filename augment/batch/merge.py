@@ -17,7 +17,7 @@ import numpy as np
 
 from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
-from augment.batch import locations
+from augment.batch import locations, memory
 from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
@@ -43,13 +43,14 @@ class Choice:
 
     Without ``steps`` in the request, as much is merged as a browser can hold: ``limit_bytes`` of text (None: all).
     ``fixed_ranks``: leave no rank out, because the user chose them. ``align``: correct the clocks as far as collectives
-    determine them.
+    determine them. ``memory``: the most bytes of this process, if arrays can be kept on the disk of the output.
     """
 
     request: Request = Request()
     fixed_ranks: bool = False
     limit_bytes: int | None = BROWSER_TEXT_BYTES
     align: bool = True
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,24 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
     Raises:
         AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
-    from augment.job.answer import answer
-
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
+    with _written(out) as path, memory.bounded(_bound(job, choice), path.parent) as expect_room:
+
+        def stage(what: str) -> None:
+            expect_room()
+            report(what)
+
+        return _merged(job, path, choice, stage)
+
+
+def _bound(job: Job, choice: Choice) -> int | None:
+    return memory.bound_for([member.input for member in job.members], choice.memory)
+
+
+def _merged(job: Job, path: Path, choice: Choice, report: Report) -> Merged:
+    from augment.job.answer import answer
+
     ranks, failed = _looked_at(job, choice.request, report)
     asked = choice.request
     answers = answer(
@@ -169,8 +184,7 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
         [rank.extent for rank in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
     )
     timeline = _Timeline(ranks, answers, choice, chosen)
-    with _written(out) as path:
-        diagnostics = timeline.write(path, report)
+    diagnostics = timeline.write(path, report)
     verdict = tuple(answers.verdict.text)
     return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 

@@ -49,7 +49,7 @@ def spilled(bound: int, folder: Path) -> Iterator[Callable[[], None]]:
     Raises:
         OutputError: the folder lies in memory itself, or its disk has less room than ``bound``, or is full later.
     """
-    _expect_disk(folder, bound)
+    expect_disk(folder, bound)
     with _memory().bounded(bound, folder) as expect_room:
         yield expect_room
 
@@ -66,7 +66,12 @@ def expect_possible(bound: int) -> None:
         raise UsageError(f"--memory: each process needs at least {LEAST_BOUND >> 20}M, so use more, or fewer --jobs")
 
 
-def _expect_disk(folder: Path, room: int) -> None:
+def expect_disk(folder: Path, room: int) -> None:
+    """Refuse a folder for files of arrays.
+
+    Raises:
+        OutputError: it lies in memory itself, or its disk has less room.
+    """
     device = os.stat(folder).st_dev
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,6 +86,11 @@ class Batch:
         return Manner(self.jobs or processors(), self.scheduler, self.force, shard, client)
 
 
+def memory_option(text: str) -> Callable[[Function], Function]:
+    """``--memory``, described by ``text``."""
+    return click.option("--memory", callback=_memory, metavar="SIZE", help=text)
+
+
 def batch_options(function: Function) -> Function:
     """``--jobs``, ``--threads``, ``--memory``, ``--scheduler``, ``--ranks``, ``--shard``, ``--force`` as ``batch``."""
 
@@ -105,12 +111,9 @@ def batch_options(function: Function) -> Function:
         click.option(
             "--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask])."
         ),
-        click.option(
-            "--memory",
-            callback=_memory,
-            metavar="SIZE",
-            help="Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted "
-            "with its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]",
+        memory_option(
+            "Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted with "
+            "its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]"
         ),
         click.option(
             "--threads",
@@ -139,6 +142,13 @@ def _memory(_context: click.Context, _parameter: click.Parameter, text: str | No
     if not match:
         raise click.BadParameter(f"{text!r} is not a size, such as 4G or 800M")
     return int(float(match[1]) * (1 << {"M": 20, "G": 30, "T": 40}[match[2]]))
+
+
+#: ``--memory`` of a command with one process
+memory_of_one = memory_option(
+    "Most memory, such as 4G. If the traces may need more, arrays lie on the disk of the output folder: slower, with "
+    "the same results.  [default: no bound]"
+)
 
 
 def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from augment.commands.batch_options import memory_of_one
 from augment.commands.options import debug, listed, row_limit, user_tables
 from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
@@ -71,6 +72,7 @@ ROWS = 10  #: rows of a table by default
 )
 @click.option("--test-graph-capture", metavar="FILE", help="Likewise of the test.")
 @user_tables
+@memory_of_one
 @server_options
 @row_limit(ROWS)
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
@@ -96,6 +98,7 @@ def command(
     test_graph_capture: str | None,
     tables: tuple[str, ...],
     peaks: tuple[str, ...],
+    memory: int | None,
     limit: int,
     as_json: bool,
     quiet: bool,
@@ -107,11 +110,13 @@ def command(
     their number. The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
     differences on its timeline; STEM.diff.metrics.json is the whole comparison.
     """
+    from augment.batch.memory import bounded, expect_possible
     from augment.commands.runs import label_of
     from augment.commands.terminal import bar, emit, say
     from augment.comparison.outputs import Drawing
     from augment.writers import writer_named
 
+    expect_possible(memory)
     for name in formats:
         writer_named(name)
     options = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
@@ -122,11 +127,13 @@ def command(
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            _expect_supported({"tables": tables, "peak": peaks, **captures})
+            _expect_supported({"tables": tables, "peak": peaks, "memory": memory, **captures})
             paths = _there(client, control, test, options | ranks, drawing, folder, shown)
         else:
-            sides = _sides((control, test), captures.values(), tables, peaks, shown)
-            paths = _here(sides, label_of(test), options | ranks, drawing, folder, shown)
+            with bounded(_bound((control, test), memory), folder) as expect_room:
+                sides = _sides((control, test), captures.values(), tables, peaks, shown)
+                paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
+                del sides  # within the bound
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
@@ -158,15 +165,40 @@ def _sides(
     ]
 
 
+def _bound(paths: Sequence[str], memory: int | None) -> int | None:
+    """The bound of memory; None if there is none, or all traces together need less."""
+    from augment.batch.inputs import Input
+    from augment.batch.memory import bound_for
+    from augment.commands.runs import files_of
+
+    names = [] if memory is None else [name for path in paths for name in files_of(path) if os.path.exists(name)]
+    return bound_for([Input(name, "", named=True, size=os.path.getsize(name)) for name in names], memory)
+
+
+def _checked(expect_room: Callable[[], None], shown: Bar) -> Callable[[str], None]:
+    """Shows what is done, if arrays still have room on the disk."""
+
+    def stage(what: str) -> None:
+        expect_room()
+        shown.stage(what)
+
+    return stage
+
+
 def _here(
-    sides: Sequence[list[Trace]], label: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
+    sides: Sequence[list[Trace]],
+    label: str,
+    options: dict[str, Any],
+    drawing: Drawing,
+    folder: Path,
+    stage: Callable[[str], None],
 ) -> Sequence[Path]:
     """Compare in this process; returns the files written, the sidecar last."""
     from augment.comparison import diff
     from augment.comparison.outputs import write_all
 
-    shown.stage("comparing")
-    return write_all(diff(*sides, **options), folder, label, drawing, shown.stage)
+    stage("comparing")
+    return write_all(diff(*sides, **options), folder, label, drawing, stage)
 
 
 def _there(

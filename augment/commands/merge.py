@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.batch_options import ranks_option, trust_option
+from augment.commands.batch_options import memory_of_one, ranks_option, trust_option
 from augment.commands.options import debug, requesting
 from augment.errors import UsageError
 
@@ -35,6 +35,7 @@ _SUFFIXES = (".pftrace", ".tar")
 @trust_option
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
 @click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
+@memory_of_one
 @click.option("--quiet", is_flag=True, help="Print only the path written, and errors.")
 @debug
 def command(
@@ -45,6 +46,7 @@ def command(
     trust_clocks: bool,
     no_align: bool,
     everything: bool,
+    memory: int | None,
     quiet: bool,
 ) -> int:
     """Write one timeline of all ranks of a job, given as a folder DIR, files or globs.
@@ -55,10 +57,12 @@ def command(
     steps and then ranks are left out; a message says so. The path written is printed on stdout.
     """
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
+    from augment.batch.memory import expect_possible
     from augment.batch.merge import Choice, default_output, merge, only_job
     from augment.commands.terminal import bar, complain, emit
 
     request.check()
+    expect_possible(memory)
     if out and not out.endswith(_SUFFIXES):
         raise UsageError(f"-o {out}: a timeline must end in {' or '.join(_SUFFIXES)}")
     job = only_job(_inputs(inputs, ranks, request.evidence))
@@ -66,7 +70,7 @@ def command(
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES
     request = replace(request, trust_clocks=trust_clocks)
-    choice = Choice(request, bool(ranks), limit, not no_align)
+    choice = Choice(request, bool(ranks), limit, not no_align, memory)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)
     emit(out)

@@ -175,7 +175,7 @@ class _Run:
         elif self._manner.merge:
             from augment.batch.merge import Choice, merge_all
 
-            choice = Choice(self._settings.request)
+            choice = Choice(self._settings.request, memory=self._settings.memory)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
                 self._tell(path)
                 if merged and merged.left_out:

@@ -45,7 +45,9 @@ class Limits:
     max_client_jobs: int = limit(100, "Waiting and running jobs per client.", "count")
     max_job_inputs: int = limit(1_024, "Traces per job.", "count")
     max_job_memory_bytes: int | None = limit(
-        None, "Maximum memory of a job; by default three quarters of the machine's.", "bytes"
+        None,
+        "Maximum memory of a job; near it, arrays lie on disk. By default three quarters of the machine's.",
+        "bytes",
     )
     max_job_attempts: int = limit(20, "Maximum attempts at a job, over restarts of the server.", "count")
     job_deadline_s: float = limit(HOUR, "Maximum time of the work on a job.", "s")

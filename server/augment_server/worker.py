@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from augment.batch import memory, spilling
 from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.batch.stages import STAGES
-from augment.errors import InputError, UnknownFormat
+from augment.errors import AugmentError, InputError, UnknownFormat
 from augment.heap import keep_freed_memory
 from augment.readers.limits import Limits
 from augment.request import Request
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 Say = Callable[..., None]
 _SIDES = ("control", "test")  #: the sides of a comparison
 _PIECE = 1 << 20
+SPILLED = 0.75  #: of the memory that a job may use: near it, arrays are moved to the disk
 
 
 def main() -> None:
@@ -127,10 +129,33 @@ def _blamed(error: Exception, order: dict[str, Any]) -> int:
 
 def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
     """Execute an order in its folder; returns the files written and further results."""
-    (Path(order["folder"]) / "out").mkdir()
+    folder = Path(order["folder"])
+    (folder / "out").mkdir()
     with contextlib.ExitStack() as opened:
         sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
-        return _WORK[order["kind"]](order, sources, say)
+        expect_room = opened.enter_context(memory.bounded(_bound(order, sources), folder))
+
+        def say_on(**what: Any) -> None:
+            expect_room()
+            say(**what)
+
+        return _WORK[order["kind"]](order, sources, say_on)
+
+
+def _bound(order: dict[str, Any], sources: Sequence[Path]) -> int | None:
+    """The memory near which arrays of the work are moved to files in its folder, so that the server need not end it;
+    None if it will not come near, or the disk may not have the room.
+    """
+    bound = int(SPILLED * order.get("memory", 0))
+    items = [Input(str(path), "", named=True, size=path.stat().st_size) for path in sources if path.exists()]
+    if memory.bound_for(items, bound) is None:
+        return None
+    try:
+        spilling.expect_possible(bound)
+        spilling.expect_disk(Path(order["folder"]), 2 * memory.needed_together(items))
+    except AugmentError:
+        return None
+    return bound
 
 
 def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], str] = lambda _: "") -> dict[str, Any]:

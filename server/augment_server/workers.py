@@ -103,7 +103,7 @@ class Worker:
         assert stdin
         assert stdout
         try:
-            stdin.write(json.dumps(order).encode() + b"\n")
+            stdin.write(json.dumps({**order, "memory": self._memory}).encode() + b"\n")
             await stdin.drain()
         except ConnectionError:
             pass  # the process died: its exit code says more

@@ -156,6 +156,67 @@ def test_a_disk_that_fills_up_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     assert convert(item, Settings(), lambda _: None).status == "augmented"
 
 
+COMMANDS = {
+    "merge": ["merge", *map(str, SMALLEST), "--all", "-o", "{out}/job.pftrace"],
+    "diff": ["diff", *map(str, SMALLEST), "--overlay", "-o", "{out}"],
+}
+
+
+def carried_out(command: str, out: Path, *more: str) -> dict[str, str]:
+    """The digests of all files that the command wrote."""
+    out.mkdir()
+    arguments = [part.format(out=out) for part in COMMANDS[command]]
+    CliRunner().invoke(group(), [*arguments, "--quiet", *more], standalone_mode=False, catch_exceptions=False)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()}
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_merge_and_diff_do_not_depend_on_the_bound(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "needed", lambda _: 1 << 40)
+    spills: list[int] = []
+    spill = spilling._Memory._spill
+    monkeypatch.setattr(
+        spilling._Memory, "_spill", lambda self, *where: (spills.append(where[1]), spill(self, *where))[1]
+    )
+    free = carried_out(command, tmp_path / "free")
+    assert not spills
+    assert carried_out(command, tmp_path / "bounded", "--memory", "1G") == free
+    assert len(spills) > 10
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_merge_and_diff_tell_of_a_full_disk(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(memory, "needed", lambda _: 1 << 40)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        carried_out(command, tmp_path / "out", "--memory", "1G")
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_merge_and_diff_refuse_a_bound_that_is_too_low(command: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least 512M"):
+        carried_out(command, tmp_path / "out", "--memory", "100M")
+
+
+def test_traces_that_need_less_are_not_bounded(tmp_path: Path) -> None:
+    items = [Input(str(path), "", named=True, size=path.stat().st_size) for path in SMALLEST]
+    together = memory.needed_together(items)
+    assert max(map(memory.needed, items)) < together < sum(map(memory.needed, items))
+    assert memory.bound_for(items, together) is None
+    assert memory.bound_for(items, together - 1) == together - 1
+    assert memory.bound_for(items, None) is None
+    with memory.bounded(None, tmp_path) as expect_room:
+        expect_room()
+
+
 def test_freed_memory_serves_the_next_arrays(tmp_path: Path) -> None:
     size = (1 << 20) + 12_345  # no other array's
     with spilling.spilled(1 << 34, tmp_path):
