@@ -64,6 +64,17 @@ def lost_ratio(trace: Trace) -> float:
     return float(np.mean(~np.isin(calls, gpu_work(trace).launch)))
 
 
+def ends_early(trace: Trace) -> bool:
+    """Whether the kernels that are not in the recording are those launched last: it ended before the device ran them.
+
+    Kernels are recorded when they have run, and a profiler that stops does not wait for the device.
+    """
+    calls, events = kernel_launches(trace), trace.events
+    present = np.isin(calls, gpu_work(trace).launch)
+    moments = events.ts[calls]
+    return bool(present.any() and (~present).any() and moments[~present].min() >= moments[present].max())
+
+
 def is_excerpt(trace: Trace) -> bool:
     """Whether there is GPU work, but less than of any run that can be judged."""
     return 0 < len(gpu_work(trace)) < LEAST_PIECES and len(launches(trace).row) < LEAST_PIECES

@@ -107,3 +107,14 @@ def test_recorded_devices_are_late_once(name: str) -> None:
     trace = read(str(path))
     assert late_device(trace) is not None
     assert held_up(trace) is None
+
+
+def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tmp_path: Path) -> None:
+    """Metamorphic: the same number of kernels is missing, the last ones or every fifth."""
+    rows = job["traceEvents"]
+    kernels = sorted((each for each in rows if each.get("cat") == "kernel"), key=lambda each: float(each["ts"]))
+    count = len(kernels) // 5
+    for gone, words in ((kernels[-count:], "ends before the GPU ran the last"), (kernels[::5], "not in the recording")):
+        lost = {id(each) for each in gone}
+        trace = trace_of(job | {"traceEvents": [each for each in rows if id(each) not in lost]}, tmp_path)
+        assert words in problem_of(partial_recording.check(trace)).title

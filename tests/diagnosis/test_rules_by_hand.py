@@ -85,6 +85,11 @@ def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
     answer = problem_of(partial_recording.check(lost))
     assert (answer.first, answer.severity) == (True, "warning")
     assert answer.title.startswith("50 % of the kernels that were launched are not in the recording")
+    kernels = {place for place, each in enumerate(enough()) if each.category == Category.KERNEL and place >= 60}
+    early = trace_of(STEP, *(each for place, each in enumerate(enough()) if place not in kernels))
+    answer = problem_of(partial_recording.check(early))
+    assert answer.title.startswith("The recording ends before the GPU ran the last 25 % of the kernels")
+    assert "synchronize() before the recording ends" in answer.advice
     few = trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))
     answer = problem_of(partial_recording.check(few))
     assert answer.title == "Only 1 piece of GPU work: too few to tell what usually happens"

@@ -6,11 +6,12 @@ begins while the device still works on earlier steps shows work of which the cau
 although its time passes: then the first work in the file begins long after its launch had returned. Where work begins
 late again and again, nothing earlier is missing: something else holds the device up, such as another process that uses
 it. Recordings also lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only
-seems to wait. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has
-more than low confidence; of an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
+seems to wait. If these are the last launches, the profiler stopped before the device had run their kernels. Fewer than
+16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than low confidence; of
+an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
-schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
+schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from augment.diagnosis.rule import Answer, Fine, Found, Spans
 from augment.diagnosis.whole import (
     MOST_LOST,
     MOST_UNLAUNCHED,
+    ends_early,
     held_up,
     is_excerpt,
     late_device,
@@ -68,6 +70,16 @@ def _lost(trace: Trace) -> Found | None:
     """What is to be said if kernels that were launched are missing."""
     if (ratio := lost_ratio(trace)) <= MOST_LOST:
         return None
+    if ends_early(trace):
+        return Found(
+            f"The recording ends before the GPU ran the last {percent(ratio)} of the kernels that were launched: "
+            "in the end it only seems to wait",
+            "Call torch.cuda.synchronize() before the recording ends, so that all work is in it",
+            _whole(trace),
+            "high",
+            severity="warning",
+            first=True,
+        )
     return Found(
         f"{percent(ratio)} of the kernels that were launched are not in the recording: the GPU only seems to wait",
         "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are full",
