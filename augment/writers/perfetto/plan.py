@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
-from augment.arrays.columns import Values
+from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, each, order_of
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
 from augment.records import dataclass
-from augment.trace import COMPLETE, Trace
+from augment.trace import COMPLETE, EventTable, SparseColumn, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
-from augment.writers.perfetto.packets import Blobs
+from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
 from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
-NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends
+NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends, and how long it lasts
+_AS_RECORDED = np.iinfo(np.int64).min  #: the other duration of slices that have none
 _BLOCK = 1 << 16  #: rows
 
 
@@ -35,17 +36,17 @@ _BLOCK = 1 << 16  #: rows
 class Plan:
     """Columns over the trace's rows, and lists of rows.
 
-    ``kind`` uint8 is 0 for rows that make no event of their own; ``end`` int64, :data:`NEVER` for a slice that is not
-    ended; ``track`` int64, the uuid. ``order`` are the rows that make events, as their text lies in the file; of them,
-    those in ``late`` are to be written last, in its order. ``suffix_places`` index ``order``;
-    ``added_suffixes`` are those of added tracks, by their ``id``.
+    ``kind`` uint8 is 0 for rows that make no event of their own; ``other_dur`` int64 is how long slices last that
+    another event ends, :data:`NEVER` if none does; ``track`` int64, the uuid. ``order`` are the rows that make events,
+    as their text lies in the file; of them, those in ``late`` are to be written last, in its order. ``suffix_places``
+    index ``order``; ``added_suffixes`` are those of added tracks, by their ``id``.
     """
 
     kind: Bytes
-    end: Int64s
-    track: Int64s
-    slice_rows: Int64s
-    order: Int64s
+    other_dur: SparseColumn
+    track: Values[np.int64]
+    slice_rows: Values[np.int64]
+    order: Values[np.int64]
     late: Int64s
     suffix_places: Int64s
     suffixes: Blobs
@@ -54,26 +55,41 @@ class Plan:
     ended_by: dict[int, int]
     repairs: Counter[str]
 
+    def dur(self, events: EventTable, rows: Int64s) -> Int64s:
+        """How long the slices at ``rows`` last, int64 ns."""
+        other = self.other_dur.at(rows, _AS_RECORDED)
+        return np.where(other == _AS_RECORDED, np.maximum(events.dur[rows], 0), other)
+
 
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
     """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
+    made, arrows = _without_suffixes(trace, tracks)
+    numbers = Numbers(trace, *_places(len(trace.events), made.order[:], made.late), annotations, part)
+    of_source, made.added_suffixes = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), made.repairs)
+    made.suffix_places, made.suffixes = of_source
+    return made
+
+
+def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]:
+    """The plan without suffixes, and the arrows of the source."""
     events, repairs = trace.events, Counter[str]()
     place = tracks.place_of_track.take(events.track[:])
     texts = _texts(trace)
     groups: dict[int, tuple[int, str]] = {}
-    kind, end, ended_by = _kinds(trace, place, texts, repairs, groups)
+    kind, end, other_dur, ended_by = _kinds(trace, place, texts, repairs, groups)
     slice_place, group_names = _with_groups(tracks, place, groups)
     rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
     slices = Slices(rows, slice_place, events.ts, end, events.correlation[:])
     flow_rows = flows.flow_rows(trace)
     points = flows.points(trace, flow_rows, slice_place)
     lane, next_slice = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
-    slices = replace(slices, mark=np.empty(0, np.int64))  # frees memory for what follows
+    slices = replace(slices, end=np.empty(0, np.int64), mark=np.empty(0, np.int64))
+    del end, points  # frees memory for what follows
     repairs["overlapping_slices"] = int(np.count_nonzero(lane))
     flows.bind_to_next(next_slice, flow_rows, slices, texts)
 
-    def in_order() -> tuple[Int64s, Int64s]:
-        return _in_text(np.flatnonzero(kind), events.offset), _late(slices, events.offset)
+    def in_order() -> tuple[Values[np.int64], Int64s]:
+        return narrowed(_in_text(np.flatnonzero(kind), events.offset)), _late(slices, events.offset)
 
     calls: tuple[Callable[[], Any], ...] = (
         partial(flows.arrows, trace, flow_rows, next_slice),
@@ -82,9 +98,8 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
     )
     arrows, (order, late), track = trace.threads.all(calls)
     repairs["flow_without_slices"] = arrows.lost
-    numbers = Numbers(trace, *_places(len(events), order, late), annotations, part)
-    of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
-    return Plan(kind, end, track, rows, order, late, *of_source, of_added, texts, ended_by, repairs)
+    none = np.empty(0, np.int64), blobs_of(())
+    return Plan(kind, other_dur, track, narrowed(rows), order, late, *none, {}, texts, ended_by, repairs), arrows
 
 
 def _in_text(rows: Int64s, offset: Values[np.int64]) -> Int64s:
@@ -98,7 +113,7 @@ def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int32s, Int32s]:
     others.
     """
     place = np.full(count, NO_NUMBER, np.int32)
-    place[order] = np.arange(len(order))
+    place[order] = np.arange(len(order), dtype=np.int32)
     written = place
     if len(late):
         written = place.copy()
@@ -127,7 +142,7 @@ def _kinds(
     texts: dict[int, dict[str, Any]],
     repairs: Counter[str],
     groups: dict[int, tuple[int, str]],
-) -> tuple[Bytes, Int64s, dict[int, int]]:
+) -> tuple[Bytes, Int64s, SparseColumn, dict[int, int]]:
     events = trace.events
     kind = np.zeros(len(events), np.uint8)
     kind[events.phase == COMPLETE] = BEGIN
@@ -149,7 +164,9 @@ def _kinds(
     end[paired.lone_begins] = NEVER
     repairs["slice_without_end"] = len(paired.lone_begins)
     repairs["end_without_slice"] = len(paired.lone_ends)
-    return kind, end, paired.ends
+    others = np.sort(np.array(begins + paired.lone_begins, np.int64))
+    other_dur = np.where(end[others] == NEVER, NEVER, end[others] - events.ts[others])
+    return kind, end, SparseColumn(others, other_dur), paired.ends
 
 
 def _with_groups(
@@ -182,7 +199,9 @@ def _late(slices: Slices, offset: Values[np.int64]) -> Int64s:
     return rows[bad[group]] if len(rows) else rows
 
 
-def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names: list[tuple[int, str]]) -> Int64s:
+def _uuids(
+    tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names: list[tuple[int, str]]
+) -> Values[np.int64]:
     """The track of each row that becomes an event."""
     count = len(tracks.places)
 
@@ -204,4 +223,4 @@ def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names
     pairs, which = combinations(place[nested], lane[nested])
     for pair, group in each(which, len(pairs[0])):
         track[nested[group]] = uuid_of(*(int(column[pair]) for column in pairs))
-    return track
+    return narrowed(track)

@@ -50,13 +50,16 @@ class SourceEvents:
         plan, events = self._plan, self._trace.events
         for start in range(0, len(plan.slice_rows), _ROWS):
             rows = plan.slice_rows[start : start + _ROWS]
-            end = plan.end[rows]
-            lasting = (end > events.ts[rows]) & (end != NEVER)
-            yield ends(end[lasting], plan.track[rows[lasting]])
+            dur = plan.dur(events, rows)
+            lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
+            rows = rows[lasting]
+            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
 
     def _beginnings(self) -> Iterator[Callable[[], Events]]:
         plan, events = self._plan, self._trace.events
-        offsets, lengths = events.offset[plan.order], events.length[plan.order]
+        order = plan.order[:]
+        offsets, lengths = events.offset[order], events.length[order]
+        del order
         maker = _maker(self._encoder, plan, self._trace.source.decode)
         for block in blocks(self._trace.source.text, offsets, lengths):
             rows = plan.order[block.start : block.stop]
@@ -90,7 +93,7 @@ class SourceEvents:
         )
 
     def _with_ends(self, rows: Int64s, made: Events) -> Events:
-        return with_ends(made, (made.kind == BEGIN) & (self._plan.end[rows] == made.ts))
+        return with_ends(made, (made.kind == BEGIN) & (self._plan.dur(self._trace.events, rows) == 0))
 
     def _add_extras(self) -> None:
         """Add args that the text of a slice lacks: a negative duration, and the args of the event that ends the
@@ -106,7 +109,7 @@ class SourceEvents:
         if not extras:
             return
         place = np.empty(len(events), np.int64)
-        place[plan.order] = np.arange(len(plan.order))
+        place[plan.order[:]] = np.arange(len(plan.order))
         more = blobs_of(self._encoder.args(args) for args in extras.values())
         places = np.concatenate([plan.suffix_places, place[list(extras)]])
         order = np.argsort(places, kind="stable")
