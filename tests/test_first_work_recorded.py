@@ -9,6 +9,7 @@ import pytest
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.whole import MOST_LATE
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Event, load, real_trace, save
@@ -64,7 +65,7 @@ def test_earlier_work_that_the_file_lacks_is_told(name: str) -> None:
     ratio = queued_us(events) / float(span)
     assert not 0.08 < ratio < 0.12, "too close to the limit to tell"
     answer = "while the file shows an idle GPU" in verdict(read(str(path)))[0]
-    assert answer == (ratio >= partial_recording.MOST_LATE) == (name in LACKING)
+    assert answer == (ratio >= MOST_LATE) == (name in LACKING)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
