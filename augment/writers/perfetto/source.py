@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.columns import Values
 from augment.arrays.types import Bools, Int64s
 from augment.derived.source.event_text import Block, PacketDecode, blocks, decoded
 from augment.trace import COMPLETE, Decode, Trace, args_of_event, json_event
@@ -31,8 +32,10 @@ class SourceEvents:
         self._trace, self._plan, self._tracks = trace, plan, tracks
         self._encoder = ArgsEncoder(interned)
         events = trace.events
-        self._names = _numbers(trace, events.name[:], plan, interned, INTERNED_NAMES)
-        self._categories = _numbers(trace, events.category_name[:], plan, interned, INTERNED_CATEGORIES)
+        columns = events.name, events.category_name
+        names, categories = trace.threads.all([partial(_counts, trace, column, plan) for column in columns])
+        self._names = _numbers(trace, names, interned, INTERNED_NAMES)
+        self._categories = _numbers(trace, categories, interned, INTERNED_CATEGORIES)
         self._late: dict[int, bytes] = {}
         self._is_late = np.zeros(len(events), np.bool_)
         self._is_late[plan.late] = True
@@ -155,11 +158,19 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) or not isinstance(value, str) else None
 
 
-def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int) -> Int64s:
+def _counts(trace: Trace, column: Values[np.int32], plan: Plan) -> Int64s:
+    """How many events have each string of the trace."""
+    counts = np.zeros(len(trace.strings), np.int64)
+    for start in range(0, len(column), _ROWS):
+        block = slice(start, start + _ROWS)
+        counts += np.bincount(column[block][plan.kind[block] != 0], minlength=len(counts))
+    return counts
+
+
+def _numbers(trace: Trace, counts: Int64s, interned: Interned, kind: int) -> Int64s:
     """The number of each string of the trace that occurs. Frequent strings get small numbers, which take fewer
     bytes.
     """
-    counts = np.bincount(codes, plan.kind != 0, minlength=len(trace.strings)).astype(np.int64)
     numbers = np.zeros(len(counts), np.int64)
     for index in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist():
         if trace.strings[index] or kind == INTERNED_NAMES:

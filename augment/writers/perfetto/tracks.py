@@ -235,10 +235,11 @@ class _Owners:
         of_track = of_place[place_of_track]
         host, track = events.slices_of(*_HOST), events.track[:]
         no_device = np.array([each.device is None for each in trace.tracks] or [True])
+        slices = np.bincount(track, minlength=len(of_track))
         self._busy = np.bincount(of_track[track[host]], minlength=len(pids))
         with_device = {place.pid for place in places if place.device is not None}
         self.device_pids = {pid for pid in with_device if not self._busy[self._number[pid]]}
-        any_slice = np.bincount(of_track[track], no_device[track], minlength=len(pids))
+        any_slice = np.bincount(of_track, slices * no_device, minlength=len(pids))
         for pid in self.device_pids:
             any_slice[self._number[pid]] = 0
         self._rest = any_slice
