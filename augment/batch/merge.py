@@ -332,11 +332,13 @@ class _Timeline:
 
     def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
         """The rank's ``part`` with all additions, on the rank's own clock."""
+        from augment.derived.source.clock_correction import on_clock
         from augment.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
+        from augment.writers.perfetto.several import Several
 
         choice = self._choice
-        augmented = augment(part, choice.request, steps=None)
+        augmented = augment(part, choice.request, steps=None, later=[on_clock, Several])
         across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
         return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
 
