@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from augment.patterns import late
+from augment.patterns import regex
 
-_SURROGATE = late(r"[\ud800-\udfff]")
-_ESCAPED_SURROGATE = late(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = regex(r"[\ud800-\udfff]")
+_ESCAPED_SURROGATE = regex(rb"\\u[dD][89a-fA-F]")
 _strict = msgspec.json.Decoder()
 
 
@@ -82,9 +82,9 @@ def mended(text: str) -> str:
     return "".join(parts)
 
 
-_PARTS = late(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
-_LONE_BACKSLASH = late(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_VALUE_ENDS = late(r"[\w\]}]\s*$")
+_PARTS = regex(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
+_LONE_BACKSLASH = regex(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_VALUE_ENDS = regex(r"[\w\]}]\s*$")
 _Replacement = str | Callable[[re.Match[str]], str]
 _OUTSIDE: tuple[tuple[str, _Replacement], ...] = (
     (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),

@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from re import compile as late
+    from re import compile as regex
 else:
 
-    class late:  # noqa: N801 - stands for a function
+    class regex:  # noqa: N801 - stands for a function
         """``re.compile``. Methods of the pattern are those of the compiled one; functions of ``re`` do not take it."""
 
         def __init__(self, pattern: str | bytes, flags: int = 0) -> None:
@@ -25,4 +25,4 @@ else:
             return value
 
 
-__all__ = ["late"]
+__all__ = ["regex"]

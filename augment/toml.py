@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from augment.errors import UsageError
-from augment.patterns import late
+from augment.patterns import regex
 
 #: a line of a table as most are: its name, or a key with a text or number
-_PLAIN_LINE = late(
+_PLAIN_LINE = regex(
     r"""\[\[(\w+)\]\]
     | (\w+)[ ]=[ ] (?: '([^']*)' | "([^"\\]*)" | ([1-9]\d*(?:_\d+)*) | ((?:0|[1-9]\d*)\.\d+) ) (?:[ ]+\#.*)?
     | \#.*

@@ -4,26 +4,26 @@ import re
 
 import pytest
 
-from augment.patterns import late
+from augment.patterns import regex
 
 
 def test_a_late_pattern_works_as_a_compiled_one() -> None:
-    pattern = late(r"(a+)b", re.IGNORECASE)
+    pattern = regex(r"(a+)b", re.IGNORECASE)
     match = pattern.search("xAAB")
     assert match is not None
     assert match[1] == "AA"
     assert pattern.sub("-", "ab ab") == "- -"
     assert [each.group() for each in pattern.finditer("abaab")] == ["ab", "aab"]
     assert (pattern.pattern, pattern.groups) == (r"(a+)b", 1)
-    assert late(rb"\d").fullmatch(b"7")
+    assert regex(rb"\d").fullmatch(b"7")
 
 
 def test_a_late_pattern_is_compiled_at_its_first_use() -> None:
-    broken = late("(")
+    broken = regex("(")
     with pytest.raises(re.error):
         broken.search("x")
 
 
 def test_what_a_pattern_lacks_is_no_attribute() -> None:
     with pytest.raises(AttributeError):
-        _ = late("x").nothing  # type: ignore[attr-defined]
+        _ = regex("x").nothing  # type: ignore[attr-defined]

@@ -13,11 +13,11 @@ from typing import Any
 from augment.batch import locations
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 from augment.writers.files import is_output, remove_unfinished, stem
 
-_WEB_WILD = late(r"\*")
+_WEB_WILD = regex(r"\*")
 _NO_EVIDENCE = Evidence()
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from augment.client.transfers import Moved, sent_name
 from augment.errors import ServiceError
-from augment.patterns import late
+from augment.patterns import regex
 from augment.writers.files import stem
 
 AT_ONCE = 8  #: traces sent, or artifacts fetched, in parallel
 _TOLD_EVERY_S = 0.1
 #: base names of files of a whole job
-_OF_JOB = late(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
+_OF_JOB = regex(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.options import MOST_THREADS, Function, processors
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from augment.client import Client
     from augment.evidence import Evidence
 
-_SPAN = late(r"(\d+)(?:-(\d+))?")
-_SIZE = late(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
-_SHARD = late(r"(\d+)/(\d+)")
+_SPAN = regex(r"(\d+)(?:-(\d+))?")
+_SIZE = regex(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
+_SHARD = regex(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)

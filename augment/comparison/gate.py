@@ -10,7 +10,7 @@ from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
@@ -32,7 +32,7 @@ _UNITS = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_LIMIT = late(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
+_LIMIT = regex(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
 
 Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from augment.arrays.ordering import sums
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace
 
 OFFERED = 3
-_DIGITS = late(r"\d+")
+_DIGITS = regex(r"\d+")
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
-from augment.patterns import late
+from augment.patterns import regex
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
-_GPU = late(r"\bGPU(s?)\b")
+_GPU = regex(r"\bGPU(s?)\b")
 #: words of the rules, and what they are on devices of other vendors
 _AMD = {
     "CUDA graphs": "HIP graphs",

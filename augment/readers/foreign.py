@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from augment.patterns import late
+from augment.patterns import regex
 
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
-_PICKLE = late(rb"\x80[\x02-\x05]")
+_PICKLE = regex(rb"\x80[\x02-\x05]")
 _SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
 
 

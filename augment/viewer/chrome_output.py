@@ -14,11 +14,11 @@ from augment.arrays.types import Bools
 from augment.derived.names.matching import starting
 from augment.derived.steps.window import only
 from augment.findings import AugmentedTrace
-from augment.patterns import late
+from augment.patterns import regex
 from augment.trace import GPU_WORK, Trace, Track
 from augment.writers import writer_named
 
-_DEVICE = late(r" device (\S+)$")
+_DEVICE = regex(r" device (\S+)$")
 
 
 def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from augment.errors import OutputError
-from augment.patterns import late
+from augment.patterns import regex
 
 METRICS_SUFFIX = ".metrics.json"
 DIFF_METRICS_SUFFIX = f".diff{METRICS_SUFFIX}"
@@ -35,8 +35,8 @@ _OUTPUT_SUFFIXES = (
     ".diff.overlay.pftrace",
 )
 
-_TEMPORARY = late(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
-_DOT = late(r"\.")
+_TEMPORARY = regex(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
+_DOT = regex(r"\.")
 
 
 def stem(name: str) -> str:

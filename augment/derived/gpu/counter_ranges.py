@@ -11,12 +11,12 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import outermost
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
-_LAUNCH = late(r"Launch(?:Cooperative)?Kernel")
-_FLOP = late(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
+_LAUNCH = regex(r"Launch(?:Cooperative)?Kernel")
+_FLOP = regex(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
 
 
 @dataclass(frozen=True, slots=True)

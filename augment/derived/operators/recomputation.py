@@ -17,12 +17,12 @@ from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import enclosing
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.source.arg_columns import arg_columns
-from augment.patterns import late
+from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
 _NODE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
-_OF_ENGINE = late(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
+_OF_ENGINE = regex(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
 
 
 @derived

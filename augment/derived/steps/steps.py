@@ -9,11 +9,11 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
-_STEP = late(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
+_STEP = regex(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
 #: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.names.matching import matching
-from augment.patterns import late
+from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
-_WAITS = late(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
+_WAITS = regex(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
-_FREES = late(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
+_FREES = regex(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 
 
 @dataclass(frozen=True, slots=True)

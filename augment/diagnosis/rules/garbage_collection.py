@@ -24,11 +24,11 @@ from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps,
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, time
-from augment.patterns import late
+from augment.patterns import regex
 from augment.trace import COMPLETE, ON_DEVICE, Category, Trace
 
 NAME = "garbage_collection"
-_NAMES = late(
+_NAMES = regex(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
 _FLAG = "_ExperimentalConfig(record_python_gc_info=True) with with_stack=True"

@@ -16,15 +16,15 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
-from augment.patterns import late
+from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
 NAME = "recompilation"
-_COMPILING = late(
+_COMPILING = regex(
     r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
     r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
 )
-_RUNS = late(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
+_RUNS = regex(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
 
 
 @derived
