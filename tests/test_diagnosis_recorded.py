@@ -118,6 +118,18 @@ def test_no_grave_finding_saves_more_than_there_is(name: str) -> None:
             assert bound is None or saved <= bound * 1.01 + 0.1, each.found.title
 
 
+def test_copies_that_are_all_that_is_done_save_all_of_it() -> None:
+    """Of pageable memory, which the host copies itself: nearly nothing else runs."""
+    name = "torchbench/trace3.json"
+    copied = covered(spans(name, lambda category, _: category == "gpu_memcpy"))
+    assert copied > 0.95 * covered(spans(name, is_work))
+    trace = read(str(TRACES / name))
+    answer = diagnose(trace).answers["exposed_copies"]
+    assert isinstance(answer, Found)
+    assert answer.saved_ns is not None
+    assert 0.9 * copied <= answer.saved_ns * measure(trace).count / 1e6 <= copied
+
+
 def held_back(name: str) -> float:
     """The time in which the device idles while a call of 1 ms or more runs that launches its next work, ms."""
     calls = {

@@ -142,7 +142,7 @@ class _Model(Schedules):
         ):
             b.spend(60_000)
             b.stall_point = b.point()
-        if "pageable" in self.options.faults:
+        if {"pageable", "staged"} & {*self.options.faults}:
             self.copy_pageable()
             return
         with b.op("aten::to", dims=dims_text((TOKENS, HIDDEN))), b.op("aten::_to_copy"), b.op("aten::copy_"):
@@ -161,7 +161,8 @@ class _Model(Schedules):
         b, size = self.b, TOKENS * HIDDEN * 2
         with b.op("aten::to", dims=dims_text((TOKENS, HIDDEN))), b.op("aten::_to_copy"), b.op("aten::copy_"):
             ns = size / GPUS[self.options.gpu].host_copy_gbps
-            b.launch("Memcpy HtoD (Pageable -> Device)", ns, COMPUTE, category="gpu_memcpy", size=size)
+            cost = {"cost": ns} if "staged" in self.options.faults else {}
+            b.launch("Memcpy HtoD (Pageable -> Device)", ns, COMPUTE, category="gpu_memcpy", size=size, **cost)
             b.synchronize(COMPUTE)
 
     def trouble(self) -> None:

@@ -42,6 +42,7 @@ FAULTS = (
     "items",  #: each layer's forward reads a number from the device
     "inline_copy",  #: the batch is copied on the compute stream, yet from pinned memory
     "pageable",  #: the batch is copied from pageable memory, and the host waits for it
+    "staged",  #: the same, and the call takes as long as the copy
     "mallocs",  #: each layer's forward asks the driver for memory
     "frees",  #: and gives memory back, for which the host waits until the device is done
     "loads",  #: each layer's forward launches a kernel that the call loads first

@@ -63,6 +63,11 @@ FAULTS: dict[str, tuple[str, JobOptions, JobOptions]] = {
         changed(work=0.05, collectives="none", faults=("pageable",)),
         changed(work=0.05, collectives="none", faults=("inline_copy",)),
     ),
+    "a batch that the host copies itself": (
+        "exposed_copies",
+        changed(work=0.05, collectives="none", run_ahead=None, faults=("staged",)),
+        changed(work=0.05, collectives="none", run_ahead=None),
+    ),
     "plain products, and memory is given back": (
         "matrix_units",
         changed(work=0.5, collectives="none", faults=("frees", "plain_products")),

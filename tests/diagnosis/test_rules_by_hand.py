@@ -375,6 +375,20 @@ def test_copies_are_hidden_only_behind_something(compute: int) -> None:
     assert ("hidden, a step would be 400" in answer.title) == (compute == 800_000)
 
 
+@pytest.mark.parametrize("longer", [0, 100_000, 300_000])
+def test_a_hidden_copy_takes_no_time_of_the_host(longer: int) -> None:
+    """From pageable memory the host copies, too: its call lasts as long as the copy."""
+    copied = 410_000 + longer
+    events = [
+        annotation("ProfilerStep#0", 0, copied + 900_000),
+        call("cudaMemcpyAsync", 10_000, copied, correlation=1),
+        copy("Memcpy HtoD (Pageable -> Device)", 10_000, copied, 10_000_000, correlation=1),
+        *launched("gemm", copied + 20_000, copied + 820_000, 2, at=copied + 5_000),
+        call("cudaDeviceSynchronize", copied + 20_000, copied + 900_000),
+    ]
+    assert problem_of(exposed_copies.check(trace_of(*events))).saved_ns == 400_000 + longer
+
+
 def test_a_verdict_explains_its_step_and_its_sums() -> None:
     """The first step is slow, and the device works until long after the host has left a step."""
     events, end = [], 0

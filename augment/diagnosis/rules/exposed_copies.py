@@ -1,6 +1,7 @@
 """Does the device wait for copies from or to the host?
 
-The prediction lets copies between host and device take no time in the steps, as if all ran beside computation. A step
+The prediction lets copies between host and device take no time in the steps, as if all ran beside computation; nor do
+their calls while they run, as the host itself copies from pageable memory. A step
 cannot get shorter than its copies: where they take longer than everything else, they cannot be hidden, and the answer
 says so.
 
@@ -16,11 +17,12 @@ import numpy as np
 
 from augment.arrays.intervals import total, union
 from augment.arrays.types import Int64s
-from augment.derived.critical.savings import without_work
+from augment.derived.critical.savings import Cut, joined, without_work
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size, time
@@ -39,7 +41,7 @@ def check(trace: Trace) -> Answer:
     if not len(copies):
         return NotApplicable("the steps copy nothing between host and device")
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
-    cut = without_work(trace, copies, dur)
+    cut = joined([without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
     saved = saved_a_step(trace, cut)
     moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
     often = count(len(copies) / measure(trace).count, "copy", "copies")
@@ -68,6 +70,17 @@ def check(trace: Trace) -> Answer:
         confidence="high",
         cut=cut,
     )
+
+
+def _host_meanwhile(trace: Trace, copies: Int64s) -> Cut:
+    """The host's time in the calls of copies while they run: a call that copies from pageable memory takes part."""
+    work, events = gpu_work(trace), trace.events
+    copies = copies[work.launch[copies] != NO_ROW]
+    calls = work.launch[copies]
+    start = np.maximum(events.ts[calls], work.ts[copies])
+    end = np.minimum(events.ts[calls] + events.dur[calls], work.end[copies])
+    during = start < end
+    return host_cut(trace, events.track[calls[during]], start[during], end[during])
 
 
 def _busy_ns(start: Int64s, end: Int64s) -> int:
