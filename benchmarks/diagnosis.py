@@ -39,6 +39,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "single operations": ("elementwise_chains", {"faults": ("single_operations",)}, {}),
     "unfused optimizer": ("unfused_optimizer", {"faults": ("unfused_optimizer",)}, {"work": 0.6}),
     "plain products": ("matrix_units", {"faults": ("plain_products",)}, {}),
+    "staged copies": ("exposed_copies", {"faults": ("staged",)}, {"work": 0.1, "collectives": "none"}),
     "late copies": ("exposed_copies", {"faults": ("late_copies",)}, {}),
     "slow links": ("exposed_communication", {"collectives": "ddp"}, {"gpu": "T4", "collectives": "none"}),
 }  # fmt: skip

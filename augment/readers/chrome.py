@@ -97,7 +97,10 @@ class _Counted:
 
     def tail(self) -> bytes:
         """The last :data:`KEPT_BYTES` of the text."""
-        return b"".join(self._last)[-KEPT_BYTES:]
+        if self._kept > KEPT_BYTES:
+            self._last[0] = self._last[0][self._kept - KEPT_BYTES :]
+            self._kept = KEPT_BYTES
+        return b"".join(self._last)
 
 
 def _likely_text_bytes(path: str) -> int:
