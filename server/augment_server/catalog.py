@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import mmap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,12 +45,9 @@ class _Sidecar(msgspec.Struct):
     told_by_job: dict[str, Any] | None = None
 
 
-def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
+def texts_of(sidecar: int) -> tuple[dict[str, msgspec.Raw], list[str]]:
     """The text of each analysis in a sidecar, as a view of the mapped file, which needs no memory; and the verdict, of
-    a rank with what its job tells.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
+    a rank with what its job tells. Closes ``sidecar``, a descriptor.
     """
     with open(sidecar, "rb") as file:
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

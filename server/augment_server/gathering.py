@@ -6,7 +6,6 @@ Its inputs are the outputs of each trace; it does the same as ``augment run DIR`
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ class Gathering:
     Args:
         order: of the step.
         sources: the paths of the traces; they need to exist only for a merged timeline.
-        out: the folder for the outputs.
+        out: the folder for the outputs, with those of each trace.
     """
 
     def __init__(self, order: Order, sources: Sequence[Path], out: Path) -> None:
@@ -53,11 +52,12 @@ class Gathering:
                 self._add(given, source)
 
     def _add(self, given: Order, source: Path) -> None:
-        """Link or copy the outputs of a trace below ``out``, at the trace's path relative to its folder."""
+        """Note the outputs of a trace, which the server has put below ``out``, at the trace's path."""
         folder = self._out / os.path.dirname(given["file_name"])
-        folder.mkdir(parents=True, exist_ok=True)
         item = Input(str(source), str(folder), named=True)
-        files = [self._placed(Path(given["made_in"]), folder, made) for made in given["made"]]
+        files = [folder / os.path.basename(made["file_name"]) for made in given["made"]]
+        for file, made in zip(files, given["made"], strict=True):
+            self._known[file] = (Path(given["made_in"], made["file_name"]), made["sha256"])
         summaries = [file for file in files if file.name.endswith(SUMMARY_SUFFIX)]
         outputs = [file for file in files if file not in summaries]
         rank, world_size = _identity(given, source, summaries)
@@ -72,16 +72,6 @@ class Gathering:
         )
         self._inputs.append(item)
         self._ranks += [*(summaries if self._order["summaries"] else ()), *outputs]
-
-    def _placed(self, made_in: Path, folder: Path, made: Order) -> Path:
-        name = str(made["file_name"])
-        origin, target = made_in / name, folder / os.path.basename(name)
-        try:
-            os.link(origin, target)
-        except OSError:  # a file system without links
-            shutil.copyfile(origin, target)
-        self._known[target] = (origin, made["sha256"])
-        return target
 
     def all(self, stage: Stage) -> list[Path]:
         """Run all stages; returns the files of the job, ``job.metrics.json`` last."""

@@ -92,6 +92,23 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
     return spec.job.inputs if kind == "job" else spec.diagnose.inputs
 
 
+def _name_of(spec: v1.JobSpec, given: v1.Input) -> str:
+    """The file name that a client gives an input, whatever its source; empty if it gives none.
+
+    Every name of an input comes through here.
+
+    Raises:
+        Refusal: it is no file name, or, in jobs of several traces, no path that stays below the job's folder.
+    """
+    if not given.file_name:
+        return ""
+    if spec.WhichOneof("kind") in ("job", "diagnose"):
+        return safe_path(given.file_name)
+    if safe_file_name(given.file_name) != given.file_name:
+        raise Refusal("INVALID_REQUEST", "file_name: must be a file name without folders, such as rank0.json.gz")
+    return given.file_name
+
+
 def is_plain(spec: v1.JobSpec) -> bool:
     """Whether each input is one trace, as in the first version of the API."""
     inputs = inputs_of(spec)
@@ -122,9 +139,9 @@ class Inputs:
             Refusal: an input does not exist, or is unsuitable for this kind of job.
         """
         inputs = [
-            self._named(trace, spec)
+            trace
             for origin, given in enumerate(inputs_of(spec))
-            for trace in self._of_input(spec, origin, given)
+            for trace in self._of_input(spec, origin, given, _name_of(spec, given))
         ]
         kind = spec.WhichOneof("kind")
         if kind == "augment" and len(inputs) > 1:
@@ -135,23 +152,16 @@ class Inputs:
             _expect_different([trace.file_name for trace in inputs])
         return inputs
 
-    def _named(self, given: Given, spec: v1.JobSpec) -> Given:
-        """The trace with the file name from the spec, if that has one."""
-        wanted = inputs_of(spec)[given.origin]
-        if not wanted.file_name or wanted.WhichOneof("source") == "job":
-            return given
-        safe = safe_path if spec.WhichOneof("kind") in ("job", "diagnose") else safe_file_name
-        return replace(given, file_name=safe(wanted.file_name))
-
-    def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input) -> Iterator[Given]:
+    def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input, name: str) -> Iterator[Given]:
+        """The traces of an input; ``name`` is the wanted file name, checked, or empty."""
         kind = given.WhichOneof("source")
         if kind == "job":
-            yield from self._of_job(spec, origin, id_of(given.job, "jobs"), given.file_name)
+            yield from self._of_job(spec, origin, id_of(given.job, "jobs"), name)
         elif kind == "upload":
             upload = _complete_upload(self._db, self._caller, given.upload)
-            yield Given(upload["file_name"], upload["sha256"], "", origin)
+            yield Given(name or upload["file_name"], upload["sha256"], "", origin)
         else:
-            yield Given(self._file_names[origin], "", given.uri, origin)
+            yield Given(name or self._file_names[origin], "", given.uri, origin)
 
     def _of_job(self, spec: v1.JobSpec, origin: int, job: str, file_name: str) -> Iterator[Given]:
         """The traces of an earlier job, or only its artifacts if these suffice."""

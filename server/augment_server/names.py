@@ -6,13 +6,51 @@ import re
 import secrets
 from urllib.parse import quote
 
+from google.protobuf.message import Message
+
 from augment_server.errors import Refusal
 
 MOST_FOLDERS = 8  #: maximum folders in the name of a job's trace
+MOST_TEXT = 4096  #: characters of any text in a request; most fields take fewer
 MOST_FILE_NAME_BYTES = 180  #: names of outputs are up to 40 bytes longer, and file systems allow 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
 #: control characters, line separators, and marks that change the direction of text
 _NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def expect_plain(message: Message, within: str = "") -> None:
+    """Refuse texts that no field takes, wherever they stand in a request: control characters, or too long.
+
+    Args:
+        within: the path of ``message`` in the request, with a dot at its end.
+
+    Raises:
+        Refusal: it names the field.
+    """
+    for field, value in message.ListFields():
+        path = f"{within}{field.name}"
+        if field.message_type and field.message_type.GetOptions().map_entry:
+            for key, item in value.items():
+                _expect_plain(key, path)
+                if isinstance(item, str):
+                    _expect_plain(item, f"{path}.{key}")
+        elif field.message_type:
+            if isinstance(value, Message):
+                expect_plain(value, f"{path}.")
+            else:
+                for at, item in enumerate(value):
+                    expect_plain(item, f"{path}[{at}].")
+        elif field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str) else value:
+                _expect_plain(text, path)
+
+
+def _expect_plain(text: str, path: str) -> None:
+    if len(text) > MOST_TEXT:
+        raise Refusal("INVALID_REQUEST", f"{path}: at most {MOST_TEXT} characters", field_path=path)
+    if _NOT_IN_FILE_NAMES.search(text):
+        what = f"{path}: has control characters or marks of direction; leave them out"
+        raise Refusal("INVALID_REQUEST", what, field_path=path)
 
 
 def new_id() -> str:

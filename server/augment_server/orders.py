@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from augment_server.inputs import Given, is_control
 from augment_server.jobs import Begun
 from augment_server.limits import Limits
 from augment_server.parts import Part
-from augment_server.roots import resolve
+from augment_server.roots import place_inside, resolve, steps_of
 from augment_server.storage import Storage
 
 Order = dict[str, Any]
@@ -40,6 +39,7 @@ class Orders:
 
         Raises:
             Refusal: an input no longer exists.
+            OSError: a name leads outside of the attempt's folder, or two outputs have the same name.
         """
         limits, kind = self._limits, begun.spec.WhichOneof("kind")
         assert kind
@@ -56,7 +56,12 @@ class Orders:
             },
         }
         order |= self._of_kind[kind](begun)
-        os.mkdir(folder, 0o700)
+        for given in order["inputs"]:
+            for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
+                steps_of(name)
+        (folder / "out").mkdir(parents=True, mode=0o700)
+        if kind == "job" and "merge" in order:
+            _hand_over(order, folder / "out")
         return order
 
     def _place(self, at: int, given: Given) -> Order:
@@ -114,6 +119,15 @@ class Orders:
         if not part.given.source:
             place["rank"], place["world_size"] = part.given.made.rank, part.given.made.world_size
         return place
+
+
+def _hand_over(order: Order, out: Path) -> None:
+    """Put the outputs of all traces below ``out``, each at the path of its trace. Workers may not link them there."""
+    for given in order["inputs"]:
+        folder = given["file_name"].rpartition("/")[0]
+        for made in given["made"]:
+            name = made["file_name"].rpartition("/")[2]
+            place_inside(out, f"{folder}/{name}" if folder else name, Path(given["made_in"]), made["file_name"])
 
 
 def _augment_order(spec: v1.AugmentSpec) -> Order:

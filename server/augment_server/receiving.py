@@ -12,7 +12,7 @@ import msgspec
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
-from augment_server.names import id_of, safe_file_name, sha256_of
+from augment_server.names import expect_plain, id_of, safe_file_name, sha256_of
 from augment_server.requests import Requests, expect_id
 from augment_server.retention import Retention
 from augment_server.threads import Apart
@@ -98,11 +98,14 @@ class Receiving:
         """The next message; None after the last."""
         idle = self._limits.max_upload_idle_s
         try:
-            return await asyncio.wait_for(anext(messages, None), idle)
+            message = await asyncio.wait_for(anext(messages, None), idle)
         except asyncio.TimeoutError as error:
             raise Refusal(
                 "UPLOAD_IDLE", f"no bytes arrived for {idle:g} s; continue the upload in a new call"
             ) from error
+        if message is not None:
+            expect_plain(message)
+        return message
 
     @contextlib.asynccontextmanager
     async def _writing(self, caller: Caller, upload: str, offset: int) -> AsyncIterator[Writer | None]:

@@ -1,14 +1,25 @@
-"""Files of the server as inputs: only below the operator's folders, safe against links and races."""
+"""Files below a folder, safe against links and races: the operator's folders with inputs, and the server's own.
+
+No path that was derived from a client's text is opened, made or linked but by these functions.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from augment_server.errors import Refusal
+
+_PIECE = 1 << 20
+
+
+class OutsideFolder(OSError):
+    """A path that does not stay below its folder."""
 
 
 def path_of(uri: str) -> str:
@@ -45,33 +56,91 @@ def resolve(uri: str, roots: Sequence[str]) -> tuple[str, str]:
 
 
 def open_below(root: str, relative: str) -> int:
+    """As :func:`open_inside`, for a client's file.
+
+    Raises:
+        Refusal: there is no such file.
+    """
+    try:
+        return open_inside(root, relative)
+    except OSError as error:
+        raise _not_allowed() from error
+
+
+def steps_of(relative: str) -> list[str]:
+    """The folders and the name of a path below a folder; it need not exist.
+
+    Raises:
+        OutsideFolder: the path is absolute, empty, or leads or may lead outside.
+    """
+    steps = relative.split("/")
+    if "\0" in relative or any(step in ("", ".", "..") for step in steps):
+        raise OutsideFolder(f"{relative[:200]!r} is no path below a folder")
+    return steps
+
+
+def open_inside(root: str | Path, relative: str) -> int:
     """The descriptor of the regular file at ``relative`` below ``root``, opened folder by folder, following no link.
 
     A link that replaces a folder in the meantime is refused, too.
 
     Raises:
-        Refusal: there is no such file.
+        OSError: there is no such file; an :class:`OutsideFolder` if the path leads outside.
     """
-    *folders, name = relative.split("/")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for folder in folders:
-            try:
-                inner = os.open(folder, flags | os.O_DIRECTORY, dir_fd=at)
-            finally:
-                os.close(at)
-            at = inner
-        try:
-            opened = os.open(name, flags | os.O_NONBLOCK, dir_fd=at)
-        finally:
-            os.close(at)
-    except OSError as error:
-        raise _not_allowed() from error
+    *folders, name = steps_of(relative)
+    with folder_inside(root, folders) as at:
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=at)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise _not_allowed()
+        raise OutsideFolder(f"{relative[:200]!r} is no regular file")
     return opened
+
+
+@contextlib.contextmanager
+def folder_inside(root: str | Path, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """The descriptor of a folder below ``root``, opened folder by folder, following no link.
+
+    Args:
+        make: make the folders that are missing.
+
+    Raises:
+        OSError: there is no such folder, or one of ``folders`` is a link or a file.
+    """
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700, dir_fd=at)
+            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)
+
+
+def place_inside(root: str | Path, relative: str, origin: Path, known: str) -> None:
+    """Link the file ``known`` below ``origin`` to ``relative`` below ``root``; copy it where links are impossible.
+
+    Nothing is overwritten, and no link is followed on either side.
+
+    Raises:
+        OSError: there is no such file, or another one at the new path.
+    """
+    *folders, name = steps_of(relative)
+    *there, its_name = steps_of(known)
+    source = open_inside(origin, known)
+    with folder_inside(root, folders, make=True) as at, os.fdopen(source, "rb") as file:
+        try:
+            with folder_inside(origin, there) as beside:
+                os.link(its_name, name, src_dir_fd=beside, dst_dir_fd=at, follow_symlinks=False)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, 0o600, dir_fd=at), "wb") as copy:
+                shutil.copyfileobj(file, copy, _PIECE)
 
 
 def resolved(roots: Sequence[Path]) -> list[str]:

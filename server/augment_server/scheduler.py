@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from augment_server.names import new_id
 from augment_server.observer import Observer
 from augment_server.orders import Orders
 from augment_server.progress import JobProgress, TraceProgress
+from augment_server.roots import steps_of
 from augment_server.storage import Storage, remove, sync_folder, sync_tree
 from augment_server.threads import Apart
 from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
@@ -37,8 +38,8 @@ class _Attempt:
     """One attempt at a job: ``work`` may be cancelled; ``whole``, which also records the outcome, may not."""
 
     begun: Begun
-    folder: Path
-    work: asyncio.Task[Outputs]
+    work: asyncio.Task[Outputs] = field(init=False)
+    folder: Path | None = None  #: below the folder of the worker that has been taken
     whole: asyncio.Task[None] | None = None
     cancelled: bool = False
 
@@ -52,7 +53,7 @@ class Scheduler:
         self._storage, self._jobs, self._limits = storage, jobs, limits
         self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
-        self._workers = Workers(limits)
+        self._workers = Workers(limits, storage)
         self._attempts: set[_Attempt] = set()
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -95,8 +96,8 @@ class Scheduler:
             begun = await self._apart(self._jobs.begin)
             if begun is None:
                 return False
-            folder = self._storage.work(new_id())
-            attempt = _Attempt(begun, folder, asyncio.create_task(self._work(begun, folder)))
+            attempt = _Attempt(begun)
+            attempt.work = asyncio.create_task(self._work(attempt))
             attempt.whole = asyncio.create_task(self._run(attempt))
             self._attempts.add(attempt)
         return True
@@ -177,18 +178,19 @@ class Scheduler:
             made = await attempt.work
             if begun.step and not begun.step.is_last:
                 await self._apart(self._jobs.expect_room, made)
+            assert attempt.folder
             await self._apart(self._publish, begun, attempt.folder)
         except asyncio.CancelledError:
-            await self._apart(remove, attempt.folder)
+            await self._clear(attempt)
             if attempt.cancelled:
                 await self._end(begun, CANCELLED)
             else:
                 await self._queue_again(begun)
         except WorkerDied as death:
-            await self._apart(remove, attempt.folder)
+            await self._clear(attempt)
             await self._after_death(attempt, str(death))
         except Exception as error:
-            await self._apart(remove, attempt.folder)
+            await self._clear(attempt)
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
@@ -200,11 +202,15 @@ class Scheduler:
         else:
             await self._end(begun, SUCCEEDED, None, made)
 
-    async def _work(self, begun: Begun, folder: Path) -> Outputs:
+    async def _clear(self, attempt: _Attempt) -> None:
+        if attempt.folder:
+            await self._apart(remove, attempt.folder)
+
+    async def _work(self, attempt: _Attempt) -> Outputs:
+        begun = attempt.begun
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: abandoned after {begun.attempts - 1} attempts, each ended with the server"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
-        order = await self._apart(self._orders.order, begun, folder)
         progress = self._progress_of(begun)
 
         def stage(said: Said) -> None:
@@ -213,7 +219,9 @@ class Scheduler:
 
         deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
         worker = await self._workers.take()
+        attempt.folder = worker.folder / new_id()
         try:
+            order = await self._apart(self._orders.order, begun, attempt.folder)
             said: Said = await asyncio.wait_for(worker.do(order, stage), deadline_s)
         except asyncio.TimeoutError as error:
             most = f"{deadline_s:g} s"
@@ -229,6 +237,8 @@ class Scheduler:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
         files = tuple(Made(*file) for file in said["made"])
+        for file in files:
+            steps_of(file.file_name)
         failures = tuple(Failure(*failure) for failure in said.get("failures", ()))
         return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
+from google.protobuf.message import Message
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -22,12 +23,13 @@ from augment_server.creating import MOST_TOGETHER, Creating
 from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
 from augment_server.limits import Limits
-from augment_server.names import artifact_of, attachment, id_of
+from augment_server.names import artifact_of, attachment, expect_plain, id_of
 from augment_server.observer import Observer
 from augment_server.pages import Asked
 from augment_server.receiving import Receiving
 from augment_server.requests import Requests, expect_id
 from augment_server.retention import Retention
+from augment_server.roots import open_inside
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
 from augment_server.threads import Apart
@@ -48,6 +50,8 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def single(self: Service, request: Any, context: Any) -> Any:
         try:
+            if isinstance(request, Message):
+                expect_plain(request)
             return await method(self, request, context)
         except Exception as error:
             failure = error
@@ -57,6 +61,8 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def many(self: Service, request: Any, context: Any) -> AsyncIterator[Any]:
         failure: Exception | None = None
         try:
+            if isinstance(request, Message):
+                expect_plain(request)
             async with contextlib.aclosing(method(self, request, context)) as messages:
                 async for message in messages:
                     yield message
@@ -227,16 +233,16 @@ class Service(AugmentServiceServicer):
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact's bytes."""
-        job, artifact = self._artifact(context, request)
+        artifact = self._artifact(context, request)
         yield calls.ReadArtifactResponse(artifact=artifact)
-        async for chunk in self._read(job, artifact, request.offset):
+        async for chunk in self._read(artifact, request.offset):
             yield calls.ReadArtifactResponse(chunk=chunk)
 
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact as a file."""
-        job, artifact = self._artifact(context, request)
-        async with contextlib.aclosing(self._read(job, artifact, request.offset)) as chunks:
+        artifact = self._artifact(context, request)
+        async with contextlib.aclosing(self._read(artifact, request.offset)) as chunks:
             first = await anext(chunks, b"")  # before the headers: the file may have been removed
             await context.send_initial_metadata((("content-disposition", attachment(artifact.file_name)),))
             yield HttpBody(content_type=artifact.media_type, data=first)
@@ -250,11 +256,7 @@ class Service(AugmentServiceServicer):
         if job.state != SUCCEEDED:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
         sidecar = _metrics_of(job, request.artifact)
-        path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
-        try:
-            texts, verdict = await self._apart(catalog.texts_of, path)
-        except FileNotFoundError as error:
-            raise Refusal("NOT_FOUND", f"{job.name}: has been removed") from error
+        texts, verdict = await self._apart(catalog.texts_of, self._opened(sidecar))
         unknown = [name for name in request.analyses if name not in texts]
         if unknown:
             raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
@@ -296,7 +298,7 @@ class Service(AugmentServiceServicer):
         _expect_success(state)
         for artifact in state.artifacts:
             yield calls.AugmentResponse(artifact=artifact)
-            async for chunk in self._read(job, artifact, 0):
+            async for chunk in self._read(artifact, 0):
                 yield calls.AugmentResponse(chunk=chunk)
 
     def _caller(self, context: Any) -> Caller:
@@ -313,8 +315,8 @@ class Service(AugmentServiceServicer):
             await self._apart(self._jobs.place, [job])
         return job
 
-    def _artifact(self, context: Any, request: Any) -> tuple[str, v1.Artifact]:
-        """The job id and the artifact that a request names."""
+    def _artifact(self, context: Any, request: Any) -> v1.Artifact:
+        """The artifact that a request names."""
         job, file_name = artifact_of(request.name)
         artifacts = self._job(self._caller(context), f"jobs/{job}").artifacts
         artifact = next((artifact for artifact in artifacts if artifact.file_name == file_name), None)
@@ -322,7 +324,7 @@ class Service(AugmentServiceServicer):
             raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
         if not 0 <= request.offset <= artifact.size_bytes:
             raise Refusal("OFFSET_OUT_OF_RANGE", f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}")
-        return job, artifact
+        return artifact
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
         """The job now and after each change; its final state comes last."""
@@ -337,14 +339,9 @@ class Service(AugmentServiceServicer):
                     raise Refusal("DRAINING", "this server is stopping; the job is kept, try again", retry_s=5)
                 await changed.wait()
 
-    async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncGenerator[bytes, None]:
-        path = self._storage.artifacts(job) / artifact.file_name
+    async def _read(self, artifact: v1.Artifact, offset: int) -> AsyncGenerator[bytes, None]:
         left = artifact.size_bytes - offset
-        try:
-            file = open(path, "rb")  # noqa: SIM115 - closed below
-        except FileNotFoundError as error:
-            raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
-        with file:
+        with os.fdopen(self._opened(artifact), "rb") as file:
             if os.fstat(file.fileno()).st_size != artifact.size_bytes:
                 raise Refusal(
                     "ARTIFACT_DAMAGED", f"{artifact.name}: is damaged on the server's disk; run the job again"
@@ -353,6 +350,14 @@ class Service(AugmentServiceServicer):
             while left > 0 and (chunk := await self._apart(file.read, CHUNK)):
                 left -= len(chunk)
                 yield chunk
+
+    def _opened(self, artifact: v1.Artifact) -> int:
+        """The descriptor of an artifact's file."""
+        job, file_name = artifact_of(artifact.name)
+        try:
+            return open_inside(self._storage.artifacts(job), file_name)
+        except OSError as error:
+            raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
 
 
 def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:

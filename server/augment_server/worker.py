@@ -1,4 +1,4 @@
-"""The worker process, ``python -m augment_server.worker``: runs jobs one after the other.
+"""The worker process: runs jobs one after the other, and writes below its own folder alone.
 
 It exchanges lines of JSON with the server: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
 for each order either ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import resource
+import shutil
 import sys
 import threading
 import traceback
@@ -33,6 +34,8 @@ from augment.readers.limits import Limits
 from augment.request import Request
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
+from augment_server.confinement import confine
+from augment_server.roots import folder_inside, open_below, open_inside, steps_of
 
 if TYPE_CHECKING:
     from augment.trace import Trace
@@ -46,13 +49,15 @@ SPILLED = 0.75  #: of the memory that a job may use: near it, arrays are moved t
 def main() -> None:
     """Execute orders until stdin ends."""
     say = _voice()
-    orders = _orders()
+    import augment.kernels.match
     import augment.pipeline
     import augment.readers
     import augment.writers  # noqa: F401 - what every job needs, loaded before the first one comes
 
     keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
+    confine(Path(sys.argv[2]))  # before any other thread starts
+    orders = _orders()
     say(ready=True)
     for order in orders:
         say(**_outcome(order, say), peak_bytes=peak_bytes())
@@ -130,7 +135,6 @@ def _blamed(error: Exception, order: dict[str, Any]) -> int:
 def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
     """Execute an order in its folder; returns the files written and further results."""
     folder = Path(order["folder"])
-    (folder / "out").mkdir()
     with contextlib.ExitStack() as opened:
         sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
         expect_room = opened.enter_context(memory.bounded(_bound(order, sources), folder))
@@ -161,8 +165,8 @@ def _bound(order: dict[str, Any], sources: Sequence[Path]) -> int | None:
 def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], str] = lambda _: "") -> dict[str, Any]:
     """The message with the outputs, by paths below the folder. ``known`` gives digests of files already synced."""
     out = Path(order["folder"]) / "out"
-    files = [(path.relative_to(out).as_posix(), path.stat().st_size, known(path) or _safe(path)) for path in paths]
-    return {"made": files}
+    names = [path.relative_to(out).as_posix() for path in paths]
+    return {"made": [(name, *_kept(out, name, known(path))) for name, path in zip(names, paths, strict=True)]}
 
 
 def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
@@ -279,33 +283,33 @@ def _place(order: dict[str, Any], number: int) -> Path:
 def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> Path:
     """Link or copy an input to its path; files to close at the end are added to ``opened``."""
     given, source = order["inputs"][number], _place(order, number)
-    source.parent.mkdir(parents=True, exist_ok=True)
-    if "blob" in given:
-        source.symlink_to(given["blob"])
-        return source
-    if "below" not in given:
-        return source  # only its earlier outputs are needed
-    from augment_server.roots import open_below
-
-    opened_fd = open_below(*given["below"])
-    if os.path.isdir("/proc/self/fd"):  # the opened file itself, even if its path changes
-        opened.callback(os.close, opened_fd)
-        source.symlink_to(f"/proc/self/fd/{opened_fd}")
-        return source
-    with os.fdopen(opened_fd, "rb") as file, open(source, "xb") as copy:
-        while piece := file.read(_PIECE):
-            copy.write(piece)
-    return source
+    *folders, name = steps_of(str(given["at"]))
+    with folder_inside(order["folder"], ["in", *folders], make=True) as at:
+        if "blob" in given:
+            os.symlink(given["blob"], name, dir_fd=at)
+        elif "below" in given:
+            opened_fd = open_below(*given["below"])
+            if os.path.isdir("/proc/self/fd"):  # the opened file itself, even if its path changes
+                opened.callback(os.close, opened_fd)
+                os.symlink(f"/proc/self/fd/{opened_fd}", name, dir_fd=at)
+            else:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with os.fdopen(opened_fd, "rb") as file, os.fdopen(os.open(name, flags, dir_fd=at), "wb") as copy:
+                    shutil.copyfileobj(file, copy, _PIECE)
+    return source  # it need not exist where only earlier outputs are needed
 
 
-def _safe(path: Path) -> str:
-    """The SHA-256 of a file, after syncing it to disk."""
+def _kept(out: Path, name: str, known: str) -> tuple[int, str]:
+    """Size and SHA-256 of an output, a regular file below ``out``, synced to disk; ``known`` is its digest."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with os.fdopen(open_inside(out, name), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if known:
+            return size, known
         while piece := file.read(_PIECE):
             digest.update(piece)
         os.fsync(file.fileno())
-    return digest.hexdigest()
+    return size, digest.hexdigest()
 
 
 def peak_bytes() -> int:

@@ -6,18 +6,29 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from augment_server.limits import Limits
+from augment_server.names import new_id
+from augment_server.storage import Storage
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
 _WATCH_S = 0.1
 _LINE_BYTES = 4 << 20
 _ROOT = Path(__file__).resolve().parents[1]
+_BEGIN = """
+import json, sys
+sys.path += json.loads(sys.argv.pop())
+from augment_server.worker import main
+main()
+"""
+#: what a worker gets of the environment; the settings of OpenBLAS decide about the last bit of a mean
+_HANDED_ON = re.compile("PATH|LANG|LC_ALL|LC_CTYPE|TZ|LD_LIBRARY_PATH|DYLD_LIBRARY_PATH|MALLOC_ARENA_MAX|OPENBLAS_.*")
 
 Said = dict[str, Any]
 
@@ -33,32 +44,45 @@ class TookTooMuch(Exception):
 class Worker:
     """A worker process. :meth:`start` makes it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, memory: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, memory: int, folder: Path) -> None:
         self._process, self._memory = process, memory
+        self.folder = folder
         self.jobs = 0
         self.busy = False  #: stays true after work was cancelled
         self.peak_bytes = 0
 
     @classmethod
-    async def start(cls, memory: int) -> Worker:
-        """Start a process, which gets ready in the background; ``memory`` is its limit in bytes."""
-        path = os.pathsep.join(filter(None, (str(_ROOT), *sys.path)))
+    async def start(cls, memory: int, folder: Path) -> Worker:
+        """Start a process, which gets ready in the background.
+
+        It sees no site packages but those of this process, no ``.pth`` file, and little of the environment.
+
+        Args:
+            memory: its limit, bytes.
+            folder: made for it: the folders of its orders lie below it, and it writes nowhere else.
+        """
+        folder.mkdir(mode=0o700)
+        paths = [str(_ROOT), *(path for path in sys.path if os.path.isabs(path))]
+        environment = {name: text for name, text in os.environ.items() if _HANDED_ON.fullmatch(name)}
         # one thread for each worker: the number of jobs is chosen for the number of CPUs
-        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        environment["PYTHONSAFEPATH"] = "1"  # nothing is imported from the current folder
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "augment_server.worker",
+            "-I",
+            "-S",
+            "-c",
+            _BEGIN,
             str(memory),
+            str(folder),
+            json.dumps(paths),
             stdin=pipe,
             stdout=pipe,
             limit=_LINE_BYTES,
             env=environment,
             start_new_session=True,
         )
-        return cls(process, memory)
+        return cls(process, memory, folder)
 
     @property
     def pid(self) -> int:
@@ -147,11 +171,13 @@ class Worker:
 class Workers:
     """The pool: as many processes as jobs may run at once."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, storage: Storage) -> None:
+        self._storage = storage
         self.size = limits.running_jobs()
         self._memory = limits.job_memory_bytes()
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
+        self._folders: set[Path] = set()
         self._preparing = asyncio.Lock()
 
     def memory_bytes(self) -> int:
@@ -164,7 +190,7 @@ class Workers:
             self._all = {worker for worker in self._all if worker.alive}
             self._idle = [worker for worker in self._idle if worker.alive]
             while len(self._all) < self.size:
-                worker = await Worker.start(self._memory)
+                worker = await self._start()
                 self._all.add(worker)
                 self._idle.append(worker)
 
@@ -174,8 +200,19 @@ class Workers:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-        worker = await Worker.start(self._memory)
+        worker = await self._start()
         self._all.add(worker)
+        return worker
+
+    async def _start(self) -> Worker:
+        """A new process; folders of ended ones go once they are empty: outputs in them may wait to be published."""
+        used = {worker.folder for worker in self._all if worker.alive}
+        for folder in self._folders - used:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                self._folders.discard(folder)
+        worker = await Worker.start(self._memory, self._storage.work(new_id()))
+        self._folders.add(worker.folder)
         return worker
 
     async def give_back(self, worker: Worker) -> None:

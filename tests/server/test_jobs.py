@@ -118,7 +118,7 @@ def test_cancel_while_running(tmp_path: Path) -> None:
         assert server.stub.CancelJob(calls.CancelJobRequest(name=job)).job == cancelled  # and again: nothing changes
         server.thaw()
         assert server.wait(server.create(upload).name).state == SUCCEEDED
-        eventually(lambda: not list((tmp_path / "state" / "work").iterdir()))
+        eventually(lambda: not list((tmp_path / "state" / "work").glob("*/*")))
 
 
 def test_cancel_while_waiting(tmp_path: Path) -> None:
