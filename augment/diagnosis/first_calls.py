@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, union
-from augment.arrays.ordering import distinct, is_among, sums
-from augment.arrays.statistics import median
+from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
+from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -56,18 +56,14 @@ def cold_operators(trace: Trace) -> Int64s:
     first = np.full(len(trace.strings), -1, np.int64)
     first[kernel[::-1]] = np.arange(len(kernel))[::-1]
     new, launching = distinct(operator[first[first >= 0]]), distinct(operator)
-    others = launching[~is_among(launching, new)]
-    worked = _time_without_waits(trace, launching)
-    names, known = events.name[new], np.zeros(len(new), np.bool_)
-    usual = np.zeros(len(new), np.int64)
-    for name in distinct(names).tolist():
-        same = others[events.name[others] == name]
-        if len(same) >= LEAST_USUAL:
-            chosen = names == name
-            known |= chosen
-            usual[chosen] = int(median(worked[np.searchsorted(launching, same)]))
-    took = worked[np.searchsorted(launching, new)]
-    cold: Int64s = new[known & (took > FAR_LONGER * usual) & (took - usual >= LEAST_NS)]
+    is_new, worked = is_among(launching, new), _time_without_waits(trace, launching)
+    names, which = numbered(events.name[launching[~is_new]])
+    bounds = group_bounds(which, len(names))
+    enough = np.diff(bounds) >= LEAST_USUAL
+    usual_of_name = np.full(len(trace.strings), np.inf)  # none takes longer
+    usual_of_name[names[enough]] = np.floor(grouped_medians(worked[~is_new], which, bounds)[enough])
+    took, usual = worked[is_new], usual_of_name[events.name[new]]
+    cold: Int64s = new[(took > FAR_LONGER * usual) & (took - usual >= LEAST_NS)]
     return cold
 
 
