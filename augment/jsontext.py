@@ -9,10 +9,8 @@ from typing import Any
 
 import msgspec
 
-from augment.patterns import regex
-
-_SURROGATE = regex(r"[\ud800-\udfff]")
-_ESCAPED_SURROGATE = regex(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _strict = msgspec.json.Decoder()
 
 
@@ -82,9 +80,9 @@ def mended(text: str) -> str:
     return "".join(parts)
 
 
-_PARTS = regex(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
-_LONE_BACKSLASH = regex(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_VALUE_ENDS = regex(r"[\w\]}]\s*$")
+_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
+_LONE_BACKSLASH = re.compile(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_VALUE_ENDS = re.compile(r"[\w\]}]\s*$")
 _Replacement = str | Callable[[re.Match[str]], str]
 _OUTSIDE: tuple[tuple[str, _Replacement], ...] = (
     (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),

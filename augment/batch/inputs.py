@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -13,11 +14,10 @@ from typing import Any
 from augment.batch import locations
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.writers.files import is_output, remove_unfinished, stem
 
-_WEB_WILD = regex(r"\*")
+_WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import Identity, identify
-from augment.patterns import regex
 from augment.readers.dialects import RANK_IN_NAME
 from augment.records import dataclass
 from augment.writers.files import stem
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 
-_TIMED = regex(r"(.+)\.(\d{10,19})")
-_SGLANG = regex(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
-_DAEMON = regex(r"(libkineto_(?:trace|activities))_(\d+)")
-_WINDOW_FOLDER = regex(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNORECASE)
-_MEMBER_FOLDER = regex(r"(?:rank|node|host|worker)[-_]?\d+", re.IGNORECASE)
+_TIMED = re.compile(r"(.+)\.(\d{10,19})")
+_SGLANG = re.compile(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
+_DAEMON = re.compile(r"(libkineto_(?:trace|activities))_(\d+)")
+_WINDOW_FOLDER = re.compile(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNORECASE)
+_MEMBER_FOLDER = re.compile(r"(?:rank|node|host|worker)[-_]?\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

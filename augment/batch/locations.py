@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from augment.errors import AugmentError, InputError, OutputError, UsageError
-from augment.patterns import regex
 
 HEAD = 256 << 10  #: bytes of a file that suffice to identify it
-_URL = regex(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 WEB = ("http", "https")
 #: protocols whose uploads appear whole, under the final name, at the end; others need a temporary name
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")

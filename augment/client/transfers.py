@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ import grpc
 from augment.client.connection import CALL_S, Connection, Deadline, Patience
 from augment.client.failures import failure_of
 from augment.errors import InputError, ServiceError
-from augment.patterns import regex
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import replacing
 
@@ -24,7 +24,7 @@ _TOLD_EVERY_S = 0.1
 _LOOK_S, _STANDSTILL_S = 0.5, 5.0  #: how often to look at an upload that another client continues
 
 #: control characters, line ends and direction marks, which servers refuse in names
-_UNSEEN = regex(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 Moved = Callable[[int, int], None]  #: called with the bytes transferred and the total
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -10,13 +11,12 @@ from typing import TypeVar
 
 from augment.client.transfers import Moved, sent_name
 from augment.errors import ServiceError
-from augment.patterns import regex
 from augment.writers.files import stem
 
 AT_ONCE = 8  #: traces sent, or artifacts fetched, in parallel
 _TOLD_EVERY_S = 0.1
 #: base names of files of a whole job
-_OF_JOB = regex(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
+_OF_JOB = re.compile(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.options import MOST_THREADS, Function, processors
-from augment.patterns import regex
 from augment.records import dataclass
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from augment.client import Client
     from augment.evidence import Evidence
 
-_SPAN = regex(r"(\d+)(?:-(\d+))?")
-_SIZE = regex(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
-_SHARD = regex(r"(\d+)/(\d+)")
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
+_SHARD = re.compile(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)

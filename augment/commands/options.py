@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,6 @@ import click
 
 from augment.commands.names import analyses_of, complete_analysis, complete_format, formats_of
 from augment.errors import UsageError
-from augment.patterns import regex
 
 if TYPE_CHECKING:
     from augment.request import Request
@@ -67,7 +67,7 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     return int(first), int(last or first)
 
 
-_PERIOD = regex(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?)\s*)?")
+_PERIOD = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?)\s*)?")
 
 
 def period(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:

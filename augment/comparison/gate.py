@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -10,7 +11,6 @@ from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
-from augment.patterns import regex
 from augment.records import dataclass
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
@@ -32,7 +32,7 @@ _UNITS = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_LIMIT = regex(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
+_LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
 
 Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
 

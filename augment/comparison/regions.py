@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 
 from augment.arrays.ordering import sums
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace
 
 OFFERED = 3
-_DIGITS = regex(r"\d+")
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
-from augment.patterns import regex
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
-_GPU = regex(r"\bGPU(s?)\b")
+_GPU = re.compile(r"\bGPU(s?)\b")
 #: words of the rules, and what they are on devices of other vendors
 _AMD = {
     "CUDA graphs": "HIP graphs",

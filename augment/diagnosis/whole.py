@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.intervals import Intervals, total, union
@@ -14,7 +16,6 @@ from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
 from augment.diagnosis.captures import captures
 from augment.diagnosis.measure import late_beginnings, late_starts, measure
-from augment.patterns import regex
 from augment.trace import Trace, derived
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
@@ -22,7 +23,7 @@ MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole rec
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
-_KERNEL = regex(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
+_KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 
 def is_doubtful(trace: Trace) -> bool:

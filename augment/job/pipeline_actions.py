@@ -9,6 +9,7 @@ receives.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 import numpy as np
@@ -22,16 +23,15 @@ from augment.derived.names.collective_kinds import POINT_TO_POINT
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.steps import steps
 from augment.job.phases import Phase, phases
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace
 
 MOST = 100_000  #: limit for a summary: the first are kept
 _LEAST_SHARE = 0.1  #: of the median pass: shorter runs of computation between sends are no passes
-_PASS = regex(r"(Forward|Backward) (\d+)(?: of chunk (\d+))?$")
-_ACTION = regex(r"PP:(\d+)([FIBW])(\d+)$")
-_OVERLAP = regex(r"PP:\((\d+)F(\d+);\d+[FIBW]\d+\)OVERLAP_F_B$")
-_MEGATRON = regex(r"(?:.*/)?schedules\.py\(\d+\): (forward|backward)_step$")
+_PASS = re.compile(r"(Forward|Backward) (\d+)(?: of chunk (\d+))?$")
+_ACTION = re.compile(r"PP:(\d+)([FIBW])(\d+)$")
+_OVERLAP = re.compile(r"PP:\((\d+)F(\d+);\d+[FIBW]\d+\)OVERLAP_F_B$")
+_MEGATRON = re.compile(r"(?:.*/)?schedules\.py\(\d+\): (forward|backward)_step$")
 
 
 class Kind(IntEnum):

@@ -27,14 +27,13 @@ from augment.findings import Window
 from augment.job.gradients import gradient_bytes, gradient_rows
 from augment.job.phases import phases
 from augment.job.pipeline_actions import MOST, pipeline_actions, step_at
-from augment.patterns import regex
 from augment.trace import Category, Trace
 
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
-_EXPERT = regex(r"(?:deep_?ep|hybrid_?ep|moeA2A|\b(?:mori|pplx)::)", re.IGNORECASE)  #: as in ``kernel_types``
+_EXPERT = re.compile(r"(?:deep_?ep|hybrid_?ep|moeA2A|\b(?:mori|pplx)::)", re.IGNORECASE)  #: as in ``kernel_types``
 _LIMITER = "FullyShardedDataParallel.rate_limiter"
-_UNIT = regex(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
+_UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
 def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -25,7 +26,6 @@ from augment.findings import AugmentedTrace, Findings, Window
 from augment.job.listed_groups import with_listed_groups
 from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
-from augment.patterns import regex
 from augment.trace import Trace
 
 VERSION = 6
@@ -52,7 +52,7 @@ _UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns 
 _STEPS = ("number", "start", "end", "compute_ns")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
-_HOST_IN_NAME = regex(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
+_HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
 _HOST_KEYS = ("hostname", "host_name", "hostName")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 
 from augment.errors import MalformedTrace, UnknownFormat
-from augment.patterns import regex
 from augment.readers.assembly import LONGEST, Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.event_scanner import EventScanner
@@ -30,7 +30,7 @@ _HINTS = {
     "nodes": "an execution trace? --execution-trace names it beside its trace",
     "rocprofiler-sdk-tool": "the JSON of rocprofv3: have it write --output-format pftrace, which is read",
 }
-_OPENING = regex(rb'"traceEvents"\s*:\s*\[')
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OPENING_AT_MOST = 64  #: bytes, with blanks
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 
-from augment.patterns import regex
 from augment.trace import Category
 
 #: prefixes that forks of Kineto put before categories: their vendor's name
@@ -65,9 +64,9 @@ ASCEND_TASK = "Dequeue@"  #: how tasks begin that a thread took from a queue
 ASCEND_CALLS, ASCEND_PROGRAM = "CANN", "Python"
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = "Communication"
-ASCEND_PLANE = regex(r"Plane \d+")
+ASCEND_PLANE = re.compile(r"Plane \d+")
 #: tasks of an Ascend device that are not work: a stream waits, or signals others
-ASCEND_SYNC = regex(
+ASCEND_SYNC = re.compile(
     r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
     r"|PROFILER_TRACE\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?"
 )
@@ -76,7 +75,7 @@ ASCEND_SYNC = regex(
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}
 
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
-RANK_IN_NAME = regex(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
 
 
 def rank_in_name(name: str) -> int | None:

@@ -36,16 +36,6 @@ ARG_FIELDS = {
 }  #: args that any row may have
 
 
-_CONFLICT = (b"<<<<<<< ", b"=======\n", b"=======\r", b">>>>>>> ")
-
-
-def _instead(text: bytes) -> str:
-    """What is wrong where ``text`` stands in place of an event."""
-    if text.startswith(_CONFLICT):
-        return "an unresolved git conflict: choose one side, then try again"
-    return "expected an event, ',' or ']'"
-
-
 class EventScanner:
     """Takes the elements of ``traceEvents``, piece by piece."""
 
@@ -98,7 +88,7 @@ class EventScanner:
         if self._state.last_end >= 0:
             self.last_end = self._state.last_end
         if status == layout.BROKEN:
-            raise Broken(base + at, _instead(text[at : at + 8].tobytes()))
+            raise Broken(base + at, "expected an event, ',' or ']'")
         return at, status == layout.END
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -10,13 +11,12 @@ import msgspec
 
 from augment.jsontext import clean, mended, mended_json
 from augment.kernels.json_layout import PHASES
-from augment.patterns import regex
 from augment.readers.raw import ABSENT, Absent, Names, Tally, identity
 from augment.readers.structure import nested_deeper
 from augment.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 
 INT64 = 1 << 63
-_PLAIN_TIME = regex(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')
+_PLAIN_TIME = re.compile(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')
 _LARGEST_EXPONENT = 15  #: decimal exponent of the most microseconds that fit int64 as ns
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-
-from augment.patterns import regex
 
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
-_PICKLE = regex(rb"\x80[\x02-\x05]")
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
 
 
@@ -42,7 +41,6 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         "run git lfs pull in its repository",
     ),
     (_is_page, "a web page (HTML), not a trace", "download the raw file; a login may be missing"),
-    (_begins(b"<<<<<<< "), "a file with an unresolved git conflict", "choose one side, then try again"),
     (
         _begins(b"SQLite format 3\0"),
         "an SQLite database, as nsys export writes",

@@ -7,15 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from augment.jsontext import lenient_json, mended_json
-from augment.patterns import regex
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
 from augment.readers.structure import nested_deeper, nested_end
 from augment.readers.window import Window
 
 MAX_MEMBER_BYTES = 64 << 20  #: bytes of a single member other than traceEvents
-_STRING = regex(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_WORD = regex(rb"[^\s,\]}]+")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_WORD = re.compile(rb"[^\s,\]}]+")
 
 
 class Ended(Exception):

@@ -8,6 +8,7 @@ times of several ranks can be compared only within an iteration. The rank is tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -16,7 +17,6 @@ import msgspec
 import numpy as np
 
 from augment.errors import MalformedTrace
-from augment.patterns import regex
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.raw import ABSENT, COLUMNS, Names, Place, RawEvents, Tally
@@ -25,8 +25,8 @@ from augment.trace import COMPLETE, NO_CORRELATION, NOTHING, Trace
 NAME = "stage_timeline"
 TITLE = "a timeline of a pipeline stage"
 SUFFIXES: tuple[str, ...] = (".json",)
-_PRIMUS = regex(rb'\s*\{\s*"\d+"\s*:\s*\{[^{}\[\]]*"(?:fwd_start|fwd_end|bwd_start|bwd_end)"\s*:\s*\[')
-_MEGATRON_APP = regex(rb'\s*\[\s*\{\s*"name"\s*:\s*"iteration"\s*,\s*"ph"\s*:\s*"B"\s*,\s*"pad_before"\s*:')
+_PRIMUS = re.compile(rb'\s*\{\s*"\d+"\s*:\s*\{[^{}\[\]]*"(?:fwd_start|fwd_end|bwd_start|bwd_end)"\s*:\s*\[')
+_MEGATRON_APP = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"iteration"\s*,\s*"ph"\s*:\s*"B"\s*,\s*"pad_before"\s*:')
 _STREAM = 7
 Slice = tuple[str, str, int, int]  #: category, name, start and duration in ns
 

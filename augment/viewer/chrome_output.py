@@ -3,6 +3,7 @@ and Perfetto drops nothing."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,10 @@ from augment.arrays.types import Bools
 from augment.derived.names.matching import starting
 from augment.derived.steps.window import only
 from augment.findings import AugmentedTrace
-from augment.patterns import regex
 from augment.trace import GPU_WORK, Trace, Track
 from augment.writers import writer_named
 
-_DEVICE = regex(r" device (\S+)$")
+_DEVICE = re.compile(r" device (\S+)$")
 
 
 def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:

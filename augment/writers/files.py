@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from augment.errors import OutputError
-from augment.patterns import regex
 
 METRICS_SUFFIX = ".metrics.json"
 DIFF_METRICS_SUFFIX = f".diff{METRICS_SUFFIX}"
@@ -35,8 +35,8 @@ _OUTPUT_SUFFIXES = (
     ".diff.overlay.pftrace",
 )
 
-_TEMPORARY = regex(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
-_DOT = regex(r"\.")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
+_DOT = re.compile(r"\.")
 
 
 def stem(name: str) -> str:

@@ -1,14 +1,12 @@
 """What kind of work kernels are, and whether matrix units did it."""
 
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import augment
 from augment.derived.collectives.collectives import collectives
-from augment.derived.gpu.common_operators import COMMON
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
 from augment.derived.names.kernel_types import KernelType
@@ -68,15 +66,7 @@ def test_family(operator_name: str | None, kernel_name: str, family: str) -> Non
     assert shipped_rules().family(operator_name, kernel_name) == family
 
 
-def test_answers_for_common_operators_are_those_of_the_rules() -> None:
-    by_rules = replace(shipped_rules(), common={})
-    kernel = "void at::native::vectorized_elementwise_kernel<4>"
-    for name, family in COMMON.items():
-        assert (by_rules._of_operator(name) or "") == family, name
-        assert shipped_rules().family(name, kernel) == by_rules.family(name, kernel)
-
-
-def test_rules_of_the_user_come_before_answers_for_common_operators(tmp_path: Path, kernels: augment.Trace) -> None:
+def test_rules_of_the_user_come_before_those_that_ship(tmp_path: Path, kernels: augment.Trace) -> None:
     table = tmp_path / "ours.toml"
     table.write_text("[[operator]]\nfamily = 'ours'\npattern = '^aten::mm$'\n")
     assert "ours" in kernel_families(augment.with_tables(kernels, table)).names

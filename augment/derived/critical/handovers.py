@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import combinations, distinct
@@ -13,12 +15,11 @@ from augment.derived.names.matching import starting, strings_where
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_TRACK = -1
-_BACKWARD = regex(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
+_BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,11 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import outermost
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
-_LAUNCH = regex(r"Launch(?:Cooperative)?Kernel")
-_FLOP = regex(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
+_LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
+_FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,6 @@ import numpy as np
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
-from augment.derived.gpu.common_operators import COMMON
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
@@ -27,7 +25,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.own_collectives import stated_kind
 from augment.errors import UsageError
 from augment.records import dataclass
-from augment.toml import plain_toml
+from augment.toml import parse_toml
 from augment.trace import Trace, derived
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
@@ -70,23 +68,17 @@ class KernelFamilies:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Lists of (pattern, answer). The first pattern that matches decides. ``common``: operators' names, and what their
-    patterns answer; "" if none matches."""
+    """Lists of (pattern, answer). The first pattern that matches decides."""
 
     operators: Sequence[tuple[str, str]]
     kernels: Sequence[tuple[str, str]]
     matrix_units: Sequence[tuple[str, str]]
-    common: Mapping[str, str] = field(default_factory=dict)
 
     def family(self, operator: str | None, kernel: str) -> str:
         """The family of a kernel; ``operator`` is the operator that launched it, None if unknown."""
-        if operator and (answer := self._of_operator(operator.removeprefix(_NODE))):
+        if operator and (answer := _first(self.operators, operator.removeprefix(_NODE))):
             return answer
         return _first(self.kernels, kernel) or UNKNOWN
-
-    def _of_operator(self, name: str) -> str | None:
-        answer = self.common.get(name)
-        return _first(self.operators, name) if answer is None else answer
 
     def matrix(self, family: str, kernel: str) -> MatrixUnits:
         """Whether a kernel of that family used matrix units, by its name."""
@@ -126,7 +118,7 @@ def _rules(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
 def shipped_rules() -> Rules:
     """The rules that come with the package."""
     text = Path(__file__).with_name("kernel_families.toml").read_text("utf-8")
-    return replace(_rules(plain_toml(text)), common=COMMON)
+    return _rules(parse_toml(text))
 
 
 @derived
@@ -148,7 +140,6 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
         [*user.operators, *shipped.operators],
         [*user.kernels, *shipped.kernels],
         [*user.matrix_units, *shipped.matrix_units],
-        {} if user.operators else shipped.common,
     )
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):

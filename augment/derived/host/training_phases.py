@@ -14,12 +14,11 @@ from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import ForwardBackward, forward_backward
 from augment.derived.host.modules import modules
 from augment.derived.names.matching import STEP
-from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
-_OPTIMIZER = regex(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
+_OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"
-_BACKWARD = regex(rf"{_ENGINE}|\w+Backward\d*$")  #: a node of the autograd graph
+_BACKWARD = re.compile(rf"{_ENGINE}|\w+Backward\d*$")  #: a node of the autograd graph
 _SAYS_BACKWARD, _SAYS_FORWARD = re.compile(r"\bbackward\b"), re.compile(r"\bforward\b")  #: such as DDP's annotation
 _AUTOGRAD_THREAD = "pt_autograd"
 

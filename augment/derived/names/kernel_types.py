@@ -17,7 +17,6 @@ import numpy as np
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Bytes, Int32s
 from augment.derived.names.own_collectives import stated_kind
-from augment.patterns import regex
 from augment.trace import Category, Trace
 
 
@@ -54,7 +53,7 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
         re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),
     ),
 ]
-_COPY = regex(r"Memcpy \w+")
+_COPY = re.compile(r"Memcpy \w+")
 
 
 def type_of(name: str) -> KernelType:

@@ -20,7 +20,7 @@ from augment.derived.operators.operator_calls import TYPES, Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.errors import UsageError
 from augment.records import dataclass
-from augment.toml import plain_toml
+from augment.toml import parse_toml
 
 KEYS = ("operator", "flops", "bytes", "number")
 Function = Callable[["Arguments"], "int | float | None"]  #: a formula of an installed package, in Python
@@ -114,7 +114,7 @@ def formulas_of(rows: Sequence[Mapping[str, Any]], origin: str = "") -> list[Cus
 def shipped_formulas() -> list[CustomFormula]:
     """The formulas that come with the package."""
     text = Path(__file__).with_name("operator_formulas.toml").read_text("utf-8")
-    return formulas_of(plain_toml(text)["flops"])
+    return formulas_of(parse_toml(text)["flops"])
 
 
 def _formula(row: Mapping[str, Any], origin: str) -> CustomFormula:

@@ -7,6 +7,7 @@ kernels' names have the types (``list_kernels.py``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -15,7 +16,6 @@ from augment.derived.operators.formulas_matmul import broadcast
 from augment.derived.operators.formulas_resampling import resampling_formula
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
-from augment.patterns import regex
 
 Formula = Callable[[Call], Work]
 
@@ -54,8 +54,10 @@ _THREE_PASSES = _names(
     "cudnn_batch_norm_backward miopen_batch_norm_backward"
 )
 #: Triton kernels of the compiler, whose args are all operands and results; kernels with these parts access some partly
-_TRITON = regex(r"triton_(poi|red|per)_fused_")
-_PARTLY = regex(r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad")
+_TRITON = re.compile(r"triton_(poi|red|per)_fused_")
+_PARTLY = re.compile(
+    r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad"
+)
 
 
 #: optimizers over lists, and the place of the argument that scales gradients, so that these are written, too

@@ -39,12 +39,11 @@ from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns_scan import args_of_rows
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
-_GRAPH = regex(r"(cuda|cu|hip)GraphLaunch")
-_KERNEL = regex(r"(cuda|cu|hip)\w*LaunchKernel")
+_GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+_KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
 _BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("Begin", "End"))
 
 

@@ -18,17 +18,16 @@ from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.operator_calls import TYPES
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Trace, derived
 
-_OPERATOR = regex(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
+_OPERATOR = re.compile(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
 _NUMBER = r"(?:at::native::)?(?:\(anonymous namespace\)::)?(OpaqueType<\d+u?>|c10::\w+(?:<\w+>)?|(?:un)?signed \w+|\w+)"
-_CAT = regex(rf"\bCatArrayBatchedCopy\w*<{_NUMBER},")
-_FUNCTOR = regex(rf"\bmulti_tensor_apply_kernel<.*?\b(\w+)Functor<{_NUMBER}, (?:(?!\d){_NUMBER}, )?(.*?)>")
-_MAPS = regex(r"(Unary|Binary|Pointwise|Ternary)Op(List|ListAlpha|Scalar|ScalarList|ScalarTensor)?|Copy")
+_CAT = re.compile(rf"\bCatArrayBatchedCopy\w*<{_NUMBER},")
+_FUNCTOR = re.compile(rf"\bmulti_tensor_apply_kernel<.*?\b(\w+)Functor<{_NUMBER}, (?:(?!\d){_NUMBER}, )?(.*?)>")
+_MAPS = re.compile(r"(Unary|Binary|Pointwise|Ternary)Op(List|ListAlpha|Scalar|ScalarList|ScalarTensor)?|Copy")
 _STEPS = ("FusedAdamMath", "FusedSgdMath")
-_BESIDE = regex(r"\blpnorm_cleanup<")  #: finishes what another kernel began, and moves next to nothing
+_BESIDE = re.compile(r"\blpnorm_cleanup<")  #: finishes what another kernel began, and moves next to nothing
 
 
 @dataclass(frozen=True, slots=True)

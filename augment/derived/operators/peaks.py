@@ -15,7 +15,7 @@ from typing import Any
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError
 from augment.records import dataclass
-from augment.toml import plain_toml
+from augment.toml import parse_toml
 from augment.trace import Identity, Trace, derived
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
@@ -107,7 +107,7 @@ def values_of(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 @cache
 def shipped_rows() -> list[Mapping[str, Any]]:
     """The rows that come with the package; tests check them."""
-    rows: list[Mapping[str, Any]] = plain_toml(Path(__file__).with_name("peaks.toml").read_text("utf-8"))["peak"]
+    rows: list[Mapping[str, Any]] = parse_toml(Path(__file__).with_name("peaks.toml").read_text("utf-8"))["peak"]
     return rows
 
 

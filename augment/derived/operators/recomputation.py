@@ -10,6 +10,8 @@ An operator is recomputation if it runs within a node of the autograd graph in o
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.types import Bools, Places
@@ -17,12 +19,11 @@ from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import enclosing
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.source.arg_columns import arg_columns
-from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
 _NODE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
-_OF_ENGINE = regex(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
+_OF_ENGINE = re.compile(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
 
 
 @derived

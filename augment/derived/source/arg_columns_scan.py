@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,12 +20,11 @@ from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import address, native
 from augment.kernels.packet_args_layout import ArgTable
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
 LEAST_ROOM = 64
-_NUMBER = regex(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
+_NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below this, a whole float equals the number that was written
 
 

@@ -6,18 +6,19 @@ TraceFusion) or before the process id: ``[TP03] 4242`` (SGLang's merger; with on
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import distinct, each
 from augment.arrays.types import Int64s
-from augment.patterns import regex
 from augment.trace import Identity, Trace, derived
 
 _UNKNOWN = -1
 _LOOKED_AT = 3  #: events of a process that must agree
 _MOST_PROCESSES = 20_000
 _HEADER = ("distributedInfo", "deviceProperties", "schemaVersion")  #: members that Kineto writes for a single rank
-_IN_PID = regex(r"\[(?:TP|DP|PP|EP)-?(\d{1,9})\]")
+_IN_PID = re.compile(r"\[(?:TP|DP|PP|EP)-?(\d{1,9})\]")
 
 
 def may_be_merged(trace: Trace) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import distinct, where_in
@@ -9,11 +11,10 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
-_STEP = regex(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
+_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
 #: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 

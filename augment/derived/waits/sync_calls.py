@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.names.matching import matching
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
-_WAITS = regex(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
+_WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
-_FREES = regex(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
+_FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ Reserve pinned memory once. If a library sets itself up, run some steps before t
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -39,15 +40,14 @@ from augment.diagnosis.rules import long_calls
 from augment.diagnosis.rules.memory_capacity import most_held
 from augment.diagnosis.rules.synchronizing_calls import callers
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
-from augment.patterns import regex
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
 UNCACHED_LEAST = 100  #: fewer calls are those of a start
-_FREES = regex(r"Free")
-_PINNED = regex(r"Host")
-_RETRIES = regex(r"M*(F+M)+")  #: an operator's calls, F gives back, M asks: what was given back made room for one
+_FREES = re.compile(r"Free")
+_PINNED = re.compile(r"Host")
+_RETRIES = re.compile(r"M*(F+M)+")  #: an operator's calls, F gives back, M asks: what was given back made room for one
 SHORT = 0.5  #: the least share of the device's memory that PyTorch holds when it is short
 _RETRY = (
     "Memory is given back before more is asked for, so it is short or fragmented: set "

@@ -11,6 +11,8 @@ cross entropy) replace whole chains.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import is_any, run_starts
@@ -23,13 +25,12 @@ from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.unfused_optimizer import in_optimizer
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
-from augment.patterns import regex
 from augment.trace import Trace
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3
 _FAMILIES = ("elementwise",)
-_COMPILED = regex(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
+_COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
 
 
 def check(trace: Trace) -> Answer:

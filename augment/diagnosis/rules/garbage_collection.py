@@ -11,6 +11,8 @@ explicit calls of ``gc.collect()`` show with stacks. The prediction takes both o
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import is_any
@@ -24,11 +26,10 @@ from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps,
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, time
-from augment.patterns import regex
 from augment.trace import COMPLETE, ON_DEVICE, Category, Trace
 
 NAME = "garbage_collection"
-_NAMES = regex(
+_NAMES = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
 _FLAG = "_ExperimentalConfig(record_python_gc_info=True) with with_stack=True"

@@ -14,6 +14,7 @@ that kernel or chooses an algorithm: all its time counts here, also in shorter s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -33,14 +34,13 @@ from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_s
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.recompilation import compiles
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
-from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
 NAME = "host_gaps"
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
 UNNAMED = "no recorded operator"
 #: functions that wait for something outside of the process, or for another thread
-_WAITING = regex(
+_WAITING = re.compile(
     r"\b(?:sleep|select|e?poll|recv\w*|accept|acquire|wait\w*|kqueue|get_nowait|zmq_\w+)\b|queue\.py.*\bget\b"
 )
 _WAITS = (

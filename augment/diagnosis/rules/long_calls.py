@@ -13,6 +13,7 @@ come back in every step, find out what asks for them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -29,17 +30,16 @@ from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
 from augment.diagnosis.waiting import waiting_calls
 from augment.diagnosis.wording import a_step, called_from, count, listed, of_a_step, short, shorter, time
-from augment.patterns import regex
 from augment.trace import LAUNCHES, Trace, derived
 
 NAME = "long_calls"
 LONG_NS = 100_000  #: a shorter call is ordinary launching
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
 IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless they idle for :data:`LONG_NS`
-MEMORY = regex(
+MEMORY = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
 )
-_OTHER_RULES = regex(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
+_OTHER_RULES = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
 _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not have it"

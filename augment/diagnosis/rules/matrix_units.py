@@ -27,16 +27,15 @@ from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.products import UNKNOWN_DEVICE, fit_text
 from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
-from augment.patterns import regex
 from augment.trace import Trace
 
 NAME = "matrix_units"
 FASTER = 2  #: so many times as fast products are assumed to become
 _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
-_PLAIN = regex(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
+_PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
 #: numbers of 16 bits and less, which such kernels may read, too, and convert
-_SHORT = regex(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
+_SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
 
 
 def check(trace: Trace) -> Answer:

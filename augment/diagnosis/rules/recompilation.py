@@ -10,21 +10,22 @@ all, which has to compile: then this is merely possible.
 
 from __future__ import annotations
 
+import re
+
 from augment.arrays.types import Bools
 from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
-from augment.patterns import regex
 from augment.trace import Category, Trace, derived
 
 NAME = "recompilation"
-_COMPILING = regex(
+_COMPILING = re.compile(
     r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
     r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
 )
-_RUNS = regex(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
+_RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
 
 
 @derived

@@ -9,6 +9,8 @@ The prediction lets these kernels take half of their time. Whether the numbers a
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment.arrays.ordering import is_any
@@ -20,12 +22,11 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, of_a_step, shorter, time
-from augment.patterns import regex
 from augment.trace import Trace
 
 NAME = "wide_norms"
-_HALF = regex(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")
-_WIDE = regex(r"<(?:\d+, *)*float\b")
+_HALF = re.compile(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")
+_WIDE = re.compile(r"<(?:\d+, *)*float\b")
 
 
 def check(trace: Trace) -> Answer:

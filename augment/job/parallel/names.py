@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from augment.errors import UsageError
-from augment.patterns import regex
 
 DP, DP_SHARD, DP_REPLICATE, DP_CP, TP, PP, CP, SP, EP = (
     "dp",
@@ -54,7 +53,7 @@ _PATTERNS = tuple(
         ("_data_|_dp_", DP),
     )
 )
-_SEPARATORS = regex(r"[^a-z0-9]+")
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,6 @@ from augment.kernels.packet_layout import (
     SIZE_ARG,
     STREAM_ARG,
 )
-from augment.patterns import regex
 from augment.readers.events import integer
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.rows import Rows
@@ -29,9 +28,9 @@ MAX_PACKET_BYTES = 256 << 20
 MAX_UNPACKED_BYTES = 256 << 20  #: the most packets that are compressed within one
 _INT64 = 1 << 63
 _KINDS = {wire.BEGIN: ord("B"), wire.INSTANT: ord("i"), wire.COUNTER: ord("C")}
-_SETS = regex(r"memory ?set|memset|fill", re.IGNORECASE)
-_COPIES = regex(r"mem(ory)? ?(cpy|copy|transfer)|copy|dma", re.IGNORECASE)
-_NUMBER_OF_QUEUE = regex(r".*(?:stream|queue|channel)\D{0,4}(\d+)", re.IGNORECASE | re.DOTALL)
+_SETS = re.compile(r"memory ?set|memset|fill", re.IGNORECASE)
+_COPIES = re.compile(r"mem(ory)? ?(cpy|copy|transfer)|copy|dma", re.IGNORECASE)
+_NUMBER_OF_QUEUE = re.compile(r".*(?:stream|queue|channel)\D{0,4}(\d+)", re.IGNORECASE | re.DOTALL)
 _GRAPHICS = 1  #: RenderStageCategory
 
 

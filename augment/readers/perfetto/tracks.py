@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from augment.patterns import regex
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Names, Place
@@ -13,13 +12,13 @@ from augment.records import dataclass
 from augment.trace import Identity
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
-_GPU = regex(r"GPU (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device
-_STREAM = regex(r"stream (\d+)", re.IGNORECASE)
+_GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device
+_STREAM = re.compile(r"stream (\d+)", re.IGNORECASE)
 #: the name that rocprofv3 gives the tracks of an agent
-_AGENT = regex(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")
-_THREAD = regex(r"(?:Thread|THREAD \d+ \() ?(\d+)\)?")  #: how both name a thread that is no number of Perfetto's
+_AGENT = re.compile(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")
+_THREAD = re.compile(r"(?:Thread|THREAD \d+ \() ?(\d+)\)?")  #: how both name a thread that is no number of Perfetto's
 _OVERLAPPING = "overlapping slices"  #: the name that our writer gives a further lane of a thread
-_PROCESS = regex(r"Process (-?\d+)")
+_PROCESS = re.compile(r"Process (-?\d+)")
 
 
 class FromAgent(int):

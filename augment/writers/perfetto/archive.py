@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from augment.findings import AugmentedTrace
-from augment.patterns import regex
 from augment.trace import Diagnostic
 from augment.writers.perfetto import write_part
 from augment.writers.perfetto.several import Group, free_name
@@ -26,7 +26,7 @@ SUFFIX = ".tar"
 MANIFEST = "perfetto_manifest.json"
 _CLOCK = "BOOTTIME"  #: the clock that Perfetto assumes for a native file without one
 
-_ODD = regex(r"[^A-Za-z0-9_.=-]+")
+_ODD = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST = 60  #: the most characters of a name in the archive
 
 

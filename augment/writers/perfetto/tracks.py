@@ -13,6 +13,7 @@ other is a plain track of the same name. A device lies under the process that la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import field
 
@@ -22,7 +23,6 @@ from augment.arrays.types import Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
-from augment.patterns import regex
 from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.writers.perfetto.added import AddedTracks, Room
@@ -48,7 +48,9 @@ _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANN
 _FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks of siblings; added tracks come before
 _AT_THE_BOTTOM = 30_000  #: the rank of the profiler's own rows within a process
 OVERLAPPING = "overlapping slices"  #: what is called a further lane of a thread: the same name looks like a thread
-_NUMBER = regex(r"(\d{1,9})( \(.+\))?")  #: the thread name of slices, but not of arrows, in traces of 2020 and 2021
+_NUMBER = re.compile(
+    r"(\d{1,9})( \(.+\))?"
+)  #: the thread name of slices, but not of arrows, in traces of 2020 and 2021
 _MOST_DEVICES = 1024  #: larger numbers are not devices
 
 

@@ -1,42 +1,11 @@
-"""Tables that come with the package, against the standard library's parser."""
+"""Tables that come with the package."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import augment
-from augment import toml
 from augment.derived.gpu.kernel_families import _compiled, _of_lower_case, shipped_rules
 from augment.derived.operators.peaks import rows_of, shipped_rows
-
-SHIPPED = sorted(Path(augment.__file__).parent.rglob("*.toml"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_tables_are_plain(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = path.read_text("utf-8")
-    expected = toml.parse_toml(text)
-    monkeypatch.setattr(toml, "parse_toml", lambda _text: pytest.fail("not plain"))
-    assert toml.plain_toml(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a = 1", "[[a]]\nb = 1\nb = 2", '[[a]]\nb = "\\t"', "[[a]]\nb = [1]", "[a]\nb = 'c'", "[[a]]\nb = '''c\nd'''",
-        "[[a]]\nb = true", "[[a]]\nb = 1__0", "[[a]]\nb = 07", "[[a]]\nb = -1.5e3", "a]]",
-    ],
-)  # fmt: skip
-def test_other_documents_are_parsed_as_any(text: str) -> None:
-    def outcome(parse: object) -> object:
-        try:
-            return parse(text)  # type: ignore[operator]
-        except ValueError as error:
-            return str(error)
-
-    assert outcome(toml.plain_toml) == outcome(toml.parse_toml)
 
 
 def test_shipped_peaks_are_rows() -> None:
