@@ -33,10 +33,11 @@ def column(doc: str, unit: str = "") -> Any:
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What is wrong with a run: one to five sentences, and the metric rows that they rest on. ``str`` of it, and what a
-    notebook prints, are the sentences."""
+    notebook prints, are the sentences. ``joined``: whether the traces that it is about are of one run."""
 
     text: Sequence[str] = ()
     rows: Sequence[Any] = ()
+    joined: bool = True
 
     def __repr__(self) -> str:
         return "\n".join(self.text) or "<Verdict: none>"

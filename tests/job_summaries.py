@@ -55,7 +55,10 @@ def summary_of(
         sha256="0" * 64,
         rank=rank,
         host=host,
-        groups=[[group, group, (members or {}).get(group, ""), "", (sizes or {}).get(group, -1)] for group in groups],
+        groups=[
+            [group, group, (members or {}).get(group, ""), "", (sizes or {}).get(group, -1), "recorded"]
+            for group in groups
+        ],
         kinds=kinds,
         streams=[Stream("7", 0, 0)],
         columns={

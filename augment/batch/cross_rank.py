@@ -49,7 +49,7 @@ def conclude(job: Job, summaries: Sequence[tuple[Member, str]], request: Request
         result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     tracks = [partial(_drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
-    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes, request))
+    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes, request), result.verdict.joined)
 
 
 def _drawn(result: Answer, rank: int) -> list[Addable]:

@@ -157,8 +157,8 @@ def _concluded(
     for job in jobs_of(folder.inputs, results):
         metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
         if os.path.realpath(metrics) in there:
-            text = msgspec.json.decode(locations.read(metrics))["verdict"]["text"]
-            concluded.append(Concluded(job, [metrics], (), 0, text))
+            verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
+            concluded.append(Concluded(job, [metrics], (), 0, verdict["text"], verdict.get("joined", True)))
         if os.path.realpath(timeline) in there:
             timelines.append(timeline)
     return concluded, timelines

@@ -33,14 +33,15 @@ class Conclusion:
     """The answer of a stage for one job.
 
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
-    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job.
-    ``digest`` identifies the tracks of all ranks: it changes with the summaries.
+    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
+    one if its traces are ``joined``. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
     """
 
     files: Mapping[str, bytes]
     tracks: Sequence[Tracks | None] = ()
     verdict: Sequence[str] = ()
     digest: str = ""
+    joined: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Concluded:
     """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
     ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:
-    sentences about the job.
+    sentences about the job, which is one if its traces are ``joined``.
     """
 
     job: Job
@@ -41,6 +41,7 @@ class Concluded:
     errands: Sequence[Errand]
     seamless: int
     verdict: Sequence[str] = ()
+    joined: bool = True
 
 
 def conclude(
@@ -65,6 +66,7 @@ def conclude(
         written: list[str] = []
         errands: list[Errand] = []
         verdict: list[str] = []
+        joined = True
         for stage in stages:
             paths = [(member, _summary(results[member.input.path], stage)) for member in job.members]
             summaries = [(member, path) for member, path in paths if path]
@@ -76,8 +78,9 @@ def conclude(
                 _write(written[-1], content)
             errands += _errands(summaries, conclusion, results)
             verdict += conclusion.verdict
+            joined &= conclusion.joined
         possible = [errand for errand in errands if errand.size]
-        yield Concluded(job, written, possible, len(errands) - len(possible), verdict)
+        yield Concluded(job, written, possible, len(errands) - len(possible), verdict, joined)
 
 
 def _errands(

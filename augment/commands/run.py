@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from augment.batch.execution import Manner
     from augment.batch.inputs import Input, Plan
     from augment.batch.job_tracks import Errand
-    from augment.batch.jobs import Job
     from augment.batch.remote_job import RemoteJob
     from augment.batch.results import Result
     from augment.batch.stage import Stage
+    from augment.batch.stages import Concluded
     from augment.commands.terminal import Bar
     from augment.request import Request
 
@@ -109,7 +109,7 @@ class _Run:
         self._remote: RemoteJob | None = None
         self._results: list[Result] = []
         self._job_files: list[str] = []
-        self._verdicts: list[tuple[Job, Sequence[str]]] = []
+        self._concluded: list[Concluded] = []
 
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
@@ -155,15 +155,12 @@ class _Run:
         settings, remote = self._settings, self._remote
         here = conclude(settings.stages, self._plan.inputs, results, settings.request, crew_of(self._manner))
         for job in remote.concluded if remote else here:
-            from augment.job.verdict_text import NO_JOB  # loaded by now, if there is a job
-
-            joined = not job.verdict or NO_JOB not in job.verdict[0]
             for path in job.written:
                 self._tell(path)
-                if joined:
+                if job.joined:
                     self._job_files.append(path)
             if job.verdict:
-                self._verdicts.append((job.job, job.verdict))
+                self._concluded.append(job)
             self._draw(job.errands, shown)
             if job.seamless:
                 shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
@@ -216,8 +213,8 @@ class _Run:
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
-            blocks = summary(self._results), jobs(self._plan.inputs, self._results, self._verdicts)
-            for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._verdicts)):
+            blocks = summary(self._results), jobs(self._plan.inputs, self._results, self._concluded)
+            for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._concluded)):
                 for line in lines:
                     say(line)
         for result in failed:

@@ -18,6 +18,7 @@ from augment.report.units import duration, share
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job
+    from augment.batch.stages import Concluded
 
 SHOWN = 40  #: limit for listed devices, and for listed files
 
@@ -73,22 +74,20 @@ def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[
         yield f"open it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
 
 
-def jobs(
-    inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence[tuple[Job, Sequence[str]]] = ()
-) -> Iterator[str]:
+def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence[Concluded] = ()) -> Iterator[str]:
     """A line for each job of several ranks, with the ranks that are present; its verdict may be that it is none."""
     if len(results) < 2:
         return
     from augment.batch.jobs import folder_title, jobs_of
     from augment.batch.selection import spans
-    from augment.job.verdict_text import NO_JOB
 
     several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]
     names = _names_of_jobs(several)
-    unrelated = [job for job, sentences in concluded if sentences and NO_JOB in sentences[0]]
+    unrelated = [each.job for each in concluded if not each.joined]
     for job, name in zip(several[:SHOWN], names, strict=False):
         if job in unrelated:
-            yield f"{len(job.members)} traces in {folder_title(locations.parent(job.members[0].input.path))} {NO_JOB}"
+            folder = folder_title(locations.parent(job.members[0].input.path))
+            yield f"{len(job.members)} traces in {folder} share no collectives"
             continue
         ranks = sorted({member.rank for member in job.members if member.rank is not None})
         of = f" of {job.world_size}" if job.world_size else ""
@@ -98,13 +97,13 @@ def jobs(
         yield f"… and {len(several) - SHOWN} more jobs"
 
 
-def verdicts(concluded: Sequence[tuple[Job, Sequence[str]]]) -> Iterator[str]:
+def verdicts(concluded: Sequence[Concluded]) -> Iterator[str]:
     """The sentences about each job."""
-    names = _names_of_jobs([job for job, _ in concluded])
-    for (_, sentences), name in zip(concluded[:SHOWN], names, strict=False):
+    names = _names_of_jobs([each.job for each in concluded])
+    for each, name in zip(concluded[:SHOWN], names, strict=False):
         if len(concluded) > 1:
             yield f"{name}:"
-        yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in sentences)
+        yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in each.verdict)
 
 
 def _names_of_jobs(jobs: Sequence[Job]) -> list[str]:

@@ -12,7 +12,6 @@ from augment.findings import Findings, Outcome, Verdict
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
 _LONGEST = 48  #: letters of a name
-_NONE = "No difference"
 _KINDS = {
     "computation": "computing",
     "exposed_communication": "exposed communication",
@@ -46,7 +45,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     if parts:
         said = (f"{signed_text(changes[name], 'ns')} {name}" for name in parts)
         text.append(f"Its largest parts: {', '.join(said)}.")
-    if late and not text[0].startswith(_NONE):
+    if late and not _is_none(step):
         text.append(late)
     rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
     return Verdict(text, list(rows))
@@ -57,9 +56,16 @@ def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
     return outcome.rows if isinstance(outcome, Findings) else ()
 
 
+def _is_none(step: FigureRow) -> bool:
+    """Whether no difference can be told: there is none, or it may have either sign."""
+    if not step.delta or step.verdict != "within_noise" or step.low is None or step.high is None:
+        return not step.delta
+    return step.low * step.high <= 0
+
+
 def _of_step(row: FigureRow, unit: str) -> str:
     if not row.delta:
-        return f"{_NONE}: {unit.lower()} is as long on both sides."
+        return f"No difference: {unit.lower()} is as long on both sides."
     size = value_text(abs(row.delta), "ns")
     share = "" if row.change_ratio is None else f" ({abs(100 * row.change_ratio):.1f} %)"
     faster = f"{unit} is {size}{share} {'faster' if row.delta < 0 else 'slower'}"
@@ -71,7 +77,7 @@ def _of_step(row: FigureRow, unit: str) -> str:
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
         noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
-        return f"{_NONE} beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
+        return f"No difference beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
     return f"{faster}; whether beyond noise cannot be told from one step on each side."
 
 

@@ -32,7 +32,6 @@ from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import Path, path_of
 from augment.job.portions import Portion, portion, split
 from augment.job.summary import RankSummary
-from augment.job.untold_groups import ABOUT
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
@@ -271,11 +270,11 @@ def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diag
     if doubtful := int(np.count_nonzero(unnamed)):
         why = "collectives without process group; treated as of all ranks, which is wrong if there are smaller groups"
         yield Diagnostic("group_not_told", doubtful, why)
-    inferred = np.array([group.description == ABOUT for group in matched.groups], np.bool_)[matched.group]
+    inferred = np.array([group.origin == "inferred" for group in matched.groups], np.bool_)[matched.group]
     if guessed := int(np.count_nonzero(inferred)):
         why = "collectives without process group; their ranks are inferred from which of them end together"
         yield Diagnostic("group_inferred", guessed, why)
-    listed = np.array([group.description.endswith(LISTED) for group in matched.groups], np.bool_)[matched.group]
+    listed = np.array([group.origin == "listed" for group in matched.groups], np.bool_)[matched.group]
     if count := int(np.count_nonzero(listed)):
         why = "kernels of expert parallelism without process group; taken as of " + LISTED
         yield Diagnostic("group_listed", count, why)

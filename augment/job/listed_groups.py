@@ -18,7 +18,7 @@ from augment.derived.collectives.collectives import Group
 from augment.job.parallel.names import EP, dimension_told
 from augment.trace import Trace
 
-LISTED = "the only expert-parallel group that its traces list"
+LISTED = "the only expert-parallel group that its traces list"  #: the evidence for its use
 _EXPERT_TENSOR = "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"  #: in which Megatron lets DeepEP communicate
 
 
@@ -55,4 +55,4 @@ def _candidates(trace: Trace) -> Iterator[Group]:
             continue
         is_expert = dimension_told(about) == EP or about.startswith(_EXPERT_TENSOR)
         if is_expert and all(isinstance(rank, int) for rank in ranks) and trace.rank in ranks:
-            yield replace(Group(), description=f"{about}; {LISTED}", ranks=str(ranks), size=len(ranks))
+            yield replace(Group(), description=about, ranks=str(ranks), size=len(ranks), origin="listed")

@@ -190,10 +190,11 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
 
 
 def _sorts(matched: Matched) -> Int64s:
-    """A number for each collective: equal for equal step, kind, bytes, and description and size of the group."""
-    labels: dict[tuple[str, int], int] = {}
+    """A number for each collective: equal for equal step, kind, bytes; description, origin and size of the group."""
+    labels: dict[tuple[str, str, int], int] = {}
     of_group = np.array(
-        [labels.setdefault((group.description, group.size), len(labels)) for group in matched.groups], np.int64
+        [labels.setdefault((group.description, group.origin, group.size), len(labels)) for group in matched.groups],
+        np.int64,
     )
     if not len(matched):
         return np.empty(0, np.int64)

@@ -37,7 +37,11 @@ def document(result: Answer, name: str, window: str = "", world_size: int | None
                 {"name": summary.name, "sha256": summary.sha256, "rank": summary.rank} for summary in result.summaries
             ],
         },
-        "verdict": {"text": list(result.verdict.text), "rows": list(result.verdict.rows)},
+        "verdict": {
+            "text": list(result.verdict.text),
+            "rows": list(result.verdict.rows),
+            "joined": result.verdict.joined,
+        },
         "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
         "diagnostics": [*result.diagnostics, *more],
     }
@@ -50,7 +54,12 @@ def content(result: Answer, name: str, window: str = "", world_size: int | None 
 
 def job_schema(*, closed: bool = False) -> Schema:
     """The JSON Schema of the sidecar of a job."""
-    more = {"verdict": verdict_schema(VerdictRow, closed)}
+    verdict = verdict_schema(VerdictRow, closed)
+    verdict["properties"]["joined"] = {
+        "type": "boolean",
+        "description": "whether anything shows that the traces are ranks of one job; missing from older files",
+    }
+    more = {"verdict": verdict}
     whole = schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}
     rank = {"type": ["integer", "null"]}
     trace = _record({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)

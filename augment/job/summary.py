@@ -28,7 +28,7 @@ from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
 from augment.trace import Trace
 
-VERSION = 6
+VERSION = 7
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -134,8 +134,9 @@ class RankSummary(msgspec.Struct):
 
     def group(self, number: int) -> Group:
         """A process group."""
-        name, description, ranks, comms_id, size = self.groups[number]
-        return Group(str(name), str(description), str(ranks), str(comms_id), int(size))
+        name, description, ranks, comms_id, size, origin = self.groups[number]
+        known = Group(str(name), str(description), str(ranks), str(comms_id), int(size))
+        return dataclasses.replace(known, origin="listed") if origin == "listed" else known
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:
@@ -169,7 +170,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
-        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in groups],
+        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size, each.origin] for each in groups],
         kinds=list(records.kind.values),
         streams=streams,
         columns=_bytes({name: columns[name] for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])}),

@@ -17,19 +17,18 @@ import numpy as np
 from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.collectives import UNKNOWN, Group
-from augment.job.listed_groups import LISTED
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
 APART_NS = 100_000  #: ends of one collective differ by less, or by less than a tenth of its duration
 NOISE_NS = 4  #: distances below the resolution of recorded times are equal
 CLEARLY = 5.0  #: the ratio of two distances that parts groups
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-ABOUT = "inferred: its ranks end together"
+ABOUT = "inferred: its ranks end together"  #: the description of such a group, and the evidence for its use
 
 
 def is_unnamed(group: Group) -> bool:
     """Whether the traces do not say which ranks are in the group."""
-    return not group.identity or group.description == ABOUT or group.description.endswith(LISTED)
+    return not group.identity or group.origin != "recorded"
 
 
 def inferred_groups(
@@ -78,7 +77,7 @@ def inferred_groups(
             chosen = members[places]
             ranks = "[" + ", ".join(labels[int(index)] for index in chosen) + "]"
             inside: Bools = np.isin(member[rows], chosen)
-            result.append((Group("", ABOUT, ranks, "", len(chosen)), rows[inside]))
+            result.append((Group("", ABOUT, ranks, "", len(chosen), "inferred"), rows[inside]))
     return result
 
 

@@ -58,7 +58,7 @@ class Judgement:
         """The sentences and rows."""
         reason = self._why_not
         if not len(self._matched) and not self._stated:
-            return Verdict((verdict_text.unrelated(len(self._summaries)),), ())
+            return Verdict((verdict_text.unrelated(len(self._summaries)),), (), joined=False)
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())

@@ -14,7 +14,6 @@ from augment.job.summary import Figures, RankSummary
 from augment.job.verdict_rows import Row
 
 _MOST_KERNELS = 2
-NO_JOB = "share no collectives"
 MUCH = 0.2  #: of the collectives
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
@@ -31,7 +30,7 @@ _CAUSES = {
 
 def unrelated(count: int) -> str:
     """The sentence on traces that nothing joins."""
-    return f"These {spelled(count)} traces {NO_JOB}: nothing shows that they are ranks of one job."
+    return f"These {spelled(count)} traces share no collectives: nothing shows that they are ranks of one job."
 
 
 def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str:

@@ -111,7 +111,11 @@ def encode(sidecar: dict[str, Any]) -> bytes:
     members = {name: _json(value) for name, value in sidecar.items()}
     members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
     if "verdict" in sidecar:
-        members["verdict"] = _members({name: _lines(each, b"    ") for name, each in sidecar["verdict"].items()}, b"  ")
+        parts = {
+            name: _lines(each, b"    ") if isinstance(each, Sequence) else _json(each)
+            for name, each in sidecar["verdict"].items()
+        }
+        members["verdict"] = _members(parts, b"  ")
     texts = {name: _analysis_text(outcome) for name, outcome in sidecar["analyses"].items()}
     members["analyses"] = _members(texts, b"  ")
     members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")

@@ -104,7 +104,7 @@ def test_dimensions_and_coordinates_of_products(tmp_path: Path, tp: int, pp: int
 def test_a_pipeline_within_the_default_group(tmp_path: Path) -> None:
     summaries = undescribed(summaries_of(tmp_path, ranks=4, pp=4, steps=1, layers=4, microbatches=2))
     for summary in summaries:
-        summary.groups = [["0", "default_pg", "[0, 1, 2, 3]", "", 4] for _ in summary.groups]
+        summary.groups = [["0", "default_pg", "[0, 1, 2, 3]", "", 4, "recorded"] for _ in summary.groups]
     assert [row.pp for row in rows(answered(summaries), "rank_coordinates")] == [0, 1, 2, 3]
 
 

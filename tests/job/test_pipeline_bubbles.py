@@ -297,7 +297,7 @@ def test_ranks_that_only_send_are_not_taken_for_stages(tmp_path: Path) -> None:
     """As all-to-alls made of sends and receives, of which neither group nor peer is recorded."""
     summaries = job(tmp_path, ranks=2, pp=2, schedule="1f1b")
     for summary in summaries:
-        summary.groups = [["", "", "", "", -1] for _ in summary.groups]
+        summary.groups = [["", "", "", "", -1, "recorded"] for _ in summary.groups]
         summary.columns = summary.columns | {"peer": np.full(len(summary.column("peer")), -1).tobytes()}
     matched = match(summaries)
     clocks, _ = align(matched, summaries)

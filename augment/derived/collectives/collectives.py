@@ -8,6 +8,7 @@ host's annotation (``nccl:all_reduce``) or operator (``c10d::allreduce_``), and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -48,16 +49,21 @@ _COMMS = "record_param_comms"
 _TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 
 
+Origin = Literal["recorded", "listed", "inferred"]
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group, as a rank's trace describes it. Unknown texts are empty; an unknown ``size`` is
-    :data:`UNKNOWN`."""
+    :data:`UNKNOWN`. ``origin`` says how its ranks are known: ``recorded`` with the collectives, ``listed`` elsewhere in
+    the trace, or ``inferred`` from when the ranks end."""
 
     name: str = ""
     description: str = ""
     ranks: str = ""
     comms_id: str = ""
     size: int = UNKNOWN
+    origin: Origin = "recorded"
 
     @property
     def identity(self) -> str:

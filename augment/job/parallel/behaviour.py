@@ -15,7 +15,7 @@ from dataclasses import field
 import numpy as np
 
 from augment.arrays.ordering import combinations, sums
-from augment.derived.collectives.collectives import UNKNOWN
+from augment.derived.collectives.collectives import UNKNOWN, Origin
 from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
 from augment.job.parallel.names import DP, DP_SHARD, EP, PP, TP
 from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
@@ -65,11 +65,18 @@ class Tally:
 @dataclass(frozen=True, slots=True)
 class Use:
     """The dimension that collectives serve, how sure that is (``user``, ``high``, ``medium``, ``low``, ``none``), and
-    why."""
+    why: what was ``seen``, and the ``doubt`` in it. ``origin`` says how their group is known."""
 
     dimension: str
     confidence: str
-    evidence: str
+    seen: str
+    origin: Origin = "recorded"
+    doubt: str = ""
+
+    @property
+    def evidence(self) -> str:
+        """Why, as text."""
+        return "; ".join(filter(None, (self.seen, self.doubt)))
 
 
 def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> dict[int, dict[str, Tally]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
 from math import prod
 
 import numpy as np
 
+from augment.derived.collectives.collectives import Group
 from augment.derived.names.collective_kinds import POINT_TO_POINT, SEND_RECV
 from augment.findings import column
 from augment.job.listed_groups import LISTED
@@ -91,7 +92,7 @@ class Dimensions:
     def groups_of(self, dimension: str) -> dict[int, Use]:
         """The groups of a dimension; where groups were inferred, not the unnamed collectives as a whole."""
         groups = {group: use for (group, _), use in self.uses.items() if use.dimension == dimension}
-        named = {group: use for group, use in groups.items() if use.evidence.endswith(ABOUT)}
+        named = {group: use for group, use in groups.items() if use.origin == "inferred"}
         return {group: use for group, use in groups.items() if use.confidence != "low"} | named if named else groups
 
     def style_of(self, dimension: str) -> str:
@@ -113,7 +114,7 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     uses: dict[tuple[int, str], Use] = {}
     for number, of in tallies_.items():
         use = layout.use_of(ranks[number]) if layout else None
-        use = use or _named(matched.groups[number].description)
+        use = use or _named(matched.groups[number])
         by_kind = dict.fromkeys(of, use) if use else judge(of)
         if not use and not matched.groups[number].identity:
             by_kind = {kind: _of_all(each) for kind, each in by_kind.items()}
@@ -266,7 +267,7 @@ def _layout(
 
 def _inferred(uses: Mapping[tuple[int, str], Use], matched: Matched) -> dict[tuple[int, str], Use]:
     """The uses of groups that were inferred: those of the unnamed collectives of their kind."""
-    numbers = [number for number, group in enumerate(matched.groups) if group.description == ABOUT]
+    numbers = [number for number, group in enumerate(matched.groups) if group.origin == "inferred"]
     unnamed = {
         kind: use
         for (group, kind), use in uses.items()
@@ -277,7 +278,7 @@ def _inferred(uses: Mapping[tuple[int, str], Use], matched: Matched) -> dict[tup
         zip(matched.group[kinds].tolist(), [matched.kinds[code] for code in matched.kind[kinds].tolist()], strict=True)
     )
     return {
-        (number, kind): Use(unnamed[kind].dimension, "medium", f"{unnamed[kind].evidence.partition(';')[0]}; {ABOUT}")
+        (number, kind): Use(unnamed[kind].dimension, "medium", unnamed[kind].seen, "inferred", ABOUT)
         for number, kind in of
         if kind in unnamed
     }
@@ -287,14 +288,14 @@ def _of_all(use: Use) -> Use:
     """The use where groups were not recorded, and all ranks count as one."""
     if use.dimension == UNKNOWN:
         return use
-    return Use(use.dimension, "low", f"{use.evidence}; groups were not recorded: all ranks count as one")
+    return replace(use, confidence="low", doubt="groups were not recorded: all ranks count as one")
 
 
-def _named(description: str) -> Use | None:
-    dimension = dimension_told(description)
-    if description.endswith(LISTED):
-        return Use(EP, "medium", f"kernels of a library of expert parallelism; {LISTED}")
-    return Use(dimension, "high", f"described as {_common(description)}") if dimension else None
+def _named(group: Group) -> Use | None:
+    if group.origin == "listed":
+        return Use(EP, "medium", "kernels of a library of expert parallelism", "listed", LISTED)
+    dimension = dimension_told(group.description)
+    return Use(dimension, "high", f"described as {_common(group.description)}") if dimension else None
 
 
 @lru_cache(maxsize=4096)
@@ -337,7 +338,7 @@ def _coordinates(
     out: dict[str, dict[int, int]] = {}
     overlapping: set[str] = set()
     done: set[tuple[str, tuple[int, ...]]] = set()
-    inferred = {use.dimension for use in uses.values() if use.evidence.endswith(ABOUT)}
+    inferred = {use.dimension for use in uses.values() if use.origin == "inferred"}
     for (group, _), use in uses.items():
         if use.dimension in inferred and use.confidence == "low":
             continue
