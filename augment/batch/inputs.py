@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
@@ -19,6 +20,8 @@ from augment.writers.files import is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
+Refused = list[tuple[str, AugmentError]]  #: paths with the reason
+_NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 
 
@@ -55,7 +58,7 @@ class Plan:
     """The inputs in order, the refused inputs with the reason, and the files that are no traces."""
 
     inputs: list[Input] = field(default_factory=list)
-    refused: list[tuple[str, AugmentError]] = field(default_factory=list)
+    refused: Refused = field(default_factory=list)
     passed_over: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -68,11 +71,11 @@ def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENC
     """
     made = Plan()
     seen: set[str] = set()
-    taken: dict[tuple[str, str], str] = {}
+    taken: dict[tuple[str, str], Input] = {}
     out = out and locations.settled(out)
     for name in map(locations.settled, names):
         try:
-            inputs = list(_expand(name, out))
+            inputs = list(_expand(name, out, made.refused))
         except AugmentError as error:
             made.refused.append((name, error))
             continue
@@ -94,7 +97,7 @@ def sweep(inputs: Iterable[Input]) -> None:
         remove_unfinished(folder, names)
 
 
-def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], str]) -> None:
+def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], Input]) -> None:
     try:
         expect_regular(item.path)
     except InputError as error:
@@ -110,11 +113,21 @@ def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], str]) -> None:
             made.passed_over.append((item.path, _WRITTEN_BY_AUGMENT))
         return
     target = locations.real(item.folder), stem(item.basename)
-    other = taken.setdefault(target, item.path)
-    if other != item.path:
-        advice = "convert them separately, with another -o"
-        made.refused.append((item.path, OutputError(f"{item.path}: would write the same outputs as {other}; {advice}")))
-        return
+    other = taken.setdefault(target, item)
+    if other is not item:  # of two files found in a folder, one may be no trace
+        from augment.batch.peek import has_events
+
+        if not item.named and not has_events(item.path):
+            made.passed_over.append((item.path, _NO_EVENTS))
+            return
+        if other.named or has_events(other.path):
+            advice = "convert them separately, with another -o"
+            text = f"{item.path}: would write the same outputs as {other.path}; {advice}"
+            made.refused.append((item.path, OutputError(text)))
+            return
+        made.passed_over.append((other.path, _NO_EVENTS))
+        made.inputs.remove(other)
+        taken[target] = item
     made.inputs.append(item)
 
 
@@ -130,15 +143,15 @@ def _is_timeline(path: str) -> bool:
         return False
 
 
-def _expand(name: str, out: str | None) -> Iterator[Input]:
+def _expand(name: str, out: str | None, refused: Refused) -> Iterator[Input]:
     if locations.protocol(name):
         yield from _remote(name, out)
     elif os.path.isdir(name):
-        yield from _folder(name, out or name, out or name)
+        yield from _folder(name, out or name, out or name, refused)
     elif os.path.lexists(name):
         yield _local(name, out or locations.parent(name), named=True, root=None)
     elif glob.has_magic(name):
-        yield from _glob(name, out)
+        yield from _glob(name, out, refused)
     elif name == "-":
         raise UsageError("-: standard input cannot be used, because a trace is read twice; name a file")
     else:
@@ -153,17 +166,30 @@ def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
     return Input(path, folder, named, root, status.st_size, str(status.st_mtime_ns))
 
 
-def _folder(top: str, out: str, root: str) -> Iterator[Input]:
-    """The likely traces below ``top``, sorted by name, without hidden files and without following links to folders."""
+def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
+    """The likely traces below ``top``, sorted by name, without hidden files. Links to folders are followed, each folder
+    is read once; folders that may not be read are added to ``refused``."""
     any_input = False
-    for folder, folders, files in os.walk(top):
+    known: set[tuple[int, int]] = set()
+
+    def unreadable(error: OSError) -> None:
+        why = f"this folder is not read: {(error.strerror or str(error)).lower()}"
+        refused.append((error.filename, InputError(error.filename, why)))
+
+    for folder, folders, files in os.walk(top, followlinks=True, onerror=unreadable):
+        with contextlib.suppress(OSError):
+            identity = os.stat(folder)
+            if (identity.st_dev, identity.st_ino) in known:
+                folders.clear()
+                continue
+            known.add((identity.st_dev, identity.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
                 any_input = True
                 yield _local(os.path.join(folder, file), target, named=False, root=root)
-    if not any_input:
+    if not any_input and not refused:
         raise _empty(top)
 
 
@@ -183,7 +209,7 @@ def _empty(top: str) -> InputError:
     return InputError(top, f"holds no file of the kinds {', '.join(_suffixes())}; name the trace itself")
 
 
-def _glob(pattern: str, out: str | None) -> Iterator[Input]:
+def _glob(pattern: str, out: str | None, refused: Refused) -> Iterator[Input]:
     """The matches of ``pattern`` as in a shell; matching folders are searched."""
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
@@ -196,7 +222,7 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
             continue  # ** also matches the files in it
         below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
         if os.path.isdir(match):
-            yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root)
+            yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root, refused)
         else:
             yield _local(match, below or locations.parent(match), named=True, root=root)
 

@@ -16,6 +16,8 @@ from augment.readers.raw import Broken
 from augment.readers.window import Window
 from augment.records import dataclass
 
+_TRACE_EVENTS = "traceEvents"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -41,7 +43,17 @@ def identify(path: str) -> Identity:
     )
 
 
+def has_events(path: str) -> bool:
+    """Whether a file may be a trace: JSON with ``traceEvents`` or a list, or no JSON. True if it cannot be read: its
+    conversion reports the reason."""
+    try:
+        return _TRACE_EVENTS in _members_before_events(path)
+    except (AugmentError, Broken, Ended, OSError, ValueError):
+        return True
+
+
 def _members_before_events(path: str) -> dict[str, Any]:
+    """The members before the events, and :data:`_TRACE_EVENTS` if there are events, or the text is no object."""
     members: dict[str, Any] = {}
     with _opened(path) as text:
         window = Window(text, CHUNK)
@@ -50,10 +62,12 @@ def _members_before_events(path: str) -> dict[str, Any]:
             window.drop(len(BYTE_ORDER_MARK))
         reader = Members(window)
         if reader.blank() != ord("{"):
-            return members
+            return {_TRACE_EVENTS: None}
         window.drop(1)
         with contextlib.suppress(Ended, Broken):  # keep the members before the damage
-            while reader.blank() not in (-1, ord("}")) and (name := reader.key()) != "traceEvents":
+            while reader.blank() not in (-1, ord("}")):
+                if (name := reader.key()) == _TRACE_EVENTS:
+                    return {**members, _TRACE_EVENTS: None}
                 members[name] = reader.value()
                 if reader.blank() == ord(","):
                     window.drop(1)

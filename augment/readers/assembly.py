@@ -182,6 +182,7 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
         first, last, shortest, longest = (
             int(moment) for moment in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
         )
+        latest = min(latest, max(first, earliest) + _INT64_MAX)  # differences of times are int64, too
         if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
             after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
             over = (raw.ts > latest - after) | (raw.ts < earliest - before)

@@ -107,3 +107,60 @@ def test_the_format_follows_the_input(tmp_path: Path, augment: Augment) -> None:
     os.rename(native, tmp_path / "b.pftrace")
     assert augment("run", tmp_path / "b.pftrace").lines[0].endswith("b.augmented.pftrace")
     assert augment("run", tmp_path / "b.pftrace", "--to", "chrome").code == 1
+
+
+def test_a_link_to_a_folder_is_followed(tmp_path: Path, augment: Augment) -> None:
+    """Each folder is read once, whatever leads to it: links may lead back."""
+    (tmp_path / "in" / "node0").mkdir(parents=True)
+    (tmp_path / "disk" / "node1").mkdir(parents=True)
+    write_trace(tmp_path / "in" / "node0" / "rank0.json")
+    write_trace(tmp_path / "disk" / "node1" / "rank1.json")
+    (tmp_path / "in" / "node1").symlink_to(tmp_path / "disk" / "node1")
+    (tmp_path / "disk" / "node1" / "back").symlink_to(tmp_path / "in")
+    done = augment("run", tmp_path / "in", "-o", tmp_path / "out", "--quiet")
+    assert done.code == 0, done.err
+    written = sorted(
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.metrics.json")
+    )
+    assert written == ["job.metrics.json", "node0/rank0.metrics.json", "node1/rank1.metrics.json"]
+
+
+def test_a_name_is_taken_by_a_trace_alone(tmp_path: Path, augment: Augment) -> None:
+    """A config beside a trace of its name does not keep it from being converted."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rank0.json").write_text('{"lr": 0.1}')
+    write_trace(tmp_path / "in" / "rank0.json.gz")
+    done = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "rank0.metrics.json").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, augment: Augment) -> None:
+    for node in ("node0", "node1"):
+        (tmp_path / "in" / node).mkdir(parents=True)
+        write_trace(tmp_path / "in" / node / "rank0.json")
+    (tmp_path / "in" / "node1").chmod(0)
+    try:
+        done = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    finally:
+        (tmp_path / "in" / "node1").chmod(0o700)
+    assert (done.code, "node1: this folder is not read" in done.err) == (1, True), done.err
+
+
+def test_the_search_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for root, whom the system lets read everything."""
+    from augment.batch import inputs
+
+    write_trace(tmp_path / "rank0.json")
+
+    def walk(top: str, *, followlinks: bool, onerror: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+        yield top, ["node1"], ["rank0.json"]
+        onerror(PermissionError(13, "Permission denied", f"{top}/node1"))
+
+    monkeypatch.setattr(os, "walk", walk)
+    plan = inputs.plan([str(tmp_path)], None)
+    assert [item.basename for item in plan.inputs] == ["rank0.json"]
+    ((path, error),) = plan.refused
+    assert path == f"{tmp_path}/node1"
+    assert str(error) == f"{tmp_path}/node1: this folder is not read: permission denied"

@@ -338,3 +338,21 @@ def test_a_byte_order_mark_and_text_after_the_end(reading: Any) -> None:
 def test_args_can_be_asked_for_later(reading: Any) -> None:
     trace = reading(events({**FIRST, "ts": 1, "args": {"Input Dims": [[2, 3]]}}, {**FIRST, "ts": 0}))
     assert trace.args_of(np.array([1, 2, 0, 1])) == [{"Input Dims": [[2, 3]]}, {}, {}, {"Input Dims": [[2, 3]]}]
+
+
+def test_an_arrow_from_a_thread_without_slices(reading: Any) -> None:
+    """It was filtered, cut or lost: nobody waits for the backward thread, and nothing breaks."""
+    arrow = {"id": 2, "pid": 1, "cat": "fwdbwd", "name": "fwdbwd", "bp": "e"}
+    backward = {**FIRST, "name": "AddmmBackward0", "tid": 3, "ts": 150, "dur": 60}
+    trace = reading(
+        events({**arrow, "ph": "s", "tid": 7, "ts": 100}, {**arrow, "ph": "f", "tid": 3, "ts": 150}, backward)
+    )
+    assert augment(trace).trace is trace
+
+
+def test_times_whose_difference_no_integer_holds(reading: Any) -> None:
+    """Each is an int64 of nanoseconds; what begins more than 2^63 ns after the first event is left out, and counted."""
+    trace = reading(events({**FIRST, "ts": -1621401187231073}, {**FIRST, "ts": 9007199254740993}))
+    assert len(trace.events) == 2
+    assert sum(codes(trace).values()) == 1, codes(trace)
+    augment(trace)

@@ -127,6 +127,8 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     piece = segments.of(master)
     ts = segments.ts[piece]
+    if not len(ts):  # no slice of the master was recorded
+        return _Bursts(start[:0], end[:0], start[:0])
     within = np.searchsorted(ts, start, side="right") - 1
     inside = (within >= 0) & (within < len(ts) - 1)
     inside &= end <= ts[np.minimum(within + 1, len(ts) - 1)]
