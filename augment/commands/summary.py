@@ -93,6 +93,10 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
         of = f" of {job.world_size}" if job.world_size else ""
         there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
         yield f"{name}: {there}"
+        for rank in ranks:
+            same = [member.input.basename for member in job.members if member.rank == rank]
+            if len(same) > 1:
+                yield f"  {len(same)} files state the same rank {rank}: {', '.join(same)}; each counts as a rank"
     if len(several) > SHOWN:
         yield f"… and {len(several) - SHOWN} more jobs"
 

@@ -164,3 +164,12 @@ def test_the_search_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytes
     ((path, error),) = plan.refused
     assert path == f"{tmp_path}/node1"
     assert str(error) == f"{tmp_path}/node1: this folder is not read: permission denied"
+
+
+def test_files_of_the_same_rank_are_named(tmp_path: Path, augment: Augment) -> None:
+    """The file of a rank was copied over that of another: the summary says so, not only the job's metrics."""
+    paths = [path for path, _ in simulate(JobOptions(ranks=3, steps=2, layers=1), tmp_path / "in")]
+    paths[2].write_bytes(paths[1].read_bytes())
+    done = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    names = ", ".join(path.name for path in paths[1:])
+    assert f"2 files state the same rank 1: {names}; each counts as a rank" in done.err
