@@ -8,18 +8,17 @@ thread that the annotation describes; for an annotation of a whole device it is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.arrays.types import Int32s, Int64s
-from augment.records import dataclass
 from augment.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Texts:
+class Texts(Struct, frozen=True):
     """A column of strings: ``codes`` are int32 indexes into ``values``; -1 means no text, and the arg is left out."""
 
     codes: Int32s
@@ -39,8 +38,7 @@ class Texts:
 ArgColumn = Int64s | Texts  #: one value per slice
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SliceTrack:
+class SliceTrack(Struct, frozen=True):
     """Slices on a track of their own: ``ts, dur`` int64 ns, ascending.
 
     Slices may nest but not otherwise overlap; of two slices with equal start the longer comes first.
@@ -87,8 +85,7 @@ class SliceTrack:
         return f"<SliceTrack {self.name!r} of {self.analysis}: {len(self.ts):,} slices>"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CounterTrack:
+class CounterTrack(Struct, frozen=True):
     """A stepping counter: a value holds from its ``ts`` (int64 ns, strictly ascending) until the next point.
 
     ``values`` are int64 or finite float64; ``unit`` is a text such as ``GB/s``. Counters of one analysis with the same
@@ -109,8 +106,7 @@ class CounterTrack:
         return f"<CounterTrack {self.name!r} of {self.analysis}: {len(self.ts):,} points>"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class InstantTrack:
+class InstantTrack(Struct, frozen=True):
     """Instants: ``ts`` int64 ns, ascending."""
 
     analysis: str
@@ -124,8 +120,7 @@ class InstantTrack:
         return f"<InstantTrack {self.name!r} of {self.analysis}: {len(self.ts):,} instants>"
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """The slices at one end of arrows: int64 rows of the added ``track``, or of ``Trace.events`` where that is None."""
 
     rows: Int64s
@@ -136,8 +131,7 @@ class Ends:
         return (trace.events.ts if self.track is None else self.track.ts)[self.rows]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Flows:
+class Flows(Struct, frozen=True):
     """Arrows from slices to equally many slices, pair by pair; each end is in the source or on an added track.
 
     An added track must come before the flows in the list of annotations. Perfetto cannot draw an arrow back in time:

@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.columns import Values
 from augment.arrays.ordering import group_bounds, grouped
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.kernels.wanted_args import IS_CODE, Wanted, WantedArgs
-from augment.records import dataclass
 from augment.threads import ALONE, Threads
 from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(Struct, frozen=True):
     """An arg wanted from events of ``categories``: an integer or a text; ``also`` lists other spellings of its name."""
 
     name: str

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.annotations import row_count as rows_of
@@ -17,7 +18,6 @@ from augment.arrays.joining import Joined, joined, longest, means, peaks
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bools, Int64s, Places
 from augment.findings import REDUCED, Findings
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 SHARE = 20  #: an analysis adds at most one row for this many events of a large source
@@ -68,8 +68,7 @@ def shares(wanted: Sequence[int], most: int) -> list[int]:
     return given
 
 
-@dataclass
-class _Fewer:
+class _Fewer(Struct):
     """Reduces annotations one after the other; arrows follow the slices that they lead to."""
 
     _moved: dict[int, tuple[SliceTrack, Int64s]] = field(default_factory=dict)  #: by ``id``: the new track and rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from augment.records import dataclass
+from msgspec import Struct
 
 #: the parts of a device's time, their labels, and colours distinguishable on light and dark, also by the colour-blind
 PARTS = (
@@ -18,8 +18,7 @@ _BAR = "display:flex;height:1.1em;width:100%;max-width:48em;border-radius:3px;ov
 _SWATCH = "display:inline-block;width:.8em;height:.8em;border-radius:2px;vertical-align:-.05em"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """A device and its temporal breakdown: ns by column of :data:`PARTS`, which add up to ``span_ns``."""
 
     label: str

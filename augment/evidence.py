@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import asdict, astuple
+
 from augment.errors import UsageError
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 RANK = "{rank}"  #: placeholder for the rank in a path
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """Files recorded with traces: one path of each kind, or None; ``{rank}`` in a path stands for the trace's rank."""
 
     execution_trace: str | None = None

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.errors import UnknownFormat

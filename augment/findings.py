@@ -1,20 +1,22 @@
 """The result of an analysis, and the declaration of a metric row.
 
-A row is a frozen dataclass. :func:`column` makes each of its fields, with a unit and one sentence. The sidecar, its
-JSON Schema, the tables of ``augment show`` and the pages in docs/ are all made from that declaration.
+A row is a frozen ``msgspec.Struct``. Each field is ``Annotated`` with its :func:`column`: one sentence and a unit. The
+sidecar, its JSON Schema, the tables of ``augment show`` and the pages in docs/ are all made from that declaration.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from augment import display
 from augment.annotations import Annotation
 from augment.errors import expect_known
-from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 
@@ -23,15 +25,31 @@ UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s", "TFLOP/s", "FLOP", "FLOP/B
 REDUCED = "annotations_reduced"  #: the code of diagnostics whose counts are added up, one of each analysis
 
 
-def column(doc: str, unit: str = "") -> Any:
-    """A field of a metric row: ``doc`` is one sentence, ``unit`` is one of :data:`UNITS`."""
+def column(doc: str, unit: str = "") -> Meta:
+    """What a field of a metric row means: ``doc`` is one sentence, ``unit`` is one of :data:`UNITS`."""
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}")
-    return dataclasses.field(metadata={"doc": doc, "unit": unit})
+    return Meta(description=doc, extra={"unit": unit})
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
+class Column(Struct, frozen=True):
+    """A column of a table of metric rows. ``type`` is that of its values."""
+
+    name: str
+    type: Any
+    doc: str
+    unit: str
+
+
+@functools.cache
+def columns_of(row: type[Struct]) -> tuple[Column, ...]:
+    """The columns that a class of metric rows declares, in their order."""
+    hints = typing.get_type_hints(row, include_extras=True)
+    declared = [(name, hints[name], hints[name].__metadata__[0]) for name in row.__struct_fields__]
+    return tuple(Column(name, hint.__origin__, meta.description, meta.extra["unit"]) for name, hint, meta in declared)
+
+
+class Verdict(Struct, frozen=True):
     """What is wrong with a run: one to five sentences, and the metric rows that they rest on. ``str`` of it, and what a
     notebook prints, are the sentences. ``joined``: whether the traces that it is about are of one run."""
 
@@ -43,8 +61,7 @@ class Verdict:
         return "\n".join(self.text) or "<Verdict: none>"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Findings:
+class Findings(Struct, frozen=True):
     """The metric rows and annotations of one analysis. ``partial`` says what is missing; None means nothing.
 
     ``verdict`` is what it says of the whole run, if it says that.
@@ -66,8 +83,7 @@ class Findings:
         return f"{_counted(len(self.rows), 'row')}{drawn}{f'; partial: {self.partial}' if self.partial else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """The outcome of an analysis whose input data the trace lacks."""
 
     reason: str
@@ -83,8 +99,7 @@ class Skipped:
 Outcome = Findings | Skipped
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The analysed range of steps: the first and last number; ``start_ns`` is the time of their first event."""
 
     first_step: int
@@ -100,8 +115,7 @@ def table_of(name: str, outcome: Outcome, row: type[Any] | None = None) -> Table
     return Table.of_rows(name, outcome.rows, row, status=status, reason=outcome.partial)
 
 
-@dataclass(frozen=True, repr=False)
-class AugmentedTrace:
+class AugmentedTrace(Struct, frozen=True):
     """A trace with the outcome of each requested analysis by name, in the registry's order.
 
     The trace is whole even if the analyses covered only a ``window`` of it. ``row_types`` are the classes of the rows
@@ -156,7 +170,7 @@ class AugmentedTrace:
         results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
         added = [diagnostic for findings in results for diagnostic in findings.diagnostics]
         reduced = sum(diagnostic.count for diagnostic in added if diagnostic.code == REDUCED)  # others may repeat
-        added = [dataclasses.replace(each, count=reduced) if each.code == REDUCED else each for each in added]
+        added = [replace(each, count=reduced) if each.code == REDUCED else each for each in added]
         return list(dict.fromkeys([*self.trace.diagnostics, *added]))
 
 

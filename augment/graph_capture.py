@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from augment.readers import read
 from augment.trace import Trace

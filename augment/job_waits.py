@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRank(Struct, frozen=True):
     """A rank that holds its job up: what it is called, whether it is the trace's own, the ``cause`` and ``reason`` as
     the job's verdict says them. Per step: ``charged_ns``, by how much its own work exceeds its peers'; ``gain_ns``, by
     how much a step would be shorter if it were like the median (None: unknown).
@@ -26,8 +25,7 @@ class LateRank:
     confidence: Literal["high", "medium"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobWaits:
+class JobWaits(Struct, frozen=True):
     """What the traces of the other ranks tell about the collectives of one.
 
     Equal-length int64 columns, ascending ``row``, the collective's kernel in the event table: ``wait_ns``, from its

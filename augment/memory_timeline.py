@@ -13,9 +13,9 @@ alone does not contain the categories.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_categories import CATEGORIES, held_by_category

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from typing import Any
 
 from augment.analyses import ANALYSES, options_of
 from augment.diagnosis.rules import RULES
+from augment.findings import columns_of
 from augment.readers import READERS
 from augment.writers import WRITERS
 
@@ -21,7 +21,7 @@ def everything() -> dict[str, list[dict[str, Any]]]:
                 "name": analysis.NAME,
                 "about": _sentence(analysis),
                 "options": options_of(analysis),
-                "columns": [{"name": c.name, **c.metadata} for c in dataclasses.fields(analysis.ROW)],
+                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in columns_of(analysis.ROW)],
             }
             for analysis in ANALYSES
         ],

@@ -7,12 +7,13 @@ A new option of a run needs a field here and the place where a user sets it: an 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.errors import UsageError, expect_known
 from augment.evidence import Evidence
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.analyses import Analysis
@@ -22,8 +23,7 @@ Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """How to convert a trace.
 
     Args:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from augment.errors import InputError, UnknownFormat, expect_regular
-from augment.records import dataclass
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecar:
+class Sidecar(Struct, frozen=True):
     """A sidecar. ``run`` is the name of the run that it belongs to; ``trace`` is the name of what it describes."""
 
     path: str

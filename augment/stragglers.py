@@ -11,8 +11,10 @@ collective whose kernel took ``max`` ns on the first rank, ``min`` on the last a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, sums
@@ -24,21 +26,21 @@ from augment.job.matching import Matched, match
 from augment.job.stragglers import tally
 from augment.job.summary import summary_of
 from augment.job.waits import waits
-from augment.records import dataclass
 from augment.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """One rank."""
 
-    rank: int = column("The rank.")
-    collective_count: int = column("How many collectives it took part in that another rank took part in, too.", "count")
-    last_count: int = column("To how many of them it came last.", "count")
-    late_ns: int = column("Sum of the times by which it came later than the first.", "ns")
-    waited_ns: int = column("Sum of the times for which it waited for the last.", "ns")
-    lost_ns: int = column("What all would have gained, had it not come last but with the last but one.", "ns")
-    score: float = column("late_ns as a share of the time in collectives of whoever came first.", "ratio")
+    rank: Annotated[int, column("The rank.")]
+    collective_count: Annotated[
+        int, column("How many collectives it took part in that another rank took part in, too.", "count")
+    ]
+    last_count: Annotated[int, column("To how many of them it came last.", "count")]
+    late_ns: Annotated[int, column("Sum of the times by which it came later than the first.", "ns")]
+    waited_ns: Annotated[int, column("Sum of the times for which it waited for the last.", "ns")]
+    lost_ns: Annotated[int, column("What all would have gained, had it not come last but with the last but one.", "ns")]
+    score: Annotated[float, column("late_ns as a share of the time in collectives of whoever came first.", "ratio")]
 
 
 def stragglers(traces: Mapping[int, Trace]) -> list[Straggler]:

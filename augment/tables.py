@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from augment.derived.gpu.kernel_families import RULES, rules_of
 from augment.derived.names.own_collectives import TABLE as COLLECTIVES

@@ -6,15 +6,14 @@ some are missing: times since 1970 in nanoseconds do not fit a double.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from augment.errors import UsageError, expect_known
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,16 +24,14 @@ _SUFFIXES = {"ns": "int", "bytes": "int", "count": "int", "ratio": "float", "gbp
 _IDENTITIES = ("rank", "device", "stream", "step")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The type of a column: ``int``, ``float``, ``bool``, ``text`` or ``texts``; whether values can be missing."""
 
     name: str
     optional: bool = True
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Table:
+class Table(Struct, frozen=True, eq=False):
     """Columns of equal length. ``reason`` says why the analysis was skipped, or what is missing from its rows.
 
     ``table["time_ns"]`` is a column as a list, ``table.frame()`` a pandas frame. Polars, pyarrow and DuckDB take the
@@ -66,7 +63,7 @@ class Table:
             names = dict.fromkeys([*kinds, *(name for row in rows for name in row)])
             columns = {name: [row.get(name) for row in rows] for name in names}
         else:
-            names = dict.fromkeys([*kinds, *(field.name for row in rows[:1] for field in dataclasses.fields(row))])
+            names = dict.fromkeys([*kinds, *(name for row in rows[:1] for name in row.__struct_fields__)])
             columns = {name: [getattr(row, name) for row in rows] for name in names}
         return cls(name, columns, kinds, status, reason)
 
@@ -136,10 +133,10 @@ class Table:
         return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{more}{partial}"
 
 
-def kinds_of(row: type[Any]) -> dict[str, Kind]:
+def kinds_of(row: type[Struct]) -> dict[str, Kind]:
     """The types of the columns of a metric row."""
     hints = typing.get_type_hints(row)
-    return {column.name: _kind_of_hint(hints[column.name]) for column in dataclasses.fields(row)}
+    return {name: _kind_of_hint(hints[name]) for name in row.__struct_fields__}
 
 
 def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str, Any]]) -> Table:

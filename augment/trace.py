@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.job_waits import JobWaits
 from augment.jsontext import mended_json, storable
-from augment.records import dataclass
 from augment.threads import ALONE, Threads
 from augment.units import counted
 
@@ -56,8 +56,7 @@ LAUNCHES = (Category.CUDA_RUNTIME, Category.CUDA_DRIVER)
 ON_DEVICE = (*GPU_WORK, Category.GPU_USER_ANNOTATION, Category.CUDA_SYNC)  #: their tracks have device and stream
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """The thread of a process, or the stream of a device, that events lie on.
 
     ``device`` and ``stream`` are set only for rows of the categories in :data:`ON_DEVICE`: from their args, else from
@@ -73,8 +72,7 @@ class Track:
     thread_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SparseColumn:
+class SparseColumn(Struct, frozen=True):
     """A value that few rows have: ``rows`` ascending (int64), ``values`` (int64), of equal length.
 
     Columns may share their ``rows``.
@@ -109,8 +107,7 @@ def _moved_rows(rows: Int64s, new_row: Int64s | Int32s) -> tuple[Int64s, Int64s 
 NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ArgColumn:
+class ArgColumn(Struct, frozen=True):
     """An arg of the rows that have it. ``numbers`` holds plain numbers, ``others`` the index in ``json`` of all else.
 
     No row is in both. The indexes are int32. The texts are JSON; other args may share them.
@@ -138,8 +135,7 @@ def moved_args(args: Mapping[str, ArgColumn], new_row: Int64s | Int32s) -> dict[
     return {name: ArgColumn(moved(arg.numbers), moved(arg.others), arg.json) for name, arg in args.items()}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class EventTable:
+class EventTable(Struct, frozen=True):
     """Equal-length read-only columns, one row per event with a time, ascending ``ts``, ties in file order.
 
     Readers keep most of them narrow: index a column (``dur[rows]``, ``dur[:]``) for an array of the type below.
@@ -190,8 +186,7 @@ class EventTable:
         return np.flatnonzero(wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryChanges:
+class MemoryChanges(Struct, frozen=True):
     """The content of a memory timeline: equal-length int64 columns in the file's order.
 
     ``ts`` absolute ns, negative for memory held before the recording; ``action`` and ``category`` the file's numbers;
@@ -204,8 +199,7 @@ class MemoryChanges:
     category: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True):
     """A count of something repaired, dropped or doubtful."""
 
     code: str
@@ -248,8 +242,7 @@ def args_of_event(event: Any) -> dict[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Source:
+class Source(Struct, frozen=True):
     """A description of the file that a trace came from.
 
     ``format`` is the reader's name; ``event_count`` counts every element of ``traceEvents``, including those without a
@@ -298,8 +291,7 @@ class Locks:
         return Locks, ()
 
 
-@dataclass(frozen=True, repr=False)
-class Trace:
+class Trace(Struct, frozen=True, eq=False):
     """The events of one rank and what their columns refer to. Immutable; ``facts`` caches :func:`derived` functions."""
 
     events: EventTable
@@ -318,11 +310,14 @@ class Trace:
     job_waits: JobWaits | None = None
     #: the user's own tables by key: rows that come before the package's (augment/tables.py)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict, compare=False)
-    locks: Locks = field(default_factory=Locks, init=False, compare=False)
-    threads: Threads = field(default=ALONE, compare=False)  #: that share the work on it
+    facts: dict[str, Any] = field(default_factory=dict)
+    locks: Locks = field(default_factory=Locks)
+    threads: Threads = ALONE  #: that share the work on it
     #: called by an analysis with the name of its part that will ask for no more facts
-    ended: Callable[[str], object] = field(default=str, compare=False)
+    ended: Callable[[str], object] = str
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "locks", Locks())  # a copy has its own
 
     def __repr__(self) -> str:
         return f"<Trace {self.summary}>"

@@ -36,6 +36,7 @@ from augment.commands import COMMANDS, command_named, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.names.kernel_types import PATTERNS  # noqa: E402
 from augment.diagnosis.rules import RULES  # noqa: E402
+from augment.findings import columns_of  # noqa: E402
 from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
@@ -96,10 +97,8 @@ def needs(analysis: Analysis) -> str:
 
 def columns(row: type[Any]) -> str:
     """The columns of a metric row."""
-    hints = typing.get_type_hints(row)
-    fields = dataclasses.fields(row)
     each = inspect.getdoc(row) or ""
-    rows = ((f"`{f.name}`", type_name(hints[f.name]), f.metadata["unit"], f.metadata["doc"]) for f in fields)
+    rows = ((f"`{c.name}`", type_name(c.type), c.unit, c.doc) for c in columns_of(row))
     return f"A row: {each[:1].lower()}{each[1:]}\n\n" + table(("column", "type", "unit", "meaning"), rows)
 
 

@@ -130,4 +130,4 @@ def differences(
 
 
 def _columns(row: Any) -> list[tuple[str, Any]]:
-    return [(column, getattr(row, column)) for column in row.__dataclass_fields__]
+    return [(column, getattr(row, column)) for column in row.__struct_fields__]

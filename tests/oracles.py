@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import addressof, sizeof
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int32s, Int64s
@@ -21,8 +21,7 @@ from augment.findings import Findings, Outcome
 from augment.trace import COMPLETE, NO_CORRELATION, Category, EventTable, Identity, Source, SparseColumn, Trace, Track
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """A slice of a trace made by hand."""
 
     category: Category

@@ -5,13 +5,14 @@ KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures of the pages there, not
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     job = JobOptions(ranks=1, steps=3, layers=4)
     ((control, _),) = simulate(job, folder / "control")
-    ((test, _),) = simulate(replace(job, slow_kernel="nvjet", slow_percent=20.0), folder / "test")
+    ((test, _),) = simulate(dataclasses.replace(job, slow_kernel="nvjet", slow_percent=20.0), folder / "test")
     augment("diff", control, test, "-o", folder, "--overlay", "--label", "before").communicate(timeout=60)
     return folder
 

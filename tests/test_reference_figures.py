@@ -55,7 +55,7 @@ def test_figures_are_the_oracles(name: str) -> None:
 
 
 def as_dict(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return {name: getattr(row, name) for name in row.__struct_fields__}
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +17,7 @@ from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, S
 from augment.derived.source.clock_correction import trace_on_clock
 from augment.errors import UnknownFormat
 from augment.execution_trace import with_execution_trace
-from augment.findings import UNITS, AugmentedTrace, Findings, Skipped
+from augment.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
 from augment.memory_timeline import with_memory_timeline
 from augment.pipeline import augment
 from augment.readers import READERS, read
@@ -82,8 +82,8 @@ def options_are_documented_and_have_units(analysis: Any) -> None:
 
 
 def columns_have_unit_and_sentence(analysis: Any) -> None:
-    for column in dataclasses.fields(analysis.ROW):
-        unit, doc = column.metadata["unit"], column.metadata["doc"]
+    for column in columns_of(analysis.ROW):
+        unit, doc = column.unit, column.doc
         assert unit in UNITS, column.name
         assert re.fullmatch(r"\S(?:(?!\. [A-Z]).)*\.", doc), f"{column.name}: one sentence, not {doc!r}"
         said = next((unit for suffix, unit in SUFFIX_UNITS.items() if column.name.endswith(suffix)), None)
@@ -94,7 +94,7 @@ def columns_have_unit_and_sentence(analysis: Any) -> None:
 
 def rows_are_immutable(analysis: Any) -> None:
     row: Any = analysis.ROW
-    assert row.__dataclass_params__.frozen
+    assert row.__struct_config__.frozen
 
 
 def needs_are_groups_of_categories(analysis: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_trace_of_the_host_alone_gives_no_zeros(analysis: Any) -> None:
 
 @analysis_of
 def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: AugmentedTrace) -> None:
-    again = augment(dataclasses.replace(trace, facts={}), only=[analysis.NAME])
+    again = augment(msgspec.structs.replace(trace, facts={}), only=[analysis.NAME])
     assert figures(again, analysis) == figures(augmented, analysis)
     assert figures(augmented, analysis), "the simulated job has something for every analysis"
 
@@ -152,11 +152,13 @@ def test_figures_do_not_depend_on_ids(analysis: Any, trace: Trace, augmented: Au
     linked = trace.events.correlation != NO_CORRELATION
     correlation = np.where(linked, 10**9 - 3 * trace.events.correlation, NO_CORRELATION)
     tracks = tuple(
-        dataclasses.replace(each, pid=77_000 - each.pid if isinstance(each.pid, int) else f"p{each.pid}", tid=number)
+        msgspec.structs.replace(
+            each, pid=77_000 - each.pid if isinstance(each.pid, int) else f"p{each.pid}", tid=number
+        )
         for number, each in enumerate(trace.tracks, start=5)
     )
-    events = dataclasses.replace(trace.events, correlation=correlation)
-    other = augment(dataclasses.replace(trace, events=events, tracks=tracks, facts={}), only=[analysis.NAME])
+    events = msgspec.structs.replace(trace.events, correlation=correlation)
+    other = augment(msgspec.structs.replace(trace, events=events, tracks=tracks, facts={}), only=[analysis.NAME])
     assert figures(other, analysis, without="correlation") == figures(augmented, analysis, without="correlation")
     assert times(other, analysis) == times(augmented, analysis)
 
@@ -165,7 +167,7 @@ def figures(result: AugmentedTrace, analysis: Any, without: str = "") -> list[An
     """The rows, but for the column ``without``; NaN never equals itself, so it is refused."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    columns = [column.name for column in dataclasses.fields(analysis.ROW) if column.name != without]
+    columns = [name for name in analysis.ROW.__struct_fields__ if name != without]
     rows = [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
     assert not any(isinstance(value, float) and value != value for row in rows for value in row)
     return rows
@@ -257,13 +259,13 @@ def test_a_writer_is_documented_and_deterministic(writer: Any, trace: Trace, tmp
     assert inspect.getdoc(writer)
     assert writer.SUFFIX.startswith(".augmented.")
     for name in ("a", "b"):
-        writer.write(augment(dataclasses.replace(trace, facts={})), tmp_path / name)
+        writer.write(augment(msgspec.structs.replace(trace, facts={})), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_the_sidecar_is_deterministic(trace: Trace) -> None:
-    first, again = (metrics.document(augment(dataclasses.replace(trace, facts={}))) for _ in range(2))
+    first, again = (metrics.document(augment(msgspec.structs.replace(trace, facts={}))) for _ in range(2))
     assert metrics.encode(first) == metrics.encode(again)
 
 

@@ -73,7 +73,7 @@ def test_a_frame_has_every_column_and_the_same_types_without_rows(augmented: Aug
     for name in augmented:
         frame = augmented[name].frame()
         nothing = Table.of_rows(name, (), types[name]).frame()
-        assert frame.columns.tolist() == nothing.columns.tolist() == list(types[name].__slots__)
+        assert frame.columns.tolist() == nothing.columns.tolist() == list(types[name].__struct_fields__)
         alike = [column for column in frame if column not in ("device", "stream", "correlation")]
         assert frame[alike].dtypes.tolist() == nothing[alike].dtypes.tolist(), name
     assert augmented["kernel_breakdown"].frame()["sum_ns"].dtype == np.int64

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from augment.analyses import (
     activity_over_time,
     before_recording,
@@ -58,8 +60,8 @@ class Analysis(Protocol):
         """Groups of categories. The analysis is skipped unless the trace has a slice of each group."""
 
     @property
-    def ROW(self) -> type[Any]:  # noqa: N802
-        """The dataclass of its metric rows."""
+    def ROW(self) -> type[Struct]:  # noqa: N802
+        """The class of its metric rows."""
 
     @property
     def analyze(self) -> Callable[..., Outcome]:

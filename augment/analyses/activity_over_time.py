@@ -18,9 +18,10 @@ was late; if memory falls and rises there, the allocator returned memory to the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
@@ -38,20 +39,19 @@ MOST_PARTS = 10_000
 _UNKNOWN = -1  #: memory before its first event
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One part of the span, on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    part: int = column("The number of the part, from 0.")
-    start_ns: int = column("Its start, after the first event of the trace.", "ns")
-    dur_ns: int = column("Its length.", "ns")
-    busy_ns: int = column("Time in which any work ran on the device.", "ns")
-    launch_count: int = column("Calls that launched work of the device and began in it.", "count")
-    queued_count: int | None = column("Greatest queue length of any of its streams.", "count")
-    allocated_bytes: int | None = column("Greatest sum of allocated memory.", "bytes")
-    reserved_bytes: int | None = column("Greatest sum of memory that the allocator held.", "bytes")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    part: Annotated[int, column("The number of the part, from 0.")]
+    start_ns: Annotated[int, column("Its start, after the first event of the trace.", "ns")]
+    dur_ns: Annotated[int, column("Its length.", "ns")]
+    busy_ns: Annotated[int, column("Time in which any work ran on the device.", "ns")]
+    launch_count: Annotated[int, column("Calls that launched work of the device and began in it.", "count")]
+    queued_count: Annotated[int | None, column("Greatest queue length of any of its streams.", "count")]
+    allocated_bytes: Annotated[int | None, column("Greatest sum of allocated memory.", "bytes")]
+    reserved_bytes: Annotated[int | None, column("Greatest sum of memory that the allocator held.", "bytes")]
 
 
 ROW = Row

@@ -22,8 +22,10 @@ begins, so that no work of earlier steps is in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import total, union
@@ -31,26 +33,24 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
 from augment.derived.gpu.gpu_work import GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    count: int = column("Kernels, copies and memsets that were launched before the recording.", "count")
-    gpu_ns: int = column("Sum of their durations.", "ns")
-    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
-    busy_ns: int = column("Time in which any of them runs.", "ns")
-    until_ns: int | None = column("When the last of them ends, after the first event of the trace.", "ns")
-    unknown_count: int = column("Pieces of work whose time of launch is unknown.", "count")
-    unknown_gpu_ns: int = column("Sum of their durations.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    count: Annotated[int, column("Kernels, copies and memsets that were launched before the recording.", "count")]
+    gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
+    busy_ns: Annotated[int, column("Time in which any of them runs.", "ns")]
+    until_ns: Annotated[int | None, column("When the last of them ends, after the first event of the trace.", "ns")]
+    unknown_count: Annotated[int, column("Pieces of work whose time of launch is unknown.", "count")]
+    unknown_gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
 
 
 ROW = Row

@@ -27,8 +27,10 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import CounterTrack
 from augment.arrays import intervals
@@ -39,33 +41,35 @@ from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.collective_kinds import bus_factor
 from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One kind of collective of one process group on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    group: str = column("The name of the process group; empty if not recorded.")
-    description: str = column("The description that the program gave to the group; empty if not recorded.")
-    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another kind.")
-    group_size: int | None = column("Number of ranks in the group, if recorded.", "count")
-    count: int = column("Number of collectives.", "count")
-    bytes: int | None = column("Bytes that they moved, as nccl-tests counts; none unless all are recorded.", "bytes")
-    time_ns: int = column("Sum of their durations, which include waiting for other ranks.", "ns")
-    exposed_ns: int = column("The part of time_ns in which the device computed nothing.", "ns")
-    mean_ns: float = column("Their mean duration.", "ns")
-    max_ns: int = column("The longest duration.", "ns")
-    algorithm_gbps: float | None = column("Bytes per time, over the collectives whose bytes are known.", "GB/s")
-    bus_gbps: float | None = column("Bus bandwidth: algorithm_gbps times the factor of the kind.", "GB/s")
-    link_gbps: float | None = column("What a rank's link can carry: the option link_gbps.", "GB/s")
-    efficiency_ratio: float | None = column("bus_gbps divided by link_gbps.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    group: Annotated[str, column("The name of the process group; empty if not recorded.")]
+    description: Annotated[str, column("The description that the program gave to the group; empty if not recorded.")]
+    kind: Annotated[str, column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another kind.")]
+    group_size: Annotated[int | None, column("Number of ranks in the group, if recorded.", "count")]
+    count: Annotated[int, column("Number of collectives.", "count")]
+    bytes: Annotated[
+        int | None, column("Bytes that they moved, as nccl-tests counts; none unless all are recorded.", "bytes")
+    ]
+    time_ns: Annotated[int, column("Sum of their durations, which include waiting for other ranks.", "ns")]
+    exposed_ns: Annotated[int, column("The part of time_ns in which the device computed nothing.", "ns")]
+    mean_ns: Annotated[float, column("Their mean duration.", "ns")]
+    max_ns: Annotated[int, column("The longest duration.", "ns")]
+    algorithm_gbps: Annotated[
+        float | None, column("Bytes per time, over the collectives whose bytes are known.", "GB/s")
+    ]
+    bus_gbps: Annotated[float | None, column("Bus bandwidth: algorithm_gbps times the factor of the kind.", "GB/s")]
+    link_gbps: Annotated[float | None, column("What a rank's link can carry: the option link_gbps.", "GB/s")]
+    efficiency_ratio: Annotated[float | None, column("bus_gbps divided by link_gbps.", "ratio")]
 
 
 ROW = Row

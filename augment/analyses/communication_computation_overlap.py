@@ -15,7 +15,10 @@ prefetch), and give them a stream of their own.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int64s, Places
@@ -23,23 +26,21 @@ from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.derived.names.kernel_types import KernelType
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    communication_ns: int = column("Time in which communication runs.", "ns")
-    computation_ns: int = column("Time in which computation runs.", "ns")
-    overlap_ns: int = column("Time in which both run.", "ns")
-    overlap_ratio: float | None = column("Share of the communication during which computation runs.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    communication_ns: Annotated[int, column("Time in which communication runs.", "ns")]
+    computation_ns: Annotated[int, column("Time in which computation runs.", "ns")]
+    overlap_ns: Annotated[int, column("Time in which both run.", "ns")]
+    overlap_ratio: Annotated[float | None, column("Share of the communication during which computation runs.", "ratio")]
 
 
 ROW = Row

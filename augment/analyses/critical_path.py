@@ -63,7 +63,10 @@ what bounds the time tells whom to ask: the host, a kernel, a collective.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import is_any
@@ -74,7 +77,6 @@ from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace
 
 NAME = "critical_path"
@@ -83,17 +85,18 @@ _WITHOUT_NAME = (BoundBy.KERNEL_GAP, BoundBy.IDLE)  #: kinds whose source is not
 _UNRECORDED = "nothing recorded"  #: the source shown for time in which a thread is in no slice
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One kind of time in one step."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    step: int | None = column("The step's number; null if the recording has no steps.")
-    bound_by: str = column("What the time on the path consists of.")
-    time_ns: int = column("Time of that kind on the critical path.", "ns")
-    before_recording_ns: int = column("The part of time_ns that is work launched before the recording.", "ns")
-    time_ratio: float = column("time_ns over span_ns, both without work launched before the recording.", "ratio")
-    span_ns: int = column("Duration of the step; without steps, of the whole path.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]
+    bound_by: Annotated[str, column("What the time on the path consists of.")]
+    time_ns: Annotated[int, column("Time of that kind on the critical path.", "ns")]
+    before_recording_ns: Annotated[int, column("The part of time_ns that is work launched before the recording.", "ns")]
+    time_ratio: Annotated[
+        float, column("time_ns over span_ns, both without work launched before the recording.", "ratio")
+    ]
+    span_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
 
 
 ROW = Row

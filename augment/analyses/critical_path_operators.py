@@ -21,31 +21,33 @@ HTA has no such table; its users simulate changes on a copy of its graph.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Struct
+
 from augment.derived.critical.critical_path import KINDS, windows
 from augment.derived.critical.what_if import longest_names
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace
 
 NAME = "critical_path_operators"
 NEEDS = (LAUNCHES,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One name in one step."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    step: int | None = column("The step's number; null if the recording has no steps.")
-    name: str = column("The name of the operator, call or kernel.")
-    bound_by: str = column("What its time on the path consists of, as in critical_path.")
-    count: int = column("Number of its occurrences on the path.", "count")
-    time_ns: int = column("Own time of these occurrences on the critical path.", "ns")
-    time_ratio: float = column("Share of the step's duration.", "ratio")
-    total_ns: int = column("Own time of all occurrences in the step, on the path or not.", "ns")
-    slack_ns: int | None = column("Least slack of the occurrences off the path; null if all are on it.", "ns")
-    saved_ns: int = column("How much shorter the recording would be if these occurrences took no time.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]
+    name: Annotated[str, column("The name of the operator, call or kernel.")]
+    bound_by: Annotated[str, column("What its time on the path consists of, as in critical_path.")]
+    count: Annotated[int, column("Number of its occurrences on the path.", "count")]
+    time_ns: Annotated[int, column("Own time of these occurrences on the critical path.", "ns")]
+    time_ratio: Annotated[float, column("Share of the step's duration.", "ratio")]
+    total_ns: Annotated[int, column("Own time of all occurrences in the step, on the path or not.", "ns")]
+    slack_ns: Annotated[int | None, column("Least slack of the occurrences off the path; null if all are on it.", "ns")]
+    saved_ns: Annotated[int, column("How much shorter the recording would be if these occurrences took no time.", "ns")]
 
 
 ROW = Row

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Struct
 
 from augment.derived.gpu.counter_ranges import counter_ranges
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "cupti_counters"
@@ -35,17 +36,16 @@ NEEDS = ((Category.CUDA_PROFILER_RANGE,),)
 Operators = tuple[str | None, str | None]  #: the outermost and the innermost
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One counter of one operator's kernels."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    outer_operator: str | None = column("The outermost operator around the launches.")
-    operator: str | None = column("The innermost operator around the launches.")
-    counter: str = column("The name of the counter.")
-    statistic: str = column("How the values of the kernels are combined: sum, mean, min or max.")
-    value: float = column("The value.")
-    kernel_count: int = column("Number of kernels that have the counter.", "count")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    outer_operator: Annotated[str | None, column("The outermost operator around the launches.")]
+    operator: Annotated[str | None, column("The innermost operator around the launches.")]
+    counter: Annotated[str, column("The name of the counter.")]
+    statistic: Annotated[str, column("How the values of the kernels are combined: sum, mean, min or max.")]
+    value: Annotated[float, column("The value.")]
+    kernel_count: Annotated[int, column("Number of kernels that have the counter.", "count")]
 
 
 ROW = Row

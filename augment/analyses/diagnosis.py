@@ -24,9 +24,10 @@ with ``augment diff`` before the next.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from augment.diagnosis.devices import fitting, has_work
 from augment.diagnosis.diagnose import diagnose
@@ -37,7 +38,6 @@ from augment.diagnosis.rule import Answer, Finding, Fine, NoData
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import short, track_of
 from augment.findings import Findings, Skipped, Verdict, column
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "diagnosis"
@@ -47,27 +47,30 @@ DOCS = "diagnosis.md"
 Status = Literal["found", "fine", "not_applicable", "no_data"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The answer of one rule."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    rule: str = column("The name of the rule.")
-    status: Status = column("found, fine, not_applicable or no_data.")
-    severity: str | None = column("high, warning or info; null unless found.")
-    title: str = column("What was found or seen, in a sentence with numbers.")
-    saved_ns: int | None = column("How much shorter a step would be, as predicted; null if nothing predicts it.", "ns")
-    saved_ratio: float | None = column("Share of a step.", "ratio")
-    confidence: str | None = column("high, medium or low; null unless found.")
-    overlaps: list[str] = column("Rules of other findings that would save part of the same time.")
-    count: int = column("Number of slices that the finding speaks of.", "count")
-    start_ns: int | None = column("Start of the longest of them, after the first event of what was analysed.", "ns")
-    dur_ns: int | None = column("Its duration.", "ns")
-    track: str | None = column("Its thread or stream.")
-    slice: str | None = column("Its name.")
-    evidence: list[str] = column("More that was seen.")
-    advice: str | None = column("What to change; without data, what would provide it.")
-    docs: str = column("The rule's section in the documentation.")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    rule: Annotated[str, column("The name of the rule.")]
+    status: Annotated[Status, column("found, fine, not_applicable or no_data.")]
+    severity: Annotated[str | None, column("high, warning or info; null unless found.")]
+    title: Annotated[str, column("What was found or seen, in a sentence with numbers.")]
+    saved_ns: Annotated[
+        int | None, column("How much shorter a step would be, as predicted; null if nothing predicts it.", "ns")
+    ]
+    saved_ratio: Annotated[float | None, column("Share of a step.", "ratio")]
+    confidence: Annotated[str | None, column("high, medium or low; null unless found.")]
+    overlaps: Annotated[list[str], column("Rules of other findings that would save part of the same time.")]
+    count: Annotated[int, column("Number of slices that the finding speaks of.", "count")]
+    start_ns: Annotated[
+        int | None, column("Start of the longest of them, after the first event of what was analysed.", "ns")
+    ]
+    dur_ns: Annotated[int | None, column("Its duration.", "ns")]
+    track: Annotated[str | None, column("Its thread or stream.")]
+    slice: Annotated[str | None, column("Its name.")]
+    evidence: Annotated[list[str], column("More that was seen.")]
+    advice: Annotated[str | None, column("What to change; without data, what would provide it.")]
+    docs: Annotated[str, column("The rule's section in the documentation.")]
 
 
 ROW = Row

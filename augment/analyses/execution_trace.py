@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations, compressed, each, group_bounds, sums
@@ -32,26 +33,28 @@ from augment.derived.host.call_stacks import call_stacks, nesting
 from augment.derived.host.enclosing import outermost_of
 from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Diagnostic, Trace
 
 NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The nodes of one name whose inputs have the same shapes and types."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    name: str = column("The name of the nodes and of the operators linked to them.")
-    input_shapes: str | None = column("The shapes of their inputs; none without a node or inputs.")
-    input_types: str | None = column("The types of their inputs; none without a node or inputs.")
-    node_id: int | None = column("The id of the first of these nodes; none without a node.")
-    linked_count: int = column("Number of nodes that are linked to an event.", "count")
-    unlinked_node_count: int = column("Number of nodes that are linked to no event.", "count")
-    unlinked_event_count: int = column("Number of operators and annotations of the trace without a node.", "count")
-    cpu_ns: int = column("Sum of the durations of the linked events; in a row without nodes, of its events.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    name: Annotated[str, column("The name of the nodes and of the operators linked to them.")]
+    input_shapes: Annotated[str | None, column("The shapes of their inputs; none without a node or inputs.")]
+    input_types: Annotated[str | None, column("The types of their inputs; none without a node or inputs.")]
+    node_id: Annotated[int | None, column("The id of the first of these nodes; none without a node.")]
+    linked_count: Annotated[int, column("Number of nodes that are linked to an event.", "count")]
+    unlinked_node_count: Annotated[int, column("Number of nodes that are linked to no event.", "count")]
+    unlinked_event_count: Annotated[
+        int, column("Number of operators and annotations of the trace without a node.", "count")
+    ]
+    cpu_ns: Annotated[
+        int, column("Sum of the durations of the linked events; in a row without nodes, of its events.", "ns")
+    ]
 
 
 ROW = Row

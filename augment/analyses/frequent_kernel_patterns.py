@@ -24,7 +24,10 @@ Options:
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import expand
@@ -36,7 +39,6 @@ from augment.derived.gpu.launched_work import launched_work
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "frequent_kernel_patterns"
@@ -45,23 +47,23 @@ NEEDS = (GPU_WORK, LAUNCHES, HOST)
 DRAWN_AT_MOST = 10_000  #: occurrences
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One pattern."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    operator: str = column("The name of the operator.")
-    pattern: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
-    count: int = column("Number of occurrences.", "count")
-    kernel_ns: int = column("Sum of the durations of its kernels, copies and memsets.", "ns")
-    cpu_ns: int = column("Sum of the durations of these calls of the operator.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    operator: Annotated[str, column("The name of the operator.")]
+    pattern: Annotated[
+        list[str], column("The names of the kernels, copies and memsets, in the order of their launches.")
+    ]
+    count: Annotated[int, column("Number of occurrences.", "count")]
+    kernel_ns: Annotated[int, column("Sum of the durations of its kernels, copies and memsets.", "ns")]
+    cpu_ns: Annotated[int, column("Sum of the durations of these calls of the operator.", "ns")]
 
 
 ROW = Row
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrences:
+class Occurrences(Struct, frozen=True):
     """Equal-length columns: ``operator`` (ascending places in the call stacks) launched the work ``[start, stop)`` of
     ``launched_work(trace).listed``."""
 

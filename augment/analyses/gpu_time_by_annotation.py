@@ -16,29 +16,32 @@ Options:
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.gpu.annotated_work import annotation_diagnostics, annotations_of_work
 from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
 from augment.derived.host.call_stacks import NO_ROW
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Category, Identity, Trace
 
 NAME = "gpu_time_by_annotation"
 NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One annotation on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    annotation: str | None = column("The name of the annotation; none for the work that belongs to no annotation.")
-    kernel_count: int = column("Number of kernels, copies and memsets that belong to it.", "count")
-    gpu_ns: int = column("Sum of their durations.", "ns")
-    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    annotation: Annotated[
+        str | None, column("The name of the annotation; none for the work that belongs to no annotation.")
+    ]
+    kernel_count: Annotated[int, column("Number of kernels, copies and memsets that belong to it.", "count")]
+    gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
 ROW = Row

@@ -15,7 +15,10 @@ to none.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.gpu.gpu_time import Share, gpu_time_by
 from augment.derived.gpu.gpu_work import Device
@@ -23,25 +26,25 @@ from augment.derived.gpu.module_work import module_work
 from augment.derived.host.call_stacks import crossing_diagnostics
 from augment.derived.host.modules import NO_MODULE, modules
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One module on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    module: str | None = column("The path of the module; none for the work that belongs to no module.")
-    call_count: int = column("Number of calls.", "count")
-    kernel_count: int = column("Number of kernels, copies and memsets that belong to it or to modules in it.", "count")
-    gpu_ns: int = column("Sum of their durations.", "ns")
-    backward_gpu_ns: int = column("The part of gpu_ns that the backward pass launched.", "ns")
-    self_gpu_ns: int = column("The part of gpu_ns that belongs to no module in it.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    module: Annotated[str | None, column("The path of the module; none for the work that belongs to no module.")]
+    call_count: Annotated[int, column("Number of calls.", "count")]
+    kernel_count: Annotated[
+        int, column("Number of kernels, copies and memsets that belong to it or to modules in it.", "count")
+    ]
+    gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
+    backward_gpu_ns: Annotated[int, column("The part of gpu_ns that the backward pass launched.", "ns")]
+    self_gpu_ns: Annotated[int, column("The part of gpu_ns that belongs to no module in it.", "ns")]
 
 
 ROW = Row

@@ -22,7 +22,10 @@ optimizer at one that is not fused.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
 from augment.derived.gpu.gpu_work import gpu_work
@@ -30,7 +33,6 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.training_phases import Phase, training_phases
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "gpu_time_by_phase"
@@ -38,16 +40,15 @@ NEEDS = (GPU_WORK, LAUNCHES)
 _ORDER = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER, NO_KEY)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One phase on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    phase: str = column("One of forward, backward, optimizer, other and unknown.")
-    kernel_count: int = column("Number of kernels, copies and memsets launched in it.", "count")
-    gpu_ns: int = column("Sum of their durations.", "ns")
-    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    phase: Annotated[str, column("One of forward, backward, optimizer, other and unknown.")]
+    kernel_count: Annotated[int, column("Number of kernels, copies and memsets launched in it.", "count")]
+    gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
 ROW = Row

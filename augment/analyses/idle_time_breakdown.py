@@ -71,8 +71,10 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations
@@ -82,7 +84,6 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
 from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "idle_time_breakdown"
@@ -98,28 +99,35 @@ _BELOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One category of gaps on one stream."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    stream: Identity = column("The stream.")
-    category: str = column("One of host_wait, kernel_wait and other.")
-    idle_ns: int = column("Sum of the gaps of this category.", "ns")
-    gap_count: int = column("Number of gaps of this category.", "count")
-    idle_ratio: float | None = column("Share of the stream's idle time.", "ratio")
-    other_stream_busy_ns: int = column("The part of ``idle_ns`` while another stream of the device works.", "ns")
-    device_host_wait_ns: int = column("The part of ``idle_ns`` while the whole device waits for the host.", "ns")
-    device_kernel_wait_ns: int = column("The part of ``idle_ns`` in the device's short gaps (kernel_wait).", "ns")
-    device_other_ns: int = column("The part of ``idle_ns`` while the whole device idles for another cause.", "ns")
-    mean_ns: float | None = column("Mean length of the gaps.", "ns")
-    std_ns: float | None = column("Sample standard deviation of their lengths; 0 for one gap.", "ns")
-    min_ns: int | None = column("Least length.", "ns")
-    p25_ns: float | None = column("First quartile of the lengths.", "ns")
-    p50_ns: float | None = column("Median length.", "ns")
-    p75_ns: float | None = column("Third quartile of the lengths.", "ns")
-    max_ns: int | None = column("Greatest length.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    stream: Annotated[Identity, column("The stream.")]
+    category: Annotated[str, column("One of host_wait, kernel_wait and other.")]
+    idle_ns: Annotated[int, column("Sum of the gaps of this category.", "ns")]
+    gap_count: Annotated[int, column("Number of gaps of this category.", "count")]
+    idle_ratio: Annotated[float | None, column("Share of the stream's idle time.", "ratio")]
+    other_stream_busy_ns: Annotated[
+        int, column("The part of ``idle_ns`` while another stream of the device works.", "ns")
+    ]
+    device_host_wait_ns: Annotated[
+        int, column("The part of ``idle_ns`` while the whole device waits for the host.", "ns")
+    ]
+    device_kernel_wait_ns: Annotated[
+        int, column("The part of ``idle_ns`` in the device's short gaps (kernel_wait).", "ns")
+    ]
+    device_other_ns: Annotated[
+        int, column("The part of ``idle_ns`` while the whole device idles for another cause.", "ns")
+    ]
+    mean_ns: Annotated[float | None, column("Mean length of the gaps.", "ns")]
+    std_ns: Annotated[float | None, column("Sample standard deviation of their lengths; 0 for one gap.", "ns")]
+    min_ns: Annotated[int | None, column("Least length.", "ns")]
+    p25_ns: Annotated[float | None, column("First quartile of the lengths.", "ns")]
+    p50_ns: Annotated[float | None, column("Median length.", "ns")]
+    p75_ns: Annotated[float | None, column("Third quartile of the lengths.", "ns")]
+    max_ns: Annotated[int | None, column("Greatest length.", "ns")]
 
 
 ROW = Row

@@ -23,7 +23,10 @@ kernel is worth a better algorithm, type of number or shape.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, group_bounds, grouped, sums
 from augment.arrays.statistics import grouped_statistics
@@ -33,31 +36,30 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.derived.operators.work_families import work_families
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One name on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    kernel_type: str = column("One of COMPUTATION, COMMUNICATION and MEMORY.")
-    family: str = column("The kind of work: gemm, attention, elementwise and so on.")
-    matrix_units: str | None = column(
-        "Matrix units of a product: used, eligible, not_eligible, not_used, unknown; none for other work."
-    )
-    name: str = column("The name of the kernel, copy or memset.")
-    count: int = column("Number of times it ran.", "count")
-    sum_ns: int = column("Sum of its durations.", "ns")
-    mean_ns: float = column("Mean duration.", "ns")
-    min_ns: int = column("Least duration.", "ns")
-    max_ns: int = column("Greatest duration.", "ns")
-    std_ns: float = column("Sample standard deviation of the durations; 0 where it ran once.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    kernel_type: Annotated[str, column("One of COMPUTATION, COMMUNICATION and MEMORY.")]
+    family: Annotated[str, column("The kind of work: gemm, attention, elementwise and so on.")]
+    matrix_units: Annotated[
+        str | None,
+        column("Matrix units of a product: used, eligible, not_eligible, not_used, unknown; none for other work."),
+    ]
+    name: Annotated[str, column("The name of the kernel, copy or memset.")]
+    count: Annotated[int, column("Number of times it ran.", "count")]
+    sum_ns: Annotated[int, column("Sum of its durations.", "ns")]
+    mean_ns: Annotated[float, column("Mean duration.", "ns")]
+    min_ns: Annotated[int, column("Least duration.", "ns")]
+    max_ns: Annotated[int, column("Greatest duration.", "ns")]
+    std_ns: Annotated[float, column("Sample standard deviation of the durations; 0 where it ran once.", "ns")]
 
 
 ROW = Row

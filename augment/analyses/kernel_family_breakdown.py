@@ -21,7 +21,10 @@ were recorded. Names that do not tell count in none.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.ordering import each, is_any
@@ -32,27 +35,31 @@ from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.derived.operators.work_families import work_families
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One family on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    family: str = column("The kind of work.")
-    count: int = column("Number of kernels, copies and memsets that ran.", "count")
-    sum_ns: int = column("Sum of their durations.", "ns")
-    busy_ns: int = column("Time in which at least one of them ran.", "ns")
-    time_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
-    matrix_used_ns: int | None = column("Durations of kernels that used matrix units; none for other families.", "ns")
-    matrix_not_used_ns: int | None = column("Durations of kernels that did not; none for other families.", "ns")
-    matrix_eligible_ns: int | None = column("Durations of those of them that could; none for other families.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    family: Annotated[str, column("The kind of work.")]
+    count: Annotated[int, column("Number of kernels, copies and memsets that ran.", "count")]
+    sum_ns: Annotated[int, column("Sum of their durations.", "ns")]
+    busy_ns: Annotated[int, column("Time in which at least one of them ran.", "ns")]
+    time_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
+    matrix_used_ns: Annotated[
+        int | None, column("Durations of kernels that used matrix units; none for other families.", "ns")
+    ]
+    matrix_not_used_ns: Annotated[
+        int | None, column("Durations of kernels that did not; none for other families.", "ns")
+    ]
+    matrix_eligible_ns: Annotated[
+        int | None, column("Durations of those of them that could; none for other families.", "ns")
+    ]
 
 
 ROW = Row

@@ -10,24 +10,26 @@ table in ``augment/derived/names/kernel_types.py`` decides the type of each kern
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Struct
+
 from augment.derived.gpu.type_coverage import all_masks, mask_name, type_coverage
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One combination of kernel types on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    kernel_types: str = column("The kernel types that run at the same time, joined by ' overlapping '.")
-    time_ns: int = column("Time in which exactly these types run.", "ns")
-    time_ratio: float = column("Share of the device's busy time.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    kernel_types: Annotated[str, column("The kernel types that run at the same time, joined by ' overlapping '.")]
+    time_ns: Annotated[int, column("Time in which exactly these types run.", "ns")]
+    time_ratio: Annotated[float, column("Share of the device's busy time.", "ratio")]
 
 
 ROW = Row

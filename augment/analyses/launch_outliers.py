@@ -26,8 +26,10 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
@@ -37,29 +39,29 @@ from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
 from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.queued_tasks import operators_around
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One call."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    stream: Identity = column("The stream of the first work.")
-    kind: str = column("One of short_kernel, runtime_outlier and launch_delay_outlier.")
-    name: str = column("The kernel, copy or memset; of several, the first to begin.")
-    launch_name: str = column("The call that launched it.")
-    operator: str | None = column("The innermost operator that encloses the call, or that put it on a queue, if any.")
-    correlation: int = column("The correlation that the call and its work share in the trace.")
-    ts_ns: int = column("Start of the call, from the start of the trace.", "ns")
-    cpu_ns: int = column("Duration of the call.", "ns")
-    gpu_ns: int = column("Duration of the work; of several pieces, the sum.", "ns")
-    launch_delay_ns: int = column("From the end of the call to the start of the work.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    stream: Annotated[Identity, column("The stream of the first work.")]
+    kind: Annotated[str, column("One of short_kernel, runtime_outlier and launch_delay_outlier.")]
+    name: Annotated[str, column("The kernel, copy or memset; of several, the first to begin.")]
+    launch_name: Annotated[str, column("The call that launched it.")]
+    operator: Annotated[
+        str | None, column("The innermost operator that encloses the call, or that put it on a queue, if any.")
+    ]
+    correlation: Annotated[int, column("The correlation that the call and its work share in the trace.")]
+    ts_ns: Annotated[int, column("Start of the call, from the start of the trace.", "ns")]
+    cpu_ns: Annotated[int, column("Duration of the call.", "ns")]
+    gpu_ns: Annotated[int, column("Duration of the work; of several pieces, the sum.", "ns")]
+    launch_delay_ns: Annotated[int, column("From the end of the call to the start of the work.", "ns")]
 
 
 ROW = Row
@@ -91,7 +93,7 @@ def analyze(
             worst = calls.take(_worst(ns, most_count))
             parts.append(worst)
             kinds += [kind] * len(worst)
-    columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__slots__)
+    columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__struct_fields__)
     calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
     return Findings(list(_rows(trace, calls, kinds)), _tracks(trace, calls, kind_of))
 

@@ -25,7 +25,10 @@ Options:
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.statistics import percentiles
@@ -33,37 +36,35 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One stream."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    stream: Identity = column("The stream.")
-    launch_count: int = column("Number of pieces of work whose launch is known.", "count")
-    call_count: int = column("Number of calls that launched them.", "count")
-    short_kernel_count: int = column("Pieces of work that took less time than their call.", "count")
-    runtime_outlier_count: int = column("Pieces of work whose call took longer than the cutoff.", "count")
-    launch_delay_outlier_count: int = column("Pieces of work that waited longer than the cutoff.", "count")
-    mean_cpu_ns: float = column("Mean duration of the calls.", "ns")
-    p50_cpu_ns: float = column("Median duration of the calls.", "ns")
-    p99_cpu_ns: float = column("99th percentile of the durations of the calls.", "ns")
-    max_cpu_ns: int = column("Greatest duration of a call.", "ns")
-    mean_gpu_ns: float = column("Mean duration of the work.", "ns")
-    p50_gpu_ns: float = column("Median duration of the work.", "ns")
-    p99_gpu_ns: float = column("99th percentile of the durations of the work.", "ns")
-    max_gpu_ns: int = column("Greatest duration of the work.", "ns")
-    mean_launch_delay_ns: float = column("Mean time from the end of the call to the start of the work.", "ns")
-    p50_launch_delay_ns: float = column("Median of these times.", "ns")
-    p99_launch_delay_ns: float = column("99th percentile of these times.", "ns")
-    max_launch_delay_ns: int = column("Greatest of these times.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    stream: Annotated[Identity, column("The stream.")]
+    launch_count: Annotated[int, column("Number of pieces of work whose launch is known.", "count")]
+    call_count: Annotated[int, column("Number of calls that launched them.", "count")]
+    short_kernel_count: Annotated[int, column("Pieces of work that took less time than their call.", "count")]
+    runtime_outlier_count: Annotated[int, column("Pieces of work whose call took longer than the cutoff.", "count")]
+    launch_delay_outlier_count: Annotated[int, column("Pieces of work that waited longer than the cutoff.", "count")]
+    mean_cpu_ns: Annotated[float, column("Mean duration of the calls.", "ns")]
+    p50_cpu_ns: Annotated[float, column("Median duration of the calls.", "ns")]
+    p99_cpu_ns: Annotated[float, column("99th percentile of the durations of the calls.", "ns")]
+    max_cpu_ns: Annotated[int, column("Greatest duration of a call.", "ns")]
+    mean_gpu_ns: Annotated[float, column("Mean duration of the work.", "ns")]
+    p50_gpu_ns: Annotated[float, column("Median duration of the work.", "ns")]
+    p99_gpu_ns: Annotated[float, column("99th percentile of the durations of the work.", "ns")]
+    max_gpu_ns: Annotated[int, column("Greatest duration of the work.", "ns")]
+    mean_launch_delay_ns: Annotated[float, column("Mean time from the end of the call to the start of the work.", "ns")]
+    p50_launch_delay_ns: Annotated[float, column("Median of these times.", "ns")]
+    p99_launch_delay_ns: Annotated[float, column("99th percentile of these times.", "ns")]
+    max_launch_delay_ns: Annotated[int, column("Greatest of these times.", "ns")]
 
 
 ROW = Row

@@ -18,8 +18,10 @@ before the recording is parameters and states.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
@@ -27,25 +29,23 @@ from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.enclosing import around_moments
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The memory that one operator held on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device_type: str = column("The kind of device, as PyTorch names it.")
-    device: Identity = column("The device; none for the CPU.")
-    origin: str = column("Where it was allocated: operator, no operator, or before recording.")
-    outer_operator: str | None = column("The outermost operator around the allocations.")
-    operator: str | None = column("The innermost operator around the allocations.")
-    bytes: int = column("Sum of its allocations that were not freed yet.", "bytes")
-    count: int | None = column("Number of these allocations.", "count")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]
+    device: Annotated[Identity, column("The device; none for the CPU.")]
+    origin: Annotated[str, column("Where it was allocated: operator, no operator, or before recording.")]
+    outer_operator: Annotated[str | None, column("The outermost operator around the allocations.")]
+    operator: Annotated[str | None, column("The innermost operator around the allocations.")]
+    bytes: Annotated[int, column("Sum of its allocations that were not freed yet.", "bytes")]
+    count: Annotated[int | None, column("Number of these allocations.", "count")]
 
 
 ROW = Row

@@ -16,8 +16,11 @@ Many small copies: join them.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.annotations import CounterTrack
 from augment.arrays import intervals
@@ -26,28 +29,28 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.copy_rates import CopyRate, copy_rates
 from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One kind of copy on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    kind: str = column("The kind of copy.")
-    count: int = column("Number of copies of the kind.", "count")
-    bytes: int = column("Sum of their bytes, where known.", "bytes")
-    busy_ns: int = column("Time in which at least one of them ran.", "ns")
-    mean_gbps: float | None = column("Mean bandwidth while copying, weighted by time.", "GB/s")
-    p25_gbps: float | None = column("Bandwidth not exceeded for a quarter of the time spent copying.", "GB/s")
-    p50_gbps: float | None = column("Bandwidth not exceeded for half of the time spent copying.", "GB/s")
-    p75_gbps: float | None = column("Bandwidth not exceeded for three quarters of the time spent copying.", "GB/s")
-    max_gbps: float | None = column("Greatest bandwidth.", "GB/s")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    kind: Annotated[str, column("The kind of copy.")]
+    count: Annotated[int, column("Number of copies of the kind.", "count")]
+    bytes: Annotated[int, column("Sum of their bytes, where known.", "bytes")]
+    busy_ns: Annotated[int, column("Time in which at least one of them ran.", "ns")]
+    mean_gbps: Annotated[float | None, column("Mean bandwidth while copying, weighted by time.", "GB/s")]
+    p25_gbps: Annotated[float | None, column("Bandwidth not exceeded for a quarter of the time spent copying.", "GB/s")]
+    p50_gbps: Annotated[float | None, column("Bandwidth not exceeded for half of the time spent copying.", "GB/s")]
+    p75_gbps: Annotated[
+        float | None, column("Bandwidth not exceeded for three quarters of the time spent copying.", "GB/s")
+    ]
+    max_gbps: Annotated[float | None, column("Greatest bandwidth.", "GB/s")]
 
 
 ROW = Row

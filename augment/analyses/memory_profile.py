@@ -23,14 +23,16 @@ allocated: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, diagnostics, memory_events
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_profile"
@@ -38,25 +40,28 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names c
 RELATIVE = "the instants have no totals: memory allocated before the recording is not counted"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device_type: str = column("The kind of device, as PyTorch names it.")
-    device: Identity = column("The device; none for the CPU.")
-    allocation_count: int = column("Number of allocations.", "count")
-    free_count: int = column("Number of frees.", "count")
-    unmatched_free_count: int | None = column("Frees of memory that was allocated before the recording.", "count")
-    start_allocated_bytes: int = column("Allocated before the first event.", "bytes")
-    end_allocated_bytes: int = column("Allocated after the last event.", "bytes")
-    live_at_end_bytes: int | None = column("Allocated in the recording and not freed in it.", "bytes")
-    peak_allocated_bytes: int = column("Greatest allocated sum.", "bytes")
-    peak_allocated_at_ns: int = column("When it was first reached, after the first event of the trace.", "ns")
-    peak_reserved_bytes: int | None = column("Greatest reserved sum, if recorded.", "bytes")
-    peak_reserved_at_ns: int | None = column("When it was first reached, after the first event of the trace.", "ns")
-    fragmentation_bytes: int | None = column("Reserved minus allocated at the peak of allocated.", "bytes")
-    fragmentation_ratio: float | None = column("fragmentation_bytes over the bytes reserved then.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]
+    device: Annotated[Identity, column("The device; none for the CPU.")]
+    allocation_count: Annotated[int, column("Number of allocations.", "count")]
+    free_count: Annotated[int, column("Number of frees.", "count")]
+    unmatched_free_count: Annotated[
+        int | None, column("Frees of memory that was allocated before the recording.", "count")
+    ]
+    start_allocated_bytes: Annotated[int, column("Allocated before the first event.", "bytes")]
+    end_allocated_bytes: Annotated[int, column("Allocated after the last event.", "bytes")]
+    live_at_end_bytes: Annotated[int | None, column("Allocated in the recording and not freed in it.", "bytes")]
+    peak_allocated_bytes: Annotated[int, column("Greatest allocated sum.", "bytes")]
+    peak_allocated_at_ns: Annotated[int, column("When it was first reached, after the first event of the trace.", "ns")]
+    peak_reserved_bytes: Annotated[int | None, column("Greatest reserved sum, if recorded.", "bytes")]
+    peak_reserved_at_ns: Annotated[
+        int | None, column("When it was first reached, after the first event of the trace.", "ns")
+    ]
+    fragmentation_bytes: Annotated[int | None, column("Reserved minus allocated at the peak of allocated.", "bytes")]
+    fragmentation_ratio: Annotated[float | None, column("fragmentation_bytes over the bytes reserved then.", "ratio")]
 
 
 ROW = Row

@@ -23,7 +23,10 @@ lighter optimizer.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
@@ -32,25 +35,23 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
 from augment.derived.memory.memory_events import DeviceMemory
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Diagnostic, MemoryChanges, Trace
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One category, or the total."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    category: str = column("PyTorch's category of the memory; ``total`` for all together.")
-    start_bytes: int = column("Held at the first event of the trace.", "bytes")
-    end_bytes: int = column("Held at the end of the trace.", "bytes")
-    peak_bytes: int = column("Greatest sum that the category held.", "bytes")
-    peak_at_ns: int = column("When it was first reached, after the first event of the trace.", "ns")
-    at_total_peak_bytes: int = column("Held by the category when the total was at its peak.", "bytes")
-    at_total_peak_ratio: float | None = column("Share of the total's peak.", "ratio")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    category: Annotated[str, column("PyTorch's category of the memory; ``total`` for all together.")]
+    start_bytes: Annotated[int, column("Held at the first event of the trace.", "bytes")]
+    end_bytes: Annotated[int, column("Held at the end of the trace.", "bytes")]
+    peak_bytes: Annotated[int, column("Greatest sum that the category held.", "bytes")]
+    peak_at_ns: Annotated[int, column("When it was first reached, after the first event of the trace.", "ns")]
+    at_total_peak_bytes: Annotated[int, column("Held by the category when the total was at its peak.", "bytes")]
+    at_total_peak_ratio: Annotated[float | None, column("Share of the total's peak.", "ratio")]
 
 
 ROW = Row

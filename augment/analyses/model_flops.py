@@ -31,35 +31,37 @@ Options:
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Struct
+
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
 from augment.derived.operators.step_efficiency import efficiencies, why_no_mfu
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "model_flops"
 NEEDS = (GPU_WORK,)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step of one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    step: int | None = column("The number of the step; null of a recording without steps.")
-    source: str = column("Where the operations come from: shapes, given or parameters.")
-    convention: str = column("How they were counted.")
-    model_flops: int = column("Operations of the model in the step.", "FLOP")
-    wall_ns: int = column("Length of the step's window.", "ns")
-    achieved_tflops: float | None = column("Operations by the step.", "TFLOP/s")
-    peak_tflops: float | None = column("The dense peak of the device.", "TFLOP/s")
-    peak_number: str = column("The type of number that it is of.")
-    mfu_ratio: float | None = column("Operations by what the peak allows in the step.", "ratio")
-    lacking: str | None = column("Why there is no MFU, and what gives it.")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]
+    source: Annotated[str, column("Where the operations come from: shapes, given or parameters.")]
+    convention: Annotated[str, column("How they were counted.")]
+    model_flops: Annotated[int, column("Operations of the model in the step.", "FLOP")]
+    wall_ns: Annotated[int, column("Length of the step's window.", "ns")]
+    achieved_tflops: Annotated[float | None, column("Operations by the step.", "TFLOP/s")]
+    peak_tflops: Annotated[float | None, column("The dense peak of the device.", "TFLOP/s")]
+    peak_number: Annotated[str, column("The type of number that it is of.")]
+    mfu_ratio: Annotated[float | None, column("Operations by what the peak allows in the step.", "ratio")]
+    lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]
 
 
 ROW = Row

@@ -26,8 +26,10 @@ them or call them less.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays.ordering import combinations, sums
@@ -39,7 +41,6 @@ from augment.derived.host.enclosing import enclosing
 from augment.derived.host.operator_times import operator_times
 from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "operator_breakdown"
@@ -47,19 +48,26 @@ NEEDS = ((Category.CPU_OP,),)
 SHAPES = "Input Dims"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One operator at one shape of its inputs."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    operator: str | None = column("The name of the operator; none for the GPU work that belongs to no operator.")
-    input_shapes: str | None = column("The shapes of its inputs; none if not recorded.")
-    count: int = column("Number of calls.", "count")
-    cpu_ns: int = column("Sum of its durations on the host.", "ns")
-    self_cpu_ns: int = column("cpu_ns without the operators in it.", "ns")
-    gpu_ns: int | None = column("Sum of the durations of the work launched within it; none without GPU work.", "ns")
-    self_gpu_ns: int | None = column("gpu_ns without work launched by operators in it; none without GPU work.", "ns")
-    kernel_count: int | None = column("Number of kernels, copies and memsets that it launched itself.", "count")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    operator: Annotated[
+        str | None, column("The name of the operator; none for the GPU work that belongs to no operator.")
+    ]
+    input_shapes: Annotated[str | None, column("The shapes of its inputs; none if not recorded.")]
+    count: Annotated[int, column("Number of calls.", "count")]
+    cpu_ns: Annotated[int, column("Sum of its durations on the host.", "ns")]
+    self_cpu_ns: Annotated[int, column("cpu_ns without the operators in it.", "ns")]
+    gpu_ns: Annotated[
+        int | None, column("Sum of the durations of the work launched within it; none without GPU work.", "ns")
+    ]
+    self_gpu_ns: Annotated[
+        int | None, column("gpu_ns without work launched by operators in it; none without GPU work.", "ns")
+    ]
+    kernel_count: Annotated[
+        int | None, column("Number of kernels, copies and memsets that it launched itself.", "count")
+    ]
 
 
 ROW = Row

@@ -22,8 +22,10 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
 from augment.arrays.sequences import sequence_hashes
@@ -36,27 +38,29 @@ from augment.derived.host.call_stacks import NO_ROW, call_stacks
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One operator with one sequence of launched work."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    operator: str = column("The name of the operator.")
-    kernel_sequence: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
-    count: int = column("Number of times it launched this sequence.", "count")
-    mean_op_to_launch_ns: float = column("Mean time from its start to its first launch.", "ns")
-    p50_op_to_launch_ns: float = column("Median of these times.", "ns")
-    max_op_to_launch_ns: int = column("Greatest of these times.", "ns")
-    mean_launch_to_kernel_ns: float = column("Mean time from the start of that launch to the start of its work.", "ns")
-    p50_launch_to_kernel_ns: float = column("Median of these times.", "ns")
-    max_launch_to_kernel_ns: int = column("Greatest of these times.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    operator: Annotated[str, column("The name of the operator.")]
+    kernel_sequence: Annotated[
+        list[str], column("The names of the kernels, copies and memsets, in the order of their launches.")
+    ]
+    count: Annotated[int, column("Number of times it launched this sequence.", "count")]
+    mean_op_to_launch_ns: Annotated[float, column("Mean time from its start to its first launch.", "ns")]
+    p50_op_to_launch_ns: Annotated[float, column("Median of these times.", "ns")]
+    max_op_to_launch_ns: Annotated[int, column("Greatest of these times.", "ns")]
+    mean_launch_to_kernel_ns: Annotated[
+        float, column("Mean time from the start of that launch to the start of its work.", "ns")
+    ]
+    p50_launch_to_kernel_ns: Annotated[float, column("Median of these times.", "ns")]
+    max_launch_to_kernel_ns: Annotated[int, column("Greatest of these times.", "ns")]
 
 
 ROW = Row

@@ -15,7 +15,10 @@ queue (1024) makes launches wait, which does no harm.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import CounterTrack
 from augment.arrays.ordering import changing
@@ -25,7 +28,6 @@ from augment.derived.gpu.gpu_work import Stream
 from augment.derived.gpu.launch_delays import launch_diagnostics
 from augment.derived.gpu.queue_lengths import queue_lengths
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "queue_length"
@@ -33,20 +35,19 @@ NEEDS = (GPU_WORK, LAUNCHES)
 FULL_QUEUE = 1024  #: CUDA's limit of waiting launches per stream; the next call blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One stream."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    stream: Identity = column("The stream.")
-    mean: float | None = column("Mean queue length, weighted by time.", "count")
-    std: float | None = column("Standard deviation of the queue length, weighted by time.", "count")
-    p25: float | None = column("Queue length not exceeded for a quarter of the time.", "count")
-    p50: float | None = column("Queue length not exceeded for half of the time.", "count")
-    p75: float | None = column("Queue length not exceeded for three quarters of the time.", "count")
-    max: int = column("Greatest queue length.", "count")
-    full_queue_ns: int = column("Time at a queue length of 1024 or more.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    stream: Annotated[Identity, column("The stream.")]
+    mean: Annotated[float | None, column("Mean queue length, weighted by time.", "count")]
+    std: Annotated[float | None, column("Standard deviation of the queue length, weighted by time.", "count")]
+    p25: Annotated[float | None, column("Queue length not exceeded for a quarter of the time.", "count")]
+    p50: Annotated[float | None, column("Queue length not exceeded for half of the time.", "count")]
+    p75: Annotated[float | None, column("Queue length not exceeded for three quarters of the time.", "count")]
+    max: Annotated[int, column("Greatest queue length.", "count")]
+    full_queue_ns: Annotated[int, column("Time at a queue length of 1024 or more.", "ns")]
 
 
 ROW = Row

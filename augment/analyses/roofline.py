@@ -53,8 +53,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
@@ -68,7 +70,6 @@ from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks, why_unknown
 from augment.derived.operators.roofs import Bound, Floats, roofs
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 
 NAME = "roofline"
@@ -79,28 +80,29 @@ LEAST_UNKNOWN = 0.01  #: of the computing kernels' time: operators over lists of
 LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One operator with the same shapes and types on one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    operator: str = column("The operator.")
-    shapes: str = column("The shapes of its arguments.")
-    number: str | None = column("The type of number whose rate holds; null of what is no product, or where unknown.")
-    count: int = column("How many of its calls launched computation.", "count")
-    time_ns: int = column("Time in which its kernels ran, of all calls.", "ns")
-    flops: int | None = column("Floating-point operations of all calls.", "FLOP")
-    most_flops: int | None = column("At most, where they can only be bounded.", "FLOP")
-    size_bytes: int | None = column("Bytes of all calls.", "bytes")
-    achieved_tflops: float | None = column("Operations by time.", "TFLOP/s")
-    modelled_gbps: float | None = column("Bytes by time.", "GB/s")
-    intensity: float | None = column("Operations by bytes.", "FLOP/B")
-    bound: str = column("compute, memory, latency or unknown.")
-    roof_ns: int | None = column("The time that all calls would have taken at the peak.", "ns")
-    roof_ratio: float | None = column("That time by the time taken.", "ratio")
-    lost_ns: int | None = column("The time taken beyond it.", "ns")
-    confidence: str = column("high, bounded, modelled_bytes or unknown.")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    operator: Annotated[str, column("The operator.")]
+    shapes: Annotated[str, column("The shapes of its arguments.")]
+    number: Annotated[
+        str | None, column("The type of number whose rate holds; null of what is no product, or where unknown.")
+    ]
+    count: Annotated[int, column("How many of its calls launched computation.", "count")]
+    time_ns: Annotated[int, column("Time in which its kernels ran, of all calls.", "ns")]
+    flops: Annotated[int | None, column("Floating-point operations of all calls.", "FLOP")]
+    most_flops: Annotated[int | None, column("At most, where they can only be bounded.", "FLOP")]
+    size_bytes: Annotated[int | None, column("Bytes of all calls.", "bytes")]
+    achieved_tflops: Annotated[float | None, column("Operations by time.", "TFLOP/s")]
+    modelled_gbps: Annotated[float | None, column("Bytes by time.", "GB/s")]
+    intensity: Annotated[float | None, column("Operations by bytes.", "FLOP/B")]
+    bound: Annotated[str, column("compute, memory, latency or unknown.")]
+    roof_ns: Annotated[int | None, column("The time that all calls would have taken at the peak.", "ns")]
+    roof_ratio: Annotated[float | None, column("That time by the time taken.", "ratio")]
+    lost_ns: Annotated[int | None, column("The time taken beyond it.", "ns")]
+    confidence: Annotated[str, column("high, bounded, modelled_bytes or unknown.")]
 
 
 ROW = Row

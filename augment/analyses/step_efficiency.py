@@ -39,8 +39,10 @@ says how.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.gpu_work import gpu_work
@@ -50,7 +52,6 @@ from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficie
 from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "step_efficiency"
@@ -58,34 +59,35 @@ NEEDS = (GPU_WORK,)
 CONVENTION = "operations from shapes, masked pairs not counted, each type of number against its own dense peak"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step of one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    step: int | None = column("The number of the step; null of a recording without steps.")
-    wall_ns: int = column("Length of the step's window: the sum of the parts.", "ns")
-    ideal_compute_ns: int = column("Operations at their dense peak.", "ns")
-    compute_above_ns: int = column("What operators bound by compute took beyond that.", "ns")
-    memory_ideal_ns: int = column("Operators bound by memory at its rate, less their operations at the peak.", "ns")
-    memory_above_ns: int = column("What they took beyond that.", "ns")
-    latency_bound_ns: int = column("Operators too short to be bound by either.", "ns")
-    unmodelled_ns: int = column("Computation without a roof.", "ns")
-    exposed_communication_ns: int = column("Communication while nothing is computed.", "ns")
-    exposed_copy_ns: int = column("Copies and memsets alone.", "ns")
-    host_wait_ns: int = column("The device waits for the host.", "ns")
-    kernel_wait_ns: int = column("The device's own pace between pieces of work.", "ns")
-    other_wait_ns: int = column("Idle time of other causes.", "ns")
-    flops: int | None = column("Operations of products that were done.", "FLOP")
-    model_flops: int | None = column("Those of them that are no recomputation.", "FLOP")
-    mfu_ratio: float | None = column("The model's operations at the dense peak, by the step.", "ratio")
-    hfu_ratio: float | None = column("All operations at the dense peak, by the step.", "ratio")
-    covered_ratio: float | None = column("Share of the computing time that has a roof.", "ratio")
-    overlap_ratio: float | None = column("Communication hidden by the most that could be.", "ratio")
-    peak: str | None = column("The peaks that were used.")
-    convention: str | None = column("How operations were counted.")
-    lacking: str | None = column("Why there is no MFU, and what gives it.")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]
+    wall_ns: Annotated[int, column("Length of the step's window: the sum of the parts.", "ns")]
+    ideal_compute_ns: Annotated[int, column("Operations at their dense peak.", "ns")]
+    compute_above_ns: Annotated[int, column("What operators bound by compute took beyond that.", "ns")]
+    memory_ideal_ns: Annotated[
+        int, column("Operators bound by memory at its rate, less their operations at the peak.", "ns")
+    ]
+    memory_above_ns: Annotated[int, column("What they took beyond that.", "ns")]
+    latency_bound_ns: Annotated[int, column("Operators too short to be bound by either.", "ns")]
+    unmodelled_ns: Annotated[int, column("Computation without a roof.", "ns")]
+    exposed_communication_ns: Annotated[int, column("Communication while nothing is computed.", "ns")]
+    exposed_copy_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
+    host_wait_ns: Annotated[int, column("The device waits for the host.", "ns")]
+    kernel_wait_ns: Annotated[int, column("The device's own pace between pieces of work.", "ns")]
+    other_wait_ns: Annotated[int, column("Idle time of other causes.", "ns")]
+    flops: Annotated[int | None, column("Operations of products that were done.", "FLOP")]
+    model_flops: Annotated[int | None, column("Those of them that are no recomputation.", "FLOP")]
+    mfu_ratio: Annotated[float | None, column("The model's operations at the dense peak, by the step.", "ratio")]
+    hfu_ratio: Annotated[float | None, column("All operations at the dense peak, by the step.", "ratio")]
+    covered_ratio: Annotated[float | None, column("Share of the computing time that has a roof.", "ratio")]
+    overlap_ratio: Annotated[float | None, column("Communication hidden by the most that could be.", "ratio")]
+    peak: Annotated[str | None, column("The peaks that were used.")]
+    convention: Annotated[str | None, column("How operations were counted.")]
+    lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]
 
 
 ROW = Row

@@ -23,38 +23,46 @@ baseline.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Struct
+
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.steps.step_figures import StepFigures, memory_peaks, step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Identity, Trace
 
 NAME = "step_figures"
 NEEDS = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step of one device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device; null if only the host was recorded.")
-    step: int | None = column("The number of the step; null if the recording has no steps.")
-    step_ns: int = column("Length of the step's window.", "ns")
-    backlog_ns: int = column("Time from the step's begin to the window: work launched earlier still ran.", "ns")
-    busy_ns: int | None = column("Time in which any GPU work runs.", "ns")
-    compute_ns: int | None = column("Time in which computation runs.", "ns")
-    communication_ns: int | None = column("Time in which communication runs.", "ns")
-    exposed_communication_ns: int | None = column("Time in which communication and no computation runs.", "ns")
-    exposed_memory_ns: int | None = column("Time in which copies or memsets alone run.", "ns")
-    idle_ns: int | None = column("Time in which no GPU work runs.", "ns")
-    host_wait_ns: int | None = column("Idle time in which the device waits for the host.", "ns")
-    kernel_wait_ns: int | None = column("Idle time in short gaps between work launched in time (kernel_wait).", "ns")
-    other_wait_ns: int | None = column("Idle time of other causes.", "ns")
-    work_count: int | None = column("Number of pieces of GPU work launched in the step.", "count")
-    mean_launch_delay_ns: float | None = column("Mean time from a launch to the start of its work.", "ns")
-    memory_peak_bytes: int | None = column("Greatest allocated sum, if recorded.", "bytes")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device; null if only the host was recorded.")]
+    step: Annotated[int | None, column("The number of the step; null if the recording has no steps.")]
+    step_ns: Annotated[int, column("Length of the step's window.", "ns")]
+    backlog_ns: Annotated[
+        int, column("Time from the step's begin to the window: work launched earlier still ran.", "ns")
+    ]
+    busy_ns: Annotated[int | None, column("Time in which any GPU work runs.", "ns")]
+    compute_ns: Annotated[int | None, column("Time in which computation runs.", "ns")]
+    communication_ns: Annotated[int | None, column("Time in which communication runs.", "ns")]
+    exposed_communication_ns: Annotated[
+        int | None, column("Time in which communication and no computation runs.", "ns")
+    ]
+    exposed_memory_ns: Annotated[int | None, column("Time in which copies or memsets alone run.", "ns")]
+    idle_ns: Annotated[int | None, column("Time in which no GPU work runs.", "ns")]
+    host_wait_ns: Annotated[int | None, column("Idle time in which the device waits for the host.", "ns")]
+    kernel_wait_ns: Annotated[
+        int | None, column("Idle time in short gaps between work launched in time (kernel_wait).", "ns")
+    ]
+    other_wait_ns: Annotated[int | None, column("Idle time of other causes.", "ns")]
+    work_count: Annotated[int | None, column("Number of pieces of GPU work launched in the step.", "count")]
+    mean_launch_delay_ns: Annotated[float | None, column("Mean time from a launch to the start of its work.", "ns")]
+    memory_peak_bytes: Annotated[int | None, column("Greatest allocated sum, if recorded.", "bytes")]
 
 
 ROW = Row

@@ -10,32 +10,35 @@ allocator, another job on the host.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.statistics import OUTLIER, distribution, robust_z
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "step_variation"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """All steps of a trace."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    count: int = column("Number of steps.", "count")
-    sum_ns: int = column("Sum of their lengths.", "ns")
-    mean_ns: float = column("Mean length.", "ns")
-    std_ns: float = column("Sample standard deviation of the lengths; 0 for one step.", "ns")
-    min_ns: int = column("The shortest.", "ns")
-    p50_ns: float = column("The median.", "ns")
-    max_ns: int = column("The longest.", "ns")
-    variation_ratio: float | None = column("Standard deviation over mean.", "ratio")
-    outlier_count: int | None = column("Number of outliers; none if undefined, as with fewer than four steps.", "count")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    count: Annotated[int, column("Number of steps.", "count")]
+    sum_ns: Annotated[int, column("Sum of their lengths.", "ns")]
+    mean_ns: Annotated[float, column("Mean length.", "ns")]
+    std_ns: Annotated[float, column("Sample standard deviation of the lengths; 0 for one step.", "ns")]
+    min_ns: Annotated[int, column("The shortest.", "ns")]
+    p50_ns: Annotated[float, column("The median.", "ns")]
+    max_ns: Annotated[int, column("The longest.", "ns")]
+    variation_ratio: Annotated[float | None, column("Standard deviation over mean.", "ratio")]
+    outlier_count: Annotated[
+        int | None, column("Number of outliers; none if undefined, as with fewer than four steps.", "count")
+    ]
 
 
 ROW = Row

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays import intervals
@@ -42,7 +43,6 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.steps.step_windows import step_windows
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 from augment.units import TIMES, four_digits
 
@@ -51,26 +51,31 @@ NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
 _SEEN = 0.05  #: of the median: the least difference for which a drawn step is called an outlier
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step, and one device during it."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device, if there is any GPU work.")
-    step: int = column("The number of the step.")
-    start_ns: int = column("When it begins, after the first event of the trace.", "ns")
-    wall_ns: int = column("From its beginning to its end on the host.", "ns")
-    busy_ns: int | None = column("Time of the step in which anything runs on the device.", "ns")
-    compute_ns: int | None = column("Time of the step in which computation runs.", "ns")
-    exposed_communication_ns: int | None = column("Time in which communication runs and no computation.", "ns")
-    exposed_memory_ns: int | None = column("Time in which copies or memsets run and nothing else.", "ns")
-    idle_ns: int | None = column("Time of the step in which nothing runs on the device.", "ns")
-    kernel_count: int | None = column("Number of kernels that belong to the step.", "count")
-    launched_busy_ns: int | None = column("Time in which work of the step runs, within the step or later.", "ns")
-    before_recording_kernel_count: int | None = column("The part of kernel_count launched before recording.", "count")
-    before_recording_ns: int | None = column("Time in which work launched before the recording runs.", "ns")
-    robust_z: float | None = column("Distance of wall_ns from the median of all steps, in robust deviations.")
-    is_outlier: bool | None = column("Whether robust_z is beyond 3.5 either way.")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device, if there is any GPU work.")]
+    step: Annotated[int, column("The number of the step.")]
+    start_ns: Annotated[int, column("When it begins, after the first event of the trace.", "ns")]
+    wall_ns: Annotated[int, column("From its beginning to its end on the host.", "ns")]
+    busy_ns: Annotated[int | None, column("Time of the step in which anything runs on the device.", "ns")]
+    compute_ns: Annotated[int | None, column("Time of the step in which computation runs.", "ns")]
+    exposed_communication_ns: Annotated[
+        int | None, column("Time in which communication runs and no computation.", "ns")
+    ]
+    exposed_memory_ns: Annotated[int | None, column("Time in which copies or memsets run and nothing else.", "ns")]
+    idle_ns: Annotated[int | None, column("Time of the step in which nothing runs on the device.", "ns")]
+    kernel_count: Annotated[int | None, column("Number of kernels that belong to the step.", "count")]
+    launched_busy_ns: Annotated[
+        int | None, column("Time in which work of the step runs, within the step or later.", "ns")
+    ]
+    before_recording_kernel_count: Annotated[
+        int | None, column("The part of kernel_count launched before recording.", "count")
+    ]
+    before_recording_ns: Annotated[int | None, column("Time in which work launched before the recording runs.", "ns")]
+    robust_z: Annotated[float | None, column("Distance of wall_ns from the median of all steps, in robust deviations.")]
+    is_outlier: Annotated[bool | None, column("Whether robust_z is beyond 3.5 either way.")]
 
 
 ROW: type[Any] = Row

@@ -23,7 +23,10 @@ that computes all the time needs faster kernels: `kernel_family_breakdown`, `roo
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.before_recording import before_recording_diagnostics
@@ -31,7 +34,6 @@ from augment.derived.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.derived.waits.device_states import STATES, DeviceStates, device_states
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
 
 NAME = "temporal_breakdown"
@@ -39,19 +41,18 @@ NEEDS = (GPU_WORK,)
 FAR_NS = 3600 * 10**9  #: nothing waits an hour for its device
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One device."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device.")
-    span_ns: int = column("From the start of the first to the end of the last GPU work.", "ns")
-    busy_ns: int = column("Time in which any GPU work runs.", "ns")
-    idle_ns: int = column("Time of the span in which no GPU work runs.", "ns")
-    compute_ns: int = column("Time in which computation runs.", "ns")
-    exposed_communication_ns: int = column("Time in which communication and no computation runs.", "ns")
-    exposed_memory_ns: int = column("Time in which copies or memsets alone run.", "ns")
-    non_compute_ns: int = column("Time in which GPU work but no computation runs.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    span_ns: Annotated[int, column("From the start of the first to the end of the last GPU work.", "ns")]
+    busy_ns: Annotated[int, column("Time in which any GPU work runs.", "ns")]
+    idle_ns: Annotated[int, column("Time of the span in which no GPU work runs.", "ns")]
+    compute_ns: Annotated[int, column("Time in which computation runs.", "ns")]
+    exposed_communication_ns: Annotated[int, column("Time in which communication and no computation runs.", "ns")]
+    exposed_memory_ns: Annotated[int, column("Time in which copies or memsets alone run.", "ns")]
+    non_compute_ns: Annotated[int, column("Time in which GPU work but no computation runs.", "ns")]
 
 
 ROW = Row

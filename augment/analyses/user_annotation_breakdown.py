@@ -13,33 +13,34 @@ compare the host's time with the device's.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, group_bounds, grouped
 from augment.arrays.statistics import grouped_statistics
 from augment.derived.gpu.gpu_work import sort_key
 from augment.findings import Findings, column
-from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "user_annotation_breakdown"
 NEEDS = ((Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION),)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One name on one side."""
 
-    rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device; none on the host.")
-    side: str = column("Where it was recorded: cpu or gpu.")
-    name: str = column("The name of the annotation.")
-    count: int = column("Number of occurrences.", "count")
-    sum_ns: int = column("Sum of its durations.", "ns")
-    mean_ns: float = column("Mean duration.", "ns")
-    min_ns: int = column("Least duration.", "ns")
-    max_ns: int = column("Greatest duration.", "ns")
-    std_ns: float = column("Sample standard deviation of the durations; 0 for one.", "ns")
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device; none on the host.")]
+    side: Annotated[str, column("Where it was recorded: cpu or gpu.")]
+    name: Annotated[str, column("The name of the annotation.")]
+    count: Annotated[int, column("Number of occurrences.", "count")]
+    sum_ns: Annotated[int, column("Sum of its durations.", "ns")]
+    mean_ns: Annotated[float, column("Mean duration.", "ns")]
+    min_ns: Annotated[int, column("Least duration.", "ns")]
+    max_ns: Annotated[int, column("Greatest duration.", "ns")]
+    std_ns: Annotated[float, column("Sample standard deviation of the durations; 0 for one.", "ns")]
 
 
 ROW = Row

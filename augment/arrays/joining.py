@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays.ordering import numbered, run_starts
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.kernels.native import native
-from augment.records import dataclass
 
 _LEAST_NS, _GREATEST_NS = 1 << 8, 1 << 57  #: the first and the last limit
 _CELL = np.uint64(8)  #: short pieces within so many limits are joined
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """Pieces after joining, in their order; equal-length columns.
 
     ``first`` is the place of each one's first piece, ``count`` the number of its pieces, and ``longest`` the place of

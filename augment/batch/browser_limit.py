@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from augment.batch.selection import spans
 from augment.errors import UsageError
-from augment.records import dataclass
 
 #: bytes of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, which most browsers run; measured with
 #: engine v52: 2.3 bytes of memory per byte of text, and a sixth more for what augment adds
 BROWSER_TEXT_BYTES = 1_600_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """The size of a rank: the length of its text, and the numbers of its steps."""
 
     label: str
@@ -30,8 +30,7 @@ class Extent:
         return self.text_bytes * inside // max(len(self.steps), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """The part of a job to write: indexes of the ranks, the range of steps (None: all), and what is left out."""
 
     ranks: tuple[int, ...]

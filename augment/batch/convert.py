@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from augment.batch import locations, memory
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
-from augment.records import dataclass
 from augment.request import Request
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]  #: called with one line of text for the user
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, the threads for
     each input and the most memory of its process, on which outputs do not depend, and whether no trace is written."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from augment.batch.inputs import Input
 from augment.derived.source.cut_mark import mark
@@ -13,15 +14,13 @@ from augment.derived.source.several_ranks import rank_of_track
 from augment.derived.steps import cutting
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.readers import read
-from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.cut import write_cut
 from augment.writers.files import replacing, stem
 from augment.writers.perfetto.several import parts, write_parts
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What to keep: ``steps``, both included, a ``period`` in ms since the first event, no event of the ``dropped``
     categories. Empty ones keep all."""
 

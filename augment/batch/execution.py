@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
 
 from augment.batch.convert import Report, Settings, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.results import Result
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.job_tracks import Errand
@@ -30,8 +30,7 @@ Finished = Callable[[Input, Result], None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Manner:
+class Manner(Struct, frozen=True):
     """How to run a batch; nothing here changes the outputs.
 
     ``jobs`` inputs are converted at once: by as many processes, by the server of ``client``, or on the Dask cluster of
@@ -47,8 +46,7 @@ class Manner:
     merge: bool = False
 
 
-@dataclass
-class Watch:
+class Watch(Struct):
     """Callbacks for progress: each finished input, warnings, and the current activity; and what a server concluded."""
 
     begun: Callable[[Sequence[Input]], None] = lambda _inputs: None
@@ -59,8 +57,7 @@ class Watch:
     concluded: Callable[[RemoteJob], None] = lambda _job: None
 
 
-@dataclass
-class _Books:
+class _Books(Struct):
     """The manifests of the inputs' folders, opened on first use."""
 
     settings: Settings

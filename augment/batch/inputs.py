@@ -8,14 +8,14 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from augment.batch import locations
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
-from augment.records import dataclass
 from augment.writers.files import is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
@@ -25,8 +25,7 @@ _NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """A file to convert, and the ``folder`` of its outputs.
 
     ``named`` says that the user named this very file, so that it must be a trace; a file found in a folder may be
@@ -53,8 +52,7 @@ class Input:
         return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
-@dataclass
-class Plan:
+class Plan(Struct):
     """The inputs in order, the refused inputs with the reason, and the files that are no traces."""
 
     inputs: list[Input] = field(default_factory=list)

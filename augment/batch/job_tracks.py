@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
 from augment.errors import AugmentError
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.request import Request
@@ -28,8 +29,7 @@ NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
 Tracks = Callable[[], Sequence["Addable"]]
 
 
-@dataclass(frozen=True)
-class Errand:
+class Errand(Struct, frozen=True):
     """A rank whose outputs do not show its job yet: its result so far, the job's ``tracks``, and their ``drawn``."""
 
     input: Input

@@ -12,14 +12,15 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import Identity, identify
 from augment.readers.dialects import RANK_IN_NAME
-from augment.records import dataclass
 from augment.writers.files import stem
 
 if TYPE_CHECKING:
@@ -34,16 +35,14 @@ _WINDOW_FOLDER = re.compile(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNOR
 _MEMBER_FOLDER = re.compile(r"(?:rank|node|host|worker)[-_]?\d+", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """The trace of one rank in a job; ``rank`` is None if it is unknown."""
 
     input: Input
     rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One window of one job.
 
     ``folder`` is where files about the whole job go: the deepest folder that holds all members' outputs. Their names
@@ -60,8 +59,7 @@ class Job:
     stem: str = "job"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A trace, and what its name and folders say."""
 
     member: Member

@@ -11,9 +11,10 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
+
+from msgspec.structs import asdict
 
 from augment.batch import job_tracks, locations
 from augment.batch.convert import Settings

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
@@ -22,7 +23,6 @@ from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
-from augment.records import dataclass
 from augment.request import Request
 from augment.trace import Diagnostic, Trace
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from augment.writers.perfetto.suffixes import Links
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What to merge of a job, and how.
 
     Without ``steps`` in the request, as much is merged as a browser can hold: ``limit_bytes`` of text (None: all).
@@ -53,8 +52,7 @@ class Choice:
     memory: int | None = None
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """The outcome of a merge: the number of ranks in the file, what was left out to fit, and notes for the user.
 
     ``failed`` are the ranks that could not be read, with the reason; ``verdict`` are sentences about the job.
@@ -68,8 +66,7 @@ class Merged:
     verdict: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
+class _Rank(Struct, frozen=True):
     """The result of the first pass for a rank; ``first_ns`` is None for a trace without events."""
 
     member: Member

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from msgspec import Struct
+
 from augment.batch import locations
 from augment.errors import AugmentError
 from augment.readers.assembly import distributed
@@ -14,13 +16,11 @@ from augment.readers.dialects import rank_in_name
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Broken
 from augment.readers.window import Window
-from augment.records import dataclass
 
 _TRACE_EVENTS = "traceEvents"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """The rank of the process that recorded a trace, and the number of ranks of its job; None where unknown."""
 
     rank: int | None = None

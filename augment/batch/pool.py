@@ -9,14 +9,14 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import field
 from functools import partial
+
+from msgspec import Struct, field
 
 from augment.batch.inputs import Input, sweep
 from augment.batch.results import Result, failure
 from augment.batch.workers import T, Task, Workers
 from augment.errors import OutputError
-from augment.records import dataclass
 
 Finished = Callable[[Input, Result], None]  #: called at once for each finished input, in any order
 _DISCONNECTED = "the cluster connection was lost; run the same command again to go on"
@@ -114,8 +114,7 @@ def _saved(task: Callable[[], T], path: str) -> str:
     return path
 
 
-@dataclass
-class _Crew:
+class _Crew(Struct):
     """The state of a run: inputs that wait, tasks under way, and inputs to try alone."""
 
     inputs: Sequence[Input]
@@ -123,13 +122,13 @@ class _Crew:
     workers: Workers
     needed: Callable[[Input], int]
     budget: int
-    waiting: deque[int] = field(init=False)
+    waiting: deque[int] = field(default_factory=deque)
     suspects: deque[int] = field(default_factory=deque)
     running: dict[Future[Result], int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.waiting = deque(range(len(self.inputs)))
+        self.waiting.extend(range(len(self.inputs)))
 
     def busy(self) -> bool:
         """Whether anything is left to do."""

@@ -6,9 +6,11 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.batch import cross_rank, locations
 from augment.batch.convert import Report, Settings, delivered
@@ -21,7 +23,6 @@ from augment.batch.remote import progress_text
 from augment.batch.results import File, Result, result_of
 from augment.batch.stages import Concluded
 from augment.errors import AugmentError, InputError
-from augment.records import dataclass
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from augment.request import Request
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """The inputs of one folder: its path, that of the outputs, and its name for the job."""
 
     top: str
@@ -53,8 +53,7 @@ class Folder:
         return cls(top, out, folder_title(top), tuple(inputs)) if whole else None
 
 
-@dataclass(frozen=True)
-class RemoteJob:
+class RemoteJob(Struct, frozen=True):
     """What a server has made of a folder: results as of a batch, and what it has concluded."""
 
     results: Sequence[Result]

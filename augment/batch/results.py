@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
 from augment.batch.inputs import Input
 from augment.errors import AugmentError, UnknownFormat
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.writers.seams import Described
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file that was written; hashes are set only for files that a manifest records.
 
     An output with a ``seam`` can get tracks later; ``undrawn_sha256`` is its hash without them.
@@ -30,8 +30,7 @@ class File:
     undrawn_sha256: str = ""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """The result of an input: the files written, the sidecar last, or the reason why there are none.
 
     ``done_before``: the manifest lists the input as done, and it was skipped. ``sha256``, ``rank`` and ``world_size``

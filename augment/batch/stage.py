@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec import Struct
+
 from augment.batch.job_tracks import Tracks
 from augment.batch.jobs import Job, Member
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
@@ -28,8 +29,7 @@ def alone(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
     return (task() for task in tasks)
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(Struct, frozen=True):
     """The answer of a stage for one job.
 
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
@@ -44,8 +44,7 @@ class Conclusion:
     joined: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """A question to a job.
 
     ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level

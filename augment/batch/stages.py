@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
 from augment.batch.job_tracks import Errand
 from augment.batch.jobs import Job, Member, jobs_of
 from augment.batch.stage import Conclusion, Crew, Stage, alone
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.results import Result
@@ -28,8 +29,7 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Concluded:
+class Concluded(Struct, frozen=True):
     """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
     ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
+from msgspec import Struct
 
 from augment.client.failures import Failure, failure_of
 from augment.errors import ServiceError, UsageError
-from augment.records import dataclass
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 CALL_S = 60.0  #: timeout of a single unary call
@@ -23,8 +23,7 @@ _LONGEST_MESSAGE = 16 << 20
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """PEM files: the authority of the server's certificate (default: the system's); a client certificate and key."""
 
     ca: Path | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import cast
 
 import grpc
 from google.rpc import code_pb2, error_details_pb2
 from grpc_status import rpc_status
+from msgspec import Struct, field
 
 from augment.errors import (
     AugmentError,
@@ -19,7 +19,6 @@ from augment.errors import (
     UnknownFormat,
     UsageError,
 )
-from augment.records import dataclass
 from augment.v1 import resources_pb2
 
 _INPUT_ERRORS: Mapping[str, type[InputError]] = {
@@ -29,8 +28,7 @@ _INPUT_ERRORS: Mapping[str, type[InputError]] = {
 }
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a call or a job failed.
 
     ``code`` is the name of the canonical code; ``reason`` comes from the augment server and is empty if something else

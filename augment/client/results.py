@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from augment.errors import AugmentError
-from augment.records import dataclass
 
 
-@dataclass(frozen=True)
-class Augmented:
+class Augmented(Struct, frozen=True):
     """The result for a trace: the files written, the sidecar last, and, on request, the summaries for its job.
 
     With summaries, ``seams`` holds the seams of the files (:mod:`augment.writers.seams`); it is empty if the server's
@@ -28,8 +28,7 @@ class Augmented:
         return _content(self.files[-1])
 
 
-@dataclass(frozen=True)
-class AugmentedJob:
+class AugmentedJob(Struct, frozen=True):
     """The result for a whole job: for each trace, by its name in the job, its result or the error.
 
     ``files`` belong to the job: timelines, then the job's metrics; empty with fewer than two readable traces.
@@ -46,8 +45,7 @@ class AugmentedJob:
         return _content(self.files[-1])
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The diagnosis of traces: a report on their job, if they are its ranks, and on each readable trace.
 
     Each of ``reports`` has ``input`` (the path of a trace), ``verdict`` and ``rows``. ``failed`` are the other traces.

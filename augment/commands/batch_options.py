@@ -6,12 +6,12 @@ import functools
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.options import MOST_THREADS, Function, processors
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.execution import Manner

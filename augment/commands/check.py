@@ -203,9 +203,10 @@ def _write(path: str, text: str) -> None:
 
 
 def _as_json(line: Any) -> str:
-    import dataclasses
     import json
 
-    record = dataclasses.asdict(line)
+    import msgspec
+
+    record = msgspec.to_builtins(line)
     record["figure"], record["unit"] = line.figure.name, line.figure.unit
     return json.dumps(record, ensure_ascii=False)

@@ -151,10 +151,11 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _as_json(run: Run) -> str:
-    import dataclasses
     import json
 
-    return json.dumps(dataclasses.asdict(run), ensure_ascii=False)
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(run), ensure_ascii=False)
 
 
 def _time_ns(text: str) -> int:

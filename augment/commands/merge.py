@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -56,6 +55,8 @@ def command(
     that the ranks share, and arrows link the kernels of each collective. If the timeline is too large for a browser,
     steps and then ranks are left out; a message says so. The path written is printed on stdout.
     """
+    from msgspec.structs import replace
+
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.memory import expect_possible
     from augment.batch.merge import Choice, default_output, merge, only_job

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,6 +69,8 @@ def command(
     each rank's outputs also tell for whom it waits and why, and its part of the job's critical path. The paths of the
     outputs are printed on stdout, one per line.
     """
+    from msgspec.structs import replace
+
     from augment.batch.convert import Settings
     from augment.heap import keep_freed_memory
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from augment.errors import InputError, UnknownFormat
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.commands.terminal import Bar
@@ -70,8 +71,7 @@ def files_of(path: str) -> list[str]:
     return [name for name, _ in _files(path)]
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The figures of each step of a run, the regions in its traces, and each rank's ``source`` from its sidecar."""
 
     samples: Samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,6 +59,8 @@ def command(
     writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
     the source of each row.
     """
+    from msgspec.structs import replace
+
     from augment.errors import InputError
     from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from augment.commands.terminal import emit
-from augment.records import dataclass
 from augment.report.units import counted, duration, size, size_unit, time_unit
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ _LEAST_SHOWN = 0.0005  #: of a unit; less would be shown as 0.000
 _LONG_TEXT = 40  #: columns of text wider than this come last
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column as shown. ``key`` says that it identifies rows; ``head`` may have two lines."""
 
     head: tuple[str, str]

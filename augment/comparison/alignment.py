@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import Bools, Int32s, Int64s
@@ -12,12 +13,10 @@ from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.work_families import work_families
 from augment.derived.steps.steps import steps
-from augment.records import dataclass
 from augment.trace import Category
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """Partners, int64; :data:`~augment.comparison.sequences.ALONE` where there is none.
 
     ``call_of_control[i]`` is the index in the test's calls of the partner of the control's call ``i``; ``call_of_test``

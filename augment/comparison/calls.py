@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.comparison.names import NO_PATH, Names, Paths
@@ -15,15 +16,13 @@ from augment.derived.operators.graph_capture import graph_work
 from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.steps.steps import steps
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NONE = -1  #: no call, no step, no partner
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Operators and annotations, and Python functions on request: equal-length columns, each thread in preorder.
 
     ``row`` int64, into the event table. ``parent`` int32, an index into these columns; :data:`NONE` for an outermost
@@ -50,8 +49,7 @@ class Calls:
         return len(self.row)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The GPU work in the order of ``gpu_work``: equal-length columns.
 
     ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the index among
@@ -74,8 +72,7 @@ class Work:
         return len(self.row)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Side:
+class Side(Struct, frozen=True):
     """Control or test: a trace, the chosen steps, the calls, and the GPU work."""
 
     trace: Trace

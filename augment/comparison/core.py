@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment import display
 from augment.comparison.alignment import Alignment, align_sides
@@ -29,7 +30,6 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError, expect_known
 from augment.findings import Findings, Outcome, Verdict, table_of
 from augment.readers import read
-from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 from augment.units import counted
@@ -38,8 +38,7 @@ Input = Trace | str | os.PathLike[str]
 Sides = Input | Sequence[Input]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Pair:
+class Pair(Struct, frozen=True):
     """A rank of the control and the rank of the test that it is compared with."""
 
     control: Side
@@ -50,8 +49,7 @@ class Pair:
         return f"<Pair {self.control.trace.source.label} and {self.test.trace.source.label}>"
 
 
-@dataclass(frozen=True, repr=False)
-class Diff:
+class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were

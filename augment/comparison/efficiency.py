@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.comparison.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
 from augment.derived.gpu.gpu_work import gpu_work
@@ -14,7 +15,6 @@ from augment.derived.operators.step_efficiency import step_efficiency, why_no_mf
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
-from augment.records import dataclass
 from augment.trace import Trace
 
 EFFICIENCY = (
@@ -32,8 +32,7 @@ EFFICIENCY = (
 _SIDES = ("control", "test")
 
 
-@dataclass(frozen=True, slots=True)
-class EfficiencySamples:
+class EfficiencySamples(Struct, frozen=True):
     """The figures of each step of one rank, averaged over devices. ``lacking`` says why there is no MFU, if so; where
     shapes or peaks are not known, there are no figures at all."""
 

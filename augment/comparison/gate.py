@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
-from augment.records import dataclass
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"
@@ -37,16 +38,14 @@ _LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
 Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The limit of a figure: get worse by at most ``share`` of the baseline, or be no worse than ``bound``."""
 
     share: float | None = None
     bound: float | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The limits of all figures.
 
     ``figures`` holds limits by figure; None excludes one. :data:`GATED` is gated by ``max_regress``, and with ``parts``
@@ -66,8 +65,7 @@ class Limits:
         return self.max_regress if gated else None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """The outcome of one figure; ``limit`` is None for a figure that only explains (``info``).
 
     ``change`` lies between ``low`` and ``high`` with ``confidence``; None where the noise is unknown. For all-positive

@@ -7,12 +7,12 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.arrays.columns import Values
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
-from augment.records import dataclass
 from augment.trace import Identity
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 
@@ -36,8 +36,7 @@ CHANGES = [change.name.lower() for change in Change]
 SIGNS = ["▲ ", "▼ ", "+ ", "", "− "]
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """Equal-length columns: ``ts``, ``dur`` int64 ns, ``change`` int64, a :class:`Change`, ``names`` with its sign."""
 
     ts: Int64s
@@ -80,8 +79,7 @@ def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[s
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Where marks are drawn: below a thread, or in the group of a device. The name of the control, the ``label``, is in
     that of the group and in descriptions."""
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
-from augment.records import dataclass
 
 ALPHA = 0.01  #: rate at which noise alone may be called a difference
 CONFIDENCE = 0.95  #: of intervals
@@ -36,8 +36,7 @@ SEED = 20_240_501
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """The noise of the difference, test minus control, in the figure's unit.
 
     ``p`` is the probability of such a difference by chance; ``delta`` is the estimate of the difference (of ratios:
@@ -54,8 +53,7 @@ class Noise:
     paired: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
+class _Comparison(Struct, frozen=True):
     """Transformed samples: ``unit`` is the control's mean if they are logarithms, else None.
 
     ``error`` is the standard error of ``delta``, 0 without any variation; ``freedom`` is its degrees of freedom.

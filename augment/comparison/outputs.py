@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from augment.comparison import sidecar
 from augment.comparison.core import Diff, Pair
 from augment.comparison.overlay import ARROW_COUNT, write_overlay
 from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
 from augment.comparison.timeline import drawn
 from augment.errors import OutputError
-from augment.records import dataclass
 from augment.trace import Diagnostic
 from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, stem
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """What to draw, and how.
 
     ``formats`` are names of writers; empty means Perfetto's own. ``label`` names the control; empty means its

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from augment.arrays.ordering import sums
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 OFFERED = 3
 _DIGITS = re.compile(r"\d+")
 
 
-@dataclass(slots=True)
-class Region:
+class Region(Struct):
     """Annotations whose names differ only in numbers: their names, count and total time."""
 
     names: set[str] = field(default_factory=set)

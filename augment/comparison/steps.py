@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.comparison.regions import offer, regions_of
 from augment.derived.steps.step_windows import StepWindows, region_windows, step_windows
 from augment.errors import UsageError
-from augment.records import dataclass
 from augment.trace import Diagnostic, Trace
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenSteps:
+class ChosenSteps(Struct, frozen=True):
     """Equally many windows per side: the first of ``control`` is compared with the first of ``test``, and so on.
 
     ``whole`` says that they are whole recordings, not steps.

@@ -8,18 +8,17 @@ to 1 % of the compared steps.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
-from augment.records import dataclass
 
 MIN_DELTA_NS = 1_000  #: smaller differences are never drawn, unless a size is given
 SHARE = 0.01  #: of a step
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(Struct, frozen=True):
     """What is drawn: at least ``least_ns``, and of at least ``single_ns`` or of a name that matters.
 
     ``of_calls`` and ``of_work`` are by the numbers of names, which both sides share.

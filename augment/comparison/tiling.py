@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.types import Bytes, Int32s, Int64s, Places
@@ -24,7 +25,6 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.host.occupancy import innermost, occupants
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.waits.gap_causes import GapCategory
-from augment.records import dataclass
 
 BEFORE = "launched before the recording"  #: owner name of such work: its call is unknown
 
@@ -55,8 +55,7 @@ _IDLE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiles(Struct, frozen=True):
     """Equal-length columns: ``ns`` (int64) of the step with index ``step`` belong to ``kind`` (uint8, a :class:`Kind`),
     ``path`` (int32, of the call that launched the work, or that the host is in), ``name`` (int32, of the work, or of
     the host's activity meanwhile; -1 for none) and ``family`` (int32, of the work; -1 for none). Their sum is the

@@ -7,21 +7,20 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.comparison.noise import ALPHA, corrected, noise_of
 from augment.comparison.rows import FigureRow, Verdict
 from augment.derived.steps.step_figures import memory_peaks, step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
-from augment.records import dataclass
 from augment.trace import Trace
 
 Floats = npt.NDArray[np.float64]
 Better = Literal["lower", "higher", "neither"]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure of a step: its unit, and the direction that is an improvement."""
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.comparison.ledger import CONTROL, TEST, Ledger
@@ -15,15 +16,13 @@ from augment.comparison.tables import change_of
 from augment.comparison.tiling import BEFORE, Kind, Tiles
 from augment.comparison.totals import verdict_of
 from augment.derived.gpu.kernel_families import UNKNOWN
-from augment.records import dataclass
 
 NAMES_SHOWN = 4  #: kernel names shown per part
 _BITS = 28  #: bits of a path, and of a name, in a key
 _WORK = (Kind.COMPUTATION, Kind.EXPOSED_COMMUNICATION, Kind.EXPOSED_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The content of one part: owners (keys of the ledger) and their operator (a name's number)."""
 
     kind: Kind

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.derived.critical.savings import Cut, joined
 from augment.derived.source.cut_mark import is_period
@@ -13,7 +15,6 @@ from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
 from augment.diagnosis.whole import is_doubtful, is_excerpt
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
@@ -24,8 +25,7 @@ APART = 0.9  #: two findings overlap if together they save less than this share 
 _FIRST, _LAST = ("launch_bound", "host_gaps"), ("unaligned_shapes", "low_roofline")
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The ``findings``, the most important first; every rule's ``answers`` by its name, in the registry's order."""
 
     findings: tuple[Finding, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import run_starts
@@ -15,7 +16,6 @@ from augment.diagnosis.measure import longest, measure
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.verdict import headline
 from augment.diagnosis.wording import percent
-from augment.records import dataclass
 from augment.trace import Trace
 
 TRACK = "Diagnosis"
@@ -23,8 +23,7 @@ MOST_SLICES = 32  #: of one finding; the longest
 JOINED_RATIO = 0.03  #: of a step: what is no further apart is one slice
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
+class _Slice(Struct, frozen=True):
     start: int
     end: int
     finding: int

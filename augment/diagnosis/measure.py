@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.statistics import median
@@ -18,7 +19,6 @@ from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.rule import Confidence, Spans
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
@@ -26,8 +26,7 @@ WARM_UP = 1.5  #: a first step so many times as long as the median of the others
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """The ``windows`` of the steady steps, and the mean ``length_ns`` of one. Without steps the whole recording is the
     only one, and ``unit`` says so. ``warm_up``: the first step was slow, and is left out. ``hidden``: a part of it was,
     and it is left out.
@@ -58,7 +57,7 @@ def measure(trace: Trace) -> Measure:
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
     hidden = real and len(length) > 2 and _is_hidden(windows)
     if warm_up or hidden:
-        windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__slots__))
+        windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__struct_fields__))
         length = length[1:]
     mean = int(length.mean()) if len(length) else 0
     return Measure(windows, "step" if real else "recording", mean, warm_up, hidden)

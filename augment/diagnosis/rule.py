@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import Cut
-from augment.records import dataclass
 from augment.trace import Trace
 
 Severity = Literal["high", "warning", "info"]
@@ -21,8 +20,7 @@ HIGH_RATIO, WARNING_RATIO = 0.10, 0.05  #: shares of a step that a finding of th
 LEAST_RATIO = 0.02  #: below this share of a step there is nothing to find
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """The slices that a finding speaks of: equal-length int64 columns. ``row``, into the event table, names them (-1:
     no slice); ``start`` and ``end``, ns, are when."""
 
@@ -40,8 +38,7 @@ class Spans:
         return len(self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The rule fires.
 
     ``title`` is a sentence with numbers, ``advice`` says what to change. ``saved_ns`` is per step, as the critical
@@ -62,22 +59,19 @@ class Found:
     of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
 
 
-@dataclass(frozen=True, slots=True)
-class Fine:
+class Fine(Struct, frozen=True):
     """The rule looked and does not fire; ``title`` says what it saw."""
 
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplicable:
+class NotApplicable(Struct, frozen=True):
     """The run has nothing that the rule speaks of."""
 
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoData:
+class NoData(Struct, frozen=True):
     """The trace cannot tell; ``remedy`` says what to do, as a command: ``record with record_shapes=True``."""
 
     title: str
@@ -99,8 +93,7 @@ class Rule(Protocol):
         """The answer for a trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
     findings that would save some of the same time."""
 

@@ -23,9 +23,9 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.comparison.student import quantile_of_student, tail_of_student
-from augment.records import dataclass
 
 ALPHA = 0.01  #: rate at which a figure that never changed has a change point
 FEWEST = 3  #: runs on each side of a change
@@ -38,8 +38,7 @@ _SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """From the run ``first`` on, an index, the median is ``after`` instead of ``before``."""
 
     first: int
@@ -52,8 +51,7 @@ class Change:
         return (self.after - self.before) / abs(self.before) if self.before else None
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """A new run has a figure from ``low`` to ``high``, and most likely ``level``."""
 
     level: float

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.comparison.gate import FLOOR, WHOLE, Limit, Limits, Line, Status
 from augment.comparison.totals import FIGURES, Figure
 from augment.history.changes import Change, changes, prediction
 from augment.history.store import Run
-from augment.records import dataclass
 
 FEWEST = 5  #: runs that make a baseline
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """The runs of one figure since its level last changed; ``change`` is that change, at ``runs[0]``."""
 
     runs: Sequence[Run]

@@ -17,18 +17,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.errors import InputError, OutputError, UsageError
 from augment.parquet import pyarrow
-from augment.records import dataclass
 from augment.writers.files import replacing
 
 _SUFFIX = ".run.parquet"
 _COLUMNS = ("run", "time_ns", "labels", "rank_count", "figure", "median", "mean", "std", "step_count")
 
 
-@dataclass(frozen=True, slots=True)
-class RunFigure:
+class RunFigure(Struct, frozen=True):
     """A figure of a run: over its steps, each the mean over ranks and devices."""
 
     median: float
@@ -42,8 +41,7 @@ class RunFigure:
         return cls(float(np.median(samples)), float(samples.mean()), float(samples.std()), len(samples))
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A run, recorded at ``time_ns`` since 1970. ``digest`` is that of its recordings, ``-``, that of its labels."""
 
     name: str
@@ -143,8 +141,7 @@ class _Folder(Protocol):
     def write(self, name: str, content: bytes) -> None: ...
 
 
-@dataclass(frozen=True)
-class _Local:
+class _Local(Struct, frozen=True):
     path: Path
 
     def names(self) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.gpu.annotated_work import annotations_of_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -16,7 +17,6 @@ from augment.derived.host.call_stacks import NO_ROW
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
-from augment.records import dataclass
 from augment.trace import Category
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _gap_statistics(gaps: Iterable[tuple[int, Any]]) -> pd.DataFrame:
     return table(records, ["idle_category", "rank", "device", "stream", *_STATISTICS]).set_index("idle_category")
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+class _Named(Struct, frozen=True):
     """Statistics of the durations of one name, ns."""
 
     name: str

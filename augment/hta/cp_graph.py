@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from augment.derived.steps.window import rows_in_whole
 from augment.errors import InputError, UsageError
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
-from augment.records import dataclass
 from augment.trace import Trace as Events
 
 try:

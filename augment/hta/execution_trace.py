@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.host.execution_links import Node, attribute, execution_links
 from augment.derived.steps.window import rows_in_whole
 from augment.execution_trace import read_nodes, with_nodes
 from augment.hta.traces import Trace
-from augment.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = ("op_schema", "input_shapes", "input_types", "output_shapes", "output_types", "et_node_name")
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionNode:
+class ExecutionNode(Struct, frozen=True):
     """A node as it is in the file; None for missing members."""
 
     id: int

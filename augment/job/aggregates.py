@@ -7,14 +7,15 @@ parts of a job can be joined. Keys that few ranks have, such as those of single 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays.types import Places
 from augment.findings import Findings, Skipped, column
 from augment.job.summary import RankSummary
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000
@@ -25,21 +26,20 @@ Floats = npt.NDArray[np.float64]
 _STATISTICS = ("count", "mean", "square", "least", "most", "least_at", "most_at")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One figure of one analysis."""
 
-    analysis: str = column("The analysis.")
-    of: str = column("Identifies the row within its analysis, for example by stream and category.")
-    figure: str = column("The name of the column.")
-    unit: str = column("The unit of the figure; empty for a number without unit.")
-    rank_count: int = column("Ranks that have the figure.", "count")
-    min: float = column("The minimum over those ranks.")
-    mean: float = column("The mean over those ranks.")
-    max: float = column("The maximum over those ranks.")
-    std: float = column("The sample standard deviation; 0 for a single rank.")
-    min_rank: int | None = column("A rank with the minimum.")
-    max_rank: int | None = column("A rank with the maximum.")
+    analysis: Annotated[str, column("The analysis.")]
+    of: Annotated[str, column("Identifies the row within its analysis, for example by stream and category.")]
+    figure: Annotated[str, column("The name of the column.")]
+    unit: Annotated[str, column("The unit of the figure; empty for a number without unit.")]
+    rank_count: Annotated[int, column("Ranks that have the figure.", "count")]
+    min: Annotated[float, column("The minimum over those ranks.")]
+    mean: Annotated[float, column("The mean over those ranks.")]
+    max: Annotated[float, column("The maximum over those ranks.")]
+    std: Annotated[float, column("The sample standard deviation; 0 for a single rank.")]
+    min_rank: Annotated[int | None, column("A rank with the minimum.")]
+    max_rank: Annotated[int | None, column("A rank with the maximum.")]
 
 
 class Aggregation:

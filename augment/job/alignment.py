@@ -19,9 +19,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.statistics import grouped_medians, median
 from augment.arrays.types import Int64s
@@ -30,7 +32,6 @@ from augment.job.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, p
 from augment.job.matching import Matched
 from augment.job.rank_lists import ranks_text
 from augment.job.summary import RankSummary
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
@@ -42,8 +43,7 @@ _ONE_CLOCK_NS = 100_000  #: ... and at least this
 _NONE = np.iinfo(np.int64).min // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """The clock of a rank relative to the job's. ``refused`` says why it is not corrected; times are then as recorded.
 
     ``comparable`` says whether times from :meth:`to_common` can be compared with those of other ranks, to within
@@ -70,20 +70,23 @@ class Clock:
         return common
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The clock of one rank."""
 
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    host: str = column("The host of the rank; empty if the trace does not name it.")
-    offset_ns: int = column("By how much the clock was ahead of the job's at the first collective.", "ns")
-    drift_ppm: float = column("By how much the clock ran faster, in parts per million; 0 where none was found.")
-    residual_ns: int = column("Median distance of the rank's ends of collectives from the others', corrected.", "ns")
-    uncertainty_ns: int = column("The uncertainty of the correction.", "ns")
-    matched_count: int = column("Collectives used for the fit.", "count")
-    status: str = column("corrected, kept (the correction is within its uncertainty) or refused.")
-    reason: str = column("Why the clock was not corrected; empty if it was.")
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    host: Annotated[str, column("The host of the rank; empty if the trace does not name it.")]
+    offset_ns: Annotated[int, column("By how much the clock was ahead of the job's at the first collective.", "ns")]
+    drift_ppm: Annotated[
+        float, column("By how much the clock ran faster, in parts per million; 0 where none was found.")
+    ]
+    residual_ns: Annotated[
+        int, column("Median distance of the rank's ends of collectives from the others', corrected.", "ns")
+    ]
+    uncertainty_ns: Annotated[int, column("The uncertainty of the correction.", "ns")]
+    matched_count: Annotated[int, column("Collectives used for the fit.", "count")]
+    status: Annotated[str, column("corrected, kept (the correction is within its uncertainty) or refused.")]
+    reason: Annotated[str, column("Why the clock was not corrected; empty if it was.")]
 
 
 def align(

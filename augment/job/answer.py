@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.annotations import CounterTrack, SliceTrack
 from augment.arrays.types import Bools, Int64s
@@ -35,7 +35,6 @@ from augment.job.summary import RankSummary
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
@@ -56,8 +55,7 @@ ROWS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True, repr=False)
-class Answer:
+class Answer(Struct, frozen=True, dict=True):
     """The results of a job. ``clocks`` are in the order of ``summaries``; ``matched`` and ``parted`` are columns."""
 
     summaries: Sequence[RankSummary]

@@ -14,20 +14,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.names.collective_kinds import ALL_REDUCE, bus_factor
 from augment.job.matching import Floats
-from augment.records import dataclass
 
 FEWEST_SIZES = 3
 LEAST_RANGE = 4
 BEYOND = 2  #: the fit is valid up to this multiple of the largest size
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """``alpha_ns`` and ``beta_gbps`` of ``count`` collectives of ``least`` to ``most`` bytes.
 
     ``r2`` is that of the relative durations.

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property, lru_cache
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
-from augment.records import dataclass
 
 FEWEST = 3  #: a fit to fewer collectives is not judged by its residuals
 FEWEST_FOR_DRIFT = 8
@@ -34,8 +33,7 @@ _DEVIATION = 1.4826
 _NONE = np.iinfo(np.int64).min // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """A clock during the fit: ns ahead at its own time ``at``, and ns more per ns."""
 
     offset: int
@@ -56,8 +54,7 @@ class Fit:
         return Fit(self.offset - ahead, self.drift - reference.drift, self.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Bridge:
+class Bridge(Struct, frozen=True):
     """How a rank was joined by few collectives: their ``count``, the ``spread`` of the fit's residuals, and by how much
     the fit can be wrong at ``most``, ns. A ``certain`` bound does not depend on residuals."""
 
@@ -74,8 +71,7 @@ class Bridge:
         return min(spread * max(2.0, 12 / math.sqrt(self.count)), self.most)
 
 
-@dataclass
-class Placement:
+class Placement(Struct):
     """The first fits by member, in the order of joining; the bridges that led to each; and, for members without a fit,
     the drift that their collectives would need."""
 
@@ -115,8 +111,7 @@ def placed(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool)
     return result
 
 
-@dataclass(frozen=True)
-class _Link:
+class _Link(Struct, frozen=True, dict=True):
     """Collectives that join ranks: the ``rows`` of ``ends`` of one process group, or of one pair of ranks."""
 
     ends: Matched

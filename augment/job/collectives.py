@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Places
@@ -13,54 +15,60 @@ from augment.findings import column
 from augment.job.bandwidth_fit import Fit, fit
 from augment.job.matching import Matched
 from augment.job.waits import Waits
-from augment.records import dataclass
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One kind of collective of one process group."""
 
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    description: str = column("The program's description of the group; empty if the traces have none.")
-    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, SendRecv or another.")
-    group_size: int = column("The number of ranks in the group, else of ranks found; 2 for SendRecv.", "count")
-    ranks_seen: int = column("The most ranks on which one collective was matched.", "count")
-    count: int = column("Collectives matched across ranks.", "count")
-    by_arrival_count: int = column("Collectives split by clocks; the others are split by durations.", "count")
-    bytes: int | None = column("Their sizes in total, as nccl-tests counts them; null if one is unknown.", "bytes")
-    time_ns: int = column("Their durations, summed over ranks.", "ns")
-    wait_ns: int = column("The part of time_ns spent waiting for the last rank.", "ns")
-    transfer_ns: int = column("The rest of time_ns.", "ns")
-    exposed_ns: int = column("The part of time_ns in which the rank's device computed nothing.", "ns")
-    moving_ns: int = column("Time from the last arrival to the end, summed over collectives.", "ns")
-    algorithm_gbps: float | None = column("Bytes by moving_ns, for collectives of known size.", "GB/s")
-    bus_gbps: float | None = column(
-        "Bandwidth on a rank's link: algorithm_gbps times nccl-tests' factor for the kind.", "GB/s"
-    )
-    link_gbps: float | None = column("Bandwidth of a link: the option link_gbps of the analysis collectives.", "GB/s")
-    efficiency_ratio: float | None = column("bus_gbps by link_gbps.", "ratio")
-    alpha_ns: float | None = column("alpha of the fit alpha + bytes/beta: the latency of a collective.", "ns")
-    beta_gbps: float | None = column("beta of the fit: the algorithm bandwidth of large collectives.", "GB/s")
-    r2: float | None = column("The share of the variance of relative durations that the fit explains.")
-    fit_count: int | None = column("Collectives used for the fit.", "count")
-    fit_least_bytes: int | None = column("The smallest fitted size.", "bytes")
-    fit_most_bytes: int | None = column("The largest fitted size; the fit is valid up to twice that.", "bytes")
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    description: Annotated[str, column("The program's description of the group; empty if the traces have none.")]
+    kind: Annotated[str, column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, SendRecv or another.")]
+    group_size: Annotated[
+        int, column("The number of ranks in the group, else of ranks found; 2 for SendRecv.", "count")
+    ]
+    ranks_seen: Annotated[int, column("The most ranks on which one collective was matched.", "count")]
+    count: Annotated[int, column("Collectives matched across ranks.", "count")]
+    by_arrival_count: Annotated[int, column("Collectives split by clocks; the others are split by durations.", "count")]
+    bytes: Annotated[
+        int | None, column("Their sizes in total, as nccl-tests counts them; null if one is unknown.", "bytes")
+    ]
+    time_ns: Annotated[int, column("Their durations, summed over ranks.", "ns")]
+    wait_ns: Annotated[int, column("The part of time_ns spent waiting for the last rank.", "ns")]
+    transfer_ns: Annotated[int, column("The rest of time_ns.", "ns")]
+    exposed_ns: Annotated[int, column("The part of time_ns in which the rank's device computed nothing.", "ns")]
+    moving_ns: Annotated[int, column("Time from the last arrival to the end, summed over collectives.", "ns")]
+    algorithm_gbps: Annotated[float | None, column("Bytes by moving_ns, for collectives of known size.", "GB/s")]
+    bus_gbps: Annotated[
+        float | None,
+        column("Bandwidth on a rank's link: algorithm_gbps times nccl-tests' factor for the kind.", "GB/s"),
+    ]
+    link_gbps: Annotated[
+        float | None, column("Bandwidth of a link: the option link_gbps of the analysis collectives.", "GB/s")
+    ]
+    efficiency_ratio: Annotated[float | None, column("bus_gbps by link_gbps.", "ratio")]
+    alpha_ns: Annotated[float | None, column("alpha of the fit alpha + bytes/beta: the latency of a collective.", "ns")]
+    beta_gbps: Annotated[float | None, column("beta of the fit: the algorithm bandwidth of large collectives.", "GB/s")]
+    r2: Annotated[float | None, column("The share of the variance of relative durations that the fit explains.")]
+    fit_count: Annotated[int | None, column("Collectives used for the fit.", "count")]
+    fit_least_bytes: Annotated[int | None, column("The smallest fitted size.", "bytes")]
+    fit_most_bytes: Annotated[
+        int | None, column("The largest fitted size; the fit is valid up to twice that.", "bytes")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class SizeRow:
+class SizeRow(Struct, frozen=True):
     """Collectives of one size, kind and process group."""
 
-    group: str = column("The name of the process group.")
-    kind: str = column("The kind of collective.")
-    size_bytes: int = column("The size, as nccl-tests counts it.", "bytes")
-    count: int = column("The number of collectives.", "count")
-    median_ns: float = column("The median time from the last arrival to the end.", "ns")
-    bus_gbps: float | None = column("The bus bandwidth at the median.", "GB/s")
-    fitted_ns: float | None = column("The duration by the fit, as of a ring.", "ns")
-    tree_ns: float | None = column("The duration of an all-reduce on trees with the same hops.", "ns")
+    group: Annotated[str, column("The name of the process group.")]
+    kind: Annotated[str, column("The kind of collective.")]
+    size_bytes: Annotated[int, column("The size, as nccl-tests counts it.", "bytes")]
+    count: Annotated[int, column("The number of collectives.", "count")]
+    median_ns: Annotated[float, column("The median time from the last arrival to the end.", "ns")]
+    bus_gbps: Annotated[float | None, column("The bus bandwidth at the median.", "GB/s")]
+    fitted_ns: Annotated[float | None, column("The duration by the fit, as of a ring.", "ns")]
+    tree_ns: Annotated[float | None, column("The duration of an all-reduce on trees with the same hops.", "ns")]
 
 
 def figures(matched: Matched, parted: Waits, link_gbps: float) -> tuple[list[Row], list[SizeRow]]:

@@ -9,13 +9,13 @@ stretches, whichever is least.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Int64s
 from augment.job.matching import Floats, Matched
 from augment.job.progress import Progress, Stretches, beside_peers
-from augment.records import dataclass
 
 FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
 FEWEST_STRETCHES = 8  #: to judge by the usual ones
@@ -30,8 +30,7 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """``by_stretch``, and ``by_cause`` of each cause: int64 ns, parallel to ``stretches``, whose rows are those of
     ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``;
     ``causes``: the part of the sum that is due to each cause; ``worst_share``: the share of the sum in the step with

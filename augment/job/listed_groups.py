@@ -8,10 +8,10 @@ that; ranks end such kernels together even where tensor-parallel siblings, in gr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import Group

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
@@ -37,15 +38,13 @@ from augment.derived.names.collective_kinds import (
 from augment.job.realignment import NO_LAG, aligned_ordinals
 from augment.job.summary import RankSummary
 from augment.job.untold_groups import inferred_groups, is_unnamed
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Matched:
+class Matched(Struct, frozen=True, dict=True):
     """Collectives on at least two ranks: equal-length int64 columns, a row per rank's part, by collective, then member.
 
     ``instance`` numbers the collectives from 0; ``member`` is an index into the summaries, ``place`` an index into that

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s
@@ -26,11 +27,9 @@ from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.summary import SPENT, RankSummary
 from augment.job.waits import Waits, common_times
-from augment.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """Equal-length columns, one row per piece, ascending in time: each piece begins where the previous one ends.
 
     ``member`` is the rank of the piece; ``start`` and ``end`` are int64 ns on the job's clock, ``own_start`` and
@@ -66,8 +65,7 @@ class Path:
         return self.part >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """A piece during the search: from a moment of member ``origin`` to one of ``member``, as indexes of moments."""
 
     member: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Bools, Places
@@ -14,49 +16,52 @@ from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_HANDOVERS = 1000  #: rows, those with the longest waits
 _TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The part of the path on one rank, in one step or in total."""
 
-    step: int | None = column("The number of the step; null for the whole path.")
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    path_ns: int = column(
-        "Time that the path is on the rank, on the job's clock: the sum of the next five columns.", "ns"
-    )
-    compute_ns: int = column("The rank's device computes.", "ns")
-    communication_ns: int = column("The device communicates without computing, other than in transfer_ns.", "ns")
-    memory_ns: int = column("The device copies, and nothing else runs.", "ns")
-    idle_ns: int = column("Nothing runs on the device.", "ns")
-    transfer_ns: int = column(
-        "Collectives that the rank had to wait for move data: all their ranks have arrived.", "ns"
-    )
-    path_ratio: float | None = column("The rank's share of path_ns of all ranks in the step.", "ratio")
-    visit_count: int = column("How often the path reaches the rank.", "count")
-    uncertainty_ns: int = column("The uncertainty of the rank's clock, and so of when the path comes and goes.", "ns")
+    step: Annotated[int | None, column("The number of the step; null for the whole path.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    path_ns: Annotated[
+        int, column("Time that the path is on the rank, on the job's clock: the sum of the next five columns.", "ns")
+    ]
+    compute_ns: Annotated[int, column("The rank's device computes.", "ns")]
+    communication_ns: Annotated[
+        int, column("The device communicates without computing, other than in transfer_ns.", "ns")
+    ]
+    memory_ns: Annotated[int, column("The device copies, and nothing else runs.", "ns")]
+    idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
+    transfer_ns: Annotated[
+        int, column("Collectives that the rank had to wait for move data: all their ranks have arrived.", "ns")
+    ]
+    path_ratio: Annotated[float | None, column("The rank's share of path_ns of all ranks in the step.", "ratio")]
+    visit_count: Annotated[int, column("How often the path reaches the rank.", "count")]
+    uncertainty_ns: Annotated[
+        int, column("The uncertainty of the rank's clock, and so of when the path comes and goes.", "ns")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverRow:
+class HandoverRow(Struct, frozen=True):
     """Collectives of one kind and process group in which the path moves from one rank to another."""
 
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    kind: str = column("The kind of collective.")
-    late_rank: int | None = column("The rank that the others waited for: the path is on it before the collective.")
-    late_trace: str = column("The name of its trace.")
-    waiting_rank: int | None = column("The rank that the path is on after the collective.")
-    waiting_trace: str = column("The name of its trace.")
-    count: int = column("The number of such collectives.", "count")
-    wait_ns: int = column("How long the waiting rank waited in these collectives.", "ns")
-    lead_ns: int = column("By how much the late rank arrived after the last but one.", "ns")
-    transfer_ns: int = column("Time of the path in these collectives.", "ns")
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    kind: Annotated[str, column("The kind of collective.")]
+    late_rank: Annotated[
+        int | None, column("The rank that the others waited for: the path is on it before the collective.")
+    ]
+    late_trace: Annotated[str, column("The name of its trace.")]
+    waiting_rank: Annotated[int | None, column("The rank that the path is on after the collective.")]
+    waiting_trace: Annotated[str, column("The name of its trace.")]
+    count: Annotated[int, column("The number of such collectives.", "count")]
+    wait_ns: Annotated[int, column("How long the waiting rank waited in these collectives.", "ns")]
+    lead_ns: Annotated[int, column("By how much the late rank arrived after the last but one.", "ns")]
+    transfer_ns: Annotated[int, column("Time of the path in these collectives.", "ns")]
 
 
 def figures(path: Path, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Iterator[Row]:

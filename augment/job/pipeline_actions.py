@@ -13,6 +13,7 @@ import re
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import Bools, Int64s, Places
@@ -23,7 +24,6 @@ from augment.derived.names.collective_kinds import POINT_TO_POINT
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.steps import steps
 from augment.job.phases import Phase, phases
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 MOST = 100_000  #: limit for a summary: the first are kept
@@ -52,8 +52,7 @@ class Source(IntEnum):
     TIMELINE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Actions:
+class Actions(Struct, frozen=True):
     """Equal-length int64 columns, in the order of the host: ``kind`` (a :class:`Kind`), ``microbatch`` and ``chunk``
     (the part of the model; -1 unknown), ``step`` (a number, -1 outside), ``start`` and ``end`` of their work, ns, and
     ``source`` (a :class:`Source`)."""
@@ -68,11 +67,11 @@ class Actions:
 
     def take(self, places: Places) -> Actions:
         """The actions at ``places``."""
-        return Actions(*(getattr(self, name)[places] for name in Actions.__slots__))
+        return Actions(*(getattr(self, name)[places] for name in Actions.__struct_fields__))
 
     def columns(self) -> dict[str, Int64s]:
         """The columns by name."""
-        return {name: getattr(self, name) for name in Actions.__slots__}
+        return {name: getattr(self, name) for name in Actions.__struct_fields__}
 
 
 def pipeline_actions(trace: Trace) -> Actions:
@@ -193,4 +192,4 @@ def step_at(trace: Trace, ts: Int64s) -> Int64s:
 
 def _none() -> Actions:
     empty = np.empty(0, np.int64)
-    return Actions(*[empty] * len(Actions.__slots__))
+    return Actions(*[empty] * len(Actions.__struct_fields__))

@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from msgspec import Struct
+
 from augment.job import step_parts
 from augment.job.aggregates import Aggregation
 from augment.job.summary import RankSummary, read_summary
-from augment.records import dataclass
 
 T = TypeVar("T")
 RANKS = 512  #: of a portion
@@ -22,8 +23,7 @@ _KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that quest
 _STATES = 1 << 22  #: moments in the states of all ranks together: 32 to 64 bytes each
 
 
-@dataclass(frozen=True, repr=False)
-class Portion:
+class Portion(Struct, frozen=True):
     """Some ranks of a job: the reduced ``summaries``, the statistics of all their figures, and the SHA-256 of each
     summary's file."""
 

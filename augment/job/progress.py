@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, run_starts
@@ -19,13 +20,11 @@ from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import SPENT, RankSummary
-from augment.records import dataclass
 
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Own work by part of a collective: int64 columns, ns, parallel to the rows of ``matched``; clocks are own ones.
 
     ``matched`` are the collectives that tell of waits, on ranks with comparable clocks. ``start`` and ``end``: on the
@@ -54,8 +53,7 @@ class Progress:
     before: Int64s
 
 
-@dataclass(frozen=True)
-class Stretches:
+class Stretches(Struct, frozen=True):
     """Own work between successive starts of collectives of a rank: equal-length columns, by member, then time.
 
     ``row``: the row in ``matched`` of the collective at the end of the stretch. ``before``: a code of what is at its

@@ -8,10 +8,11 @@ traces.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import Intervals
@@ -22,7 +23,6 @@ from augment.job.rank_lists import rank_names
 from augment.job.rank_waits import late_ranks, rows_of_known
 from augment.job.step_parts import exposed_parts
 from augment.job_waits import LateRank
-from augment.records import dataclass
 from augment.units import counted
 from augment.writers.files import TOLD
 
@@ -35,8 +35,7 @@ _LEAST_RATIO = 0.01  #: share of the steps from which a wait is worth its senten
 _UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RankAnswer:
+class RankAnswer(Struct, frozen=True):
     """What the job tells a rank: a sentence, what to do (both may be empty), and figures per step in ns, -1 unknown.
 
     ``wait_ns``: communication without computing, waiting for late ranks; ``transfer_ns``: moving data; ``charged_ns``:
@@ -52,8 +51,7 @@ class RankAnswer:
     charged_ns: int = _UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class _Waits:
+class _Waits(Struct, frozen=True):
     """Communication without computing in the steps of a rank, ns: ``wall_ns`` of all ``count`` steps, of it ``wait_ns``
     and ``transfer_ns``; and the rank that most of the wait is for, with its ``share``."""
 

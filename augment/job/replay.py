@@ -9,10 +9,10 @@ the replay gives the recorded times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.rank_progress import NONE
@@ -21,11 +21,9 @@ from augment.job.progress import Progress, Stretches
 from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.kernels.native import native
-from augment.records import dataclass
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What a replay needs; ``moving`` and ``order`` are by collective, ``lag`` by part: see :func:`replay_of`."""
 
     progress: Progress
@@ -77,8 +75,7 @@ class Change(Protocol):
         """By how much later each moment of a member's own clock is reached, ns, if it waits for nobody."""
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """Stretches of own work that take so much longer (``by``, ns, negative: less), parallel to ``stretches``.
 
     Within a stretch, as before a send to the next stage of a pipeline, the change is spread over the time in which the
@@ -121,8 +118,7 @@ class Shift:
         return come / np.maximum(due, 1)
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The computing of members takes so many times as long: ``factor`` by member."""
 
     summaries: Sequence[RankSummary]

@@ -6,20 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import Group
 from augment.job.parallel.names import dimension_told
 from augment.job.replay import Replay
-from augment.records import dataclass
 
 FEWEST = 3  #: collectives of a group to compare
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one
 
 
-@dataclass(frozen=True)
-class SlowGroup:
+class SlowGroup(Struct, frozen=True):
     """What is slow: ``moving`` is for how long each collective would move data if it were as in the other groups.
 
     ``member``: the only rank that all slow groups have in common, if there are several.

@@ -7,8 +7,10 @@ rank waits in one collective and another moves data belongs to the transfer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
@@ -19,31 +21,31 @@ from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000
 FIGURES = "step_efficiency"  #: the rank's own analysis, for the ratios
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step of one rank; the parts from compute_ns to idle_ns add up to wall_ns."""
 
-    step: int | None = column("The number of the step; null for a recording without steps.")
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    wall_ns: int = column("Length of the step's window.", "ns")
-    compute_ns: int = column("The rank's device computes.", "ns")
-    exposed_wait_ns: int = column("Communication without computing, waiting for other ranks.", "ns")
-    exposed_transfer_ns: int = column("Communication without computing that moves data.", "ns")
-    exposed_unmatched_ns: int = column("Communication without computing that no other rank's trace has.", "ns")
-    exposed_copy_ns: int = column("Copies and memsets alone.", "ns")
-    idle_ns: int = column("Nothing runs on the device.", "ns")
-    exposed_wait_ratio: float | None = column("exposed_wait_ns by wall_ns.", "ratio")
-    exposed_transfer_ratio: float | None = column("exposed_transfer_ns by wall_ns.", "ratio")
-    mfu_ratio: float | None = column("The MFU of step_efficiency, if the rank's metrics have it.", "ratio")
-    hfu_ratio: float | None = column("The HFU of step_efficiency.", "ratio")
+    step: Annotated[int | None, column("The number of the step; null for a recording without steps.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    wall_ns: Annotated[int, column("Length of the step's window.", "ns")]
+    compute_ns: Annotated[int, column("The rank's device computes.", "ns")]
+    exposed_wait_ns: Annotated[int, column("Communication without computing, waiting for other ranks.", "ns")]
+    exposed_transfer_ns: Annotated[int, column("Communication without computing that moves data.", "ns")]
+    exposed_unmatched_ns: Annotated[
+        int, column("Communication without computing that no other rank's trace has.", "ns")
+    ]
+    exposed_copy_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
+    idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
+    exposed_wait_ratio: Annotated[float | None, column("exposed_wait_ns by wall_ns.", "ratio")]
+    exposed_transfer_ratio: Annotated[float | None, column("exposed_transfer_ns by wall_ns.", "ratio")]
+    mfu_ratio: Annotated[float | None, column("The MFU of step_efficiency, if the rank's metrics have it.", "ratio")]
+    hfu_ratio: Annotated[float | None, column("The HFU of step_efficiency.", "ratio")]
 
 
 def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
@@ -18,58 +20,71 @@ from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One rank in one process group."""
 
-    group: str = column("The name of the process group; empty if the traces do not tell.")
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    count: int = column("Its collectives that were matched.", "count")
-    last_count: int = column("Those in which it arrived last.", "count")
-    last_ratio: float = column("Their share.", "ratio")
-    charged_ns: int = column("How much later than the last but one it arrived in those: what it cost the others.", "ns")
-    step_count: int = column("Steps in which more was charged to it than to any other rank of the group.", "count")
-    wait_ns: int = column("What it waited for others itself.", "ns")
-    robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
-    origin: str = column(
-        "Why it was late, as the verdict says: what it did more than its peers before, else what it did in charged_ns. "
-        "gpu (the device worked), host (it was idle, and nothing was launched), queued (it was idle, with launched "
-        "work), before_recording, or unknown, also if none is clearly the largest; empty if nothing is charged."
-    )
-    cause: str = column(
-        "What it did in most of charged_ns, in the same words. After a stall of its host a late device often does its "
-        "usual work while the others wait: then the cause is gpu, and the origin host."
-    )
-    cause_ratio: float | None = column("The share of charged_ns that the largest cause has.", "ratio")
-    compute_ns: int = column("The part of charged_ns in which its device computed.", "ns")
-    communication_ns: int = column("The part in which its device communicated without computing.", "ns")
-    memory_ns: int = column("The part in which its device copied, and did nothing else.", "ns")
-    host_ns: int = column("The part in which its device was idle, and the next work was not launched yet.", "ns")
-    queued_ns: int = column("The part in which its device was idle, though the next work was launched.", "ns")
-    before_ns: int = column("The part before its recording began.", "ns")
-    unknown_ns: int = column("The part in which its device was idle, and the next launch was not recorded.", "ns")
+    group: Annotated[str, column("The name of the process group; empty if the traces do not tell.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    count: Annotated[int, column("Its collectives that were matched.", "count")]
+    last_count: Annotated[int, column("Those in which it arrived last.", "count")]
+    last_ratio: Annotated[float, column("Their share.", "ratio")]
+    charged_ns: Annotated[
+        int, column("How much later than the last but one it arrived in those: what it cost the others.", "ns")
+    ]
+    step_count: Annotated[
+        int, column("Steps in which more was charged to it than to any other rank of the group.", "count")
+    ]
+    wait_ns: Annotated[int, column("What it waited for others itself.", "ns")]
+    robust_z: Annotated[
+        float | None, column("How much less it waits than the ranks of the group do, in robust deviations.")
+    ]
+    origin: Annotated[
+        str,
+        column(
+            "Why it was late, as the verdict says: what it did more than its peers before, else what it did in "
+            "charged_ns. gpu (the device worked), host (it was idle, and nothing was launched), queued (it was idle, "
+            "with launched work), before_recording, or unknown, also if none is clearly the largest; empty if nothing "
+            "is charged."
+        ),
+    ]
+    cause: Annotated[
+        str,
+        column(
+            "What it did in most of charged_ns, in the same words. After a stall of its host a late device often does "
+            "its usual work while the others wait: then the cause is gpu, and the origin host."
+        ),
+    ]
+    cause_ratio: Annotated[float | None, column("The share of charged_ns that the largest cause has.", "ratio")]
+    compute_ns: Annotated[int, column("The part of charged_ns in which its device computed.", "ns")]
+    communication_ns: Annotated[int, column("The part in which its device communicated without computing.", "ns")]
+    memory_ns: Annotated[int, column("The part in which its device copied, and did nothing else.", "ns")]
+    host_ns: Annotated[
+        int, column("The part in which its device was idle, and the next work was not launched yet.", "ns")
+    ]
+    queued_ns: Annotated[int, column("The part in which its device was idle, though the next work was launched.", "ns")]
+    before_ns: Annotated[int, column("The part before its recording began.", "ns")]
+    unknown_ns: Annotated[
+        int, column("The part in which its device was idle, and the next launch was not recorded.", "ns")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class ImbalanceRow:
+class ImbalanceRow(Struct, frozen=True):
     """One step, of all ranks that recorded it; without the work launched before the recording."""
 
-    step: int = column("The number of the step.")
-    rank_count: int = column("Ranks that recorded it.", "count")
-    mean_compute_ns: float = column("Time in which their devices computed, the mean.", "ns")
-    max_compute_ns: int = column("The most.", "ns")
-    max_rank: int | None = column("The rank that computed most.")
-    imbalance_ratio: float | None = column("By how much the most is above the mean.", "ratio")
-    mean_step_ns: float = column("The length of the step, the mean.", "ns")
-    max_step_ns: int = column("The longest.", "ns")
+    step: Annotated[int, column("The number of the step.")]
+    rank_count: Annotated[int, column("Ranks that recorded it.", "count")]
+    mean_compute_ns: Annotated[float, column("Time in which their devices computed, the mean.", "ns")]
+    max_compute_ns: Annotated[int, column("The most.", "ns")]
+    max_rank: Annotated[int | None, column("The rank that computed most.")]
+    imbalance_ratio: Annotated[float | None, column("By how much the most is above the mean.", "ratio")]
+    mean_step_ns: Annotated[float, column("The length of the step, the mean.", "ns")]
+    max_step_ns: Annotated[int, column("The longest.", "ns")]
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """What the members of a job did in some of its collectives: an int64 column each, a row a member.
 
     Of ``count`` collectives a member arrived last in ``last_count``, ``charged_ns`` later than the last but one, and

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.errors import InputError
-from augment.findings import AugmentedTrace, Findings, Window
+from augment.findings import AugmentedTrace, Column, Findings, Window, columns_of
 from augment.job.listed_groups import with_listed_groups
 from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
@@ -136,7 +135,7 @@ class RankSummary(msgspec.Struct):
         """A process group."""
         name, description, ranks, comms_id, size, origin = self.groups[number]
         known = Group(str(name), str(description), str(ranks), str(comms_id), int(size))
-        return dataclasses.replace(known, origin="listed") if origin == "listed" else known
+        return msgspec.structs.replace(known, origin="listed") if origin == "listed" else known
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:
@@ -295,21 +294,21 @@ def _link(augmented: AugmentedTrace) -> float:
 
 
 def _figures(outcome: Findings) -> Figures:
-    rows = outcome.rows[:MOST_ROWS]
-    fields = dataclasses.fields(rows[0])
-    figures = [field for field in fields if _is_figure(field)]
-    keys = [field.name for field in fields if not _is_figure(field) and field.name not in ("rank", "device")]
-    values = np.array([[_number(getattr(row, field.name)) for field in figures] for row in rows], np.float64)
+    rows: Sequence[msgspec.Struct] = outcome.rows[:MOST_ROWS]
+    columns = columns_of(type(rows[0]))
+    figures = [column for column in columns if _is_figure(column)]
+    keys = [column.name for column in columns if not _is_figure(column) and column.name not in ("rank", "device")]
+    values = np.array([[_number(getattr(row, column.name)) for column in figures] for row in rows], np.float64)
     return Figures(
         keys=[[f"{key}={getattr(row, key)}" for key in keys if getattr(row, key) is not None] for row in rows],
-        columns=[field.name for field in figures],
-        units=[field.metadata["unit"] for field in figures],
+        columns=[column.name for column in figures],
+        units=[column.unit for column in figures],
         values=values.tobytes(),
     )
 
 
-def _is_figure(field: dataclasses.Field[Any]) -> bool:
-    return bool(field.metadata["unit"]) or "float" in str(field.type)
+def _is_figure(column: Column) -> bool:
+    return bool(column.unit) or "float" in str(column.type)
 
 
 def _number(value: Any) -> float:

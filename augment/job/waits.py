@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Columns parallel to those of :class:`Matched`, int64 ns.
 
     For each part: ``wait_ns`` and ``transfer_ns``, which sum to its duration. For each collective: ``moving_ns``, from

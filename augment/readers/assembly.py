@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from augment.arrays.columns import Values, keyed, narrowed, positions
 from augment.arrays.types import Bytes, Int32s, Int64s
@@ -17,7 +17,6 @@ from augment.derived.source import cut_mark
 from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
-from augment.records import dataclass
 from augment.threads import ALONE, Threads
 from augment.trace import (
     ON_DEVICE,
@@ -37,8 +36,7 @@ from augment.trace import (
 )
 
 
-@dataclass
-class Outline:
+class Outline(Struct):
     """The text around the events: what the outer object says, and where the events begin and end."""
 
     members: dict[str, Any] = field(default_factory=dict)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec import Struct
+
 from augment.errors import LimitExceeded
-from augment.records import dataclass
 
 SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever its compression ratio
 NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders can handle
 LEAST_NESTING = 16  #: compiled code does not check shallower nesting
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits on a trace. None means no limit.
 
     Attributes:

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.readers.match import NONE, matched
 from augment.readers.raw import RawEvents
-from augment.records import dataclass
 from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
 BEGIN, END = ord("B"), ord("E")
 ANY = 0  #: the number of the empty string: an end without a name or category matches any
 
 
-@dataclass
-class _Marks:
+class _Marks(Struct):
     """The rows of beginnings and ends, in the order of the file, with their threads.
 
     For each beginning, ``end_row`` is the row of its end (:data:`NONE` without one) and ``end_ts`` the time at which it

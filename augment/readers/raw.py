@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import clean
-from augment.records import dataclass
 from augment.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
 
 
@@ -24,8 +23,7 @@ ABSENT = Absent()
 Place = tuple[Identity, Identity, Identity | Absent, Identity | Absent]  #: pid, tid, device, stream
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """Counts of what could not be used or was repaired, with the byte of each first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -37,8 +35,7 @@ class Tally:
         self.first[code] = min(offset, self.first.get(code, offset))
 
 
-@dataclass
-class Names:
+class Names(Struct):
     """The names in metadata (``M``) events of processes and threads."""
 
     processes: dict[Identity, str] = field(default_factory=dict)
@@ -69,8 +66,7 @@ COLUMNS: dict[str, type[np.generic]] = {
 }
 
 
-@dataclass
-class RawEvents:
+class RawEvents(Struct):
     """Columns with one entry per row, in file order. Times are those of the file in ns. Rows of phase 0 are empty.
 
     ``name`` and ``category`` index ``strings``, ``place`` indexes ``places``; ``args`` are as in the table.

@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.records import dataclass
+from msgspec import Struct
+
 from augment.report.document import Chart, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
@@ -149,8 +150,7 @@ def scatter(
     return Chart(name, _layers(rows, layers, 320), text)
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
+class Curves(Struct, frozen=True):
     """What :func:`trend` draws. Points have ``x``, ``y``, ``kind``, ``exact`` and perhaps ``note``; levels ``x``,
     ``y``, ``kind`` and the ``stretch`` whose ends they are; changes ``x``, ``kind`` and ``text``."""
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from augment.records import dataclass
+from msgspec import Struct, field
 
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A chart. ``spec`` is a Vega or Vega-Lite specification; ``text`` says what it shows."""
 
     name: str
@@ -21,8 +19,7 @@ class Chart:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows with equal members; the unit of a column is its suffix, as in the sidecar. ``total`` counts all rows that
     there are, of which ``rows`` may be the first. ``folded`` tables are shown on demand."""
 
@@ -33,8 +30,7 @@ class Table:
     folded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A section: ``lead`` is the sentence that matters."""
 
     title: str
@@ -51,8 +47,7 @@ class Section:
         return bool(self.charts or self.tables or self.lead)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A report. ``facts`` are names and values of its header; ``findings`` are rows of ``diagnosis``, or of a job's
     verdict; ``subject`` says what the page is about."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.diagnosis.wording import percent, size, time
 from augment.history.changes import FEWEST, Change, changes
-from augment.records import dataclass
 from augment.report import charts
 from augment.report.document import Row, Section
 from augment.units import counted
@@ -23,8 +22,7 @@ _CAPTION = "each run; dashed, its level (the median of the runs between two chan
 _COLOURS = (charts.BLUE, charts.VERMILION, charts.GREEN, charts.PURPLE, charts.ORANGE, charts.SKY)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure of a run: its column, what a heading calls it, and its unit: ``ns``, ``bytes``, ``ratio``, ``count``."""
 
     name: str
@@ -32,8 +30,7 @@ class Figure:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A run: its figures, and what is said when a reader points at it."""
 
     run: str
@@ -41,13 +38,12 @@ class Entry:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Runs that can be compared, in their order. ``name`` is empty if there are no others."""
 
     name: str
     entries: Sequence[Entry]
-    level_changes: dict[str, list[tuple[int, Change]]] = field(default_factory=dict, compare=False)
+    level_changes: dict[str, list[tuple[int, Change]]] = field(default_factory=dict)
 
     def with_figure(self, name: str) -> list[Entry]:
         """The runs that have the figure."""

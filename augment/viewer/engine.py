@@ -9,12 +9,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec import Struct, field
+
 from augment.errors import AugmentError, InputError, UsageError, expect_regular
-from augment.records import dataclass
 from augment.viewer.packages import engine_folder, node
 
 Cell = int | float | str | bytes | None
@@ -23,8 +23,7 @@ _SCRIPT = Path(__file__).with_name("engine.js")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-@dataclass
-class Answer:
+class Answer(Struct):
     """The rows of a query, integers exact; ``problems`` counts what Perfetto could not read in the trace."""
 
     columns: list[str] = field(default_factory=list)

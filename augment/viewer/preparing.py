@@ -6,8 +6,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.derived.source.cut_mark import mark, marked
 from augment.derived.steps import cutting
@@ -17,7 +19,6 @@ from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.findings import AugmentedTrace, Skipped
 from augment.pipeline import augment
 from augment.readers import chrome, read
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Trace
 from augment.viewer.chrome_output import native_of
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
@@ -32,8 +33,7 @@ _BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, best displa
 Report = Callable[[str], None]  #: called with one line of text for the user
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """The file to show, and how."""
 
     path: Path

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.busiest import busiest_devices, busiest_stream
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.errors import UsageError
-from augment.records import dataclass
 from augment.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.writers.perfetto.several import FirstView
 
@@ -33,8 +33,7 @@ _CHANGES = "(slower|faster|cumulative)"  #: rows of a comparison
 _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What to show first.
 
     ``pins`` are patterns of the names of tracks to pin, in this order. A group is expanded if ``groups`` has its name

@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
-from augment.records import dataclass
 from augment.trace import Diagnostic, Source, Trace
 from augment.writers import seams
 from augment.writers.checksums import NOTHING, TRAILER, Checked
@@ -115,8 +115,7 @@ def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
     return find_splice(source.path, tail, source.text_bytes, insert_at), tail
 
 
-@dataclass
-class _Block:
+class _Block(Struct):
     """The text to add, or nothing; and the text ``before`` its end, which is ``at`` a byte of the file."""
 
     comma: bool

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.annotations import (
     Annotation,
@@ -24,7 +24,6 @@ from augment.annotations import (
 )
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Int64s, Places
-from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
@@ -45,8 +44,7 @@ from augment.writers.render import (
 from augment.writers.rendering import render
 
 
-@dataclass
-class ChromeEvents:
+class ChromeEvents(Struct):
     """The events to add to a text. The counts are final when :meth:`render` has finished.
 
     ``base_ns`` is what the file subtracts from all times. Arrows need the ``trace``, because they may lead to its

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any
 
+from msgspec import Struct
+
+from augment.findings import columns_of
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
 
@@ -22,7 +24,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
     """The schema of a sidecar.
 
     Args:
-        rows: the row dataclass of each analysis, by the analysis's name.
+        rows: the class of the rows of each analysis, by the analysis's name.
         closed: also refuse what the schema does not know. A later version may add members, so the published schema
             is open; tests close it, to see what somebody forgot to declare.
         more: members beside the usual, and their schemas. ``rows`` with ``diagnosis`` add the verdict, which has its
@@ -120,13 +122,12 @@ def _analysis(row: type[Any], closed: bool) -> Schema:
     return outcome
 
 
-def _row(row: type[Any], closed: bool) -> Schema:
-    hints = typing.get_type_hints(row)
+def _row(row: type[Struct], closed: bool) -> Schema:
     fields = {}
-    for column in dataclasses.fields(row):
-        described = {"description": column.metadata["doc"], **_type(hints[column.name])}
-        if column.metadata["unit"]:
-            described["unit"] = column.metadata["unit"]
+    for column in columns_of(row):
+        described = {"description": column.doc, **_type(column.type)}
+        if column.unit:
+            described["unit"] = column.unit
         fields[column.name] = described
     return _record(fields, closed)
 

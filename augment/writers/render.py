@@ -8,17 +8,16 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Int64s
-from augment.records import dataclass
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A column of fixed-point numbers: ``values`` int64 are units of ``10 ** -decimals``.
 
     All ``decimals`` are written, unless ``trim`` leaves out zeros at the end, and the point when only they follow.
@@ -29,8 +28,7 @@ class Number:
     trim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A column of JSON texts: ``codes`` int64 index ``values``."""
 
     codes: Int64s
@@ -40,8 +38,7 @@ class Choice:
 Column: TypeAlias = Number | Choice
 
 
-@dataclass(frozen=True, slots=True)
-class Args:
+class Args(Struct, frozen=True):
     """Members ``"name":value`` of an object, with commas between; one whose value is :data:`MISSING` is left out."""
 
     columns: Mapping[str, Column]

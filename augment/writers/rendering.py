@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
 from augment.kernels.native import address, native
 from augment.kernels.render import CHOICE, LITERAL, NUMBER, Step
-from augment.records import dataclass
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20
@@ -19,8 +18,7 @@ _NUMBER_BYTES = 24  #: the longest number: a sign, 19 digits, a point and a lead
 _SLACK = 8  #: bytes that a copy may read and write beyond the end
 
 
-@dataclass
-class _Program:
+class _Program(Struct):
     """A template as arrays: one step per literal, column or arg. The prefix of a step is written first."""
 
     steps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)

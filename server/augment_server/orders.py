@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from augment.messages import request_of
 from augment.v1 import resources_pb2 as v1
@@ -91,7 +92,8 @@ class Orders:
             place = {**self._place(0, begun.inputs[0]), "at": f"0/{base}"}
             return {**_augment_order(spec.augment), "kind": "augment", "summaries": True, "inputs": [place]}
         name = spec.name or "job"
-        request = replace(request_of(spec.augment), parallelism=dict(spec.parallelism), trust_clocks=spec.trust_clocks)
+        sizes = dict(spec.parallelism)
+        request = structs.replace(request_of(spec.augment), parallelism=sizes, trust_clocks=spec.trust_clocks)
         merge = {"align": not spec.merge.no_align, "everything": spec.merge.everything}
         return {
             "request": _plain(request),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from augment.analyses import critical_path, critical_path_operators
@@ -321,8 +321,8 @@ def test_a_launch_onto_a_full_queue_waits_for_room() -> None:
         [call("cudaLaunchKernel", 5, 5, correlation=1), kernel("a", 5, 5, correlation=1),
          call("cudaDeviceSynchronize", 5, 5), kernel("b", 5, 5, correlation=1), op("c", 5, 9)],
         [call("cudaDeviceSynchronize", 5, 20), call("cudaStreamSynchronize", 6, 19)],
-        [dataclasses.replace(call("hipLaunchKernel", 0, 5, correlation=1), track=Track(None, "python", "main")),
-         dataclasses.replace(kernel("a", 7, 50, correlation=1), track=Track(None, "gpu", "s", "gpu", "s"))],
+        [msgspec.structs.replace(call("hipLaunchKernel", 0, 5, correlation=1), track=Track(None, "python", "main")),
+         msgspec.structs.replace(kernel("a", 7, 50, correlation=1), track=Track(None, "gpu", "s", "gpu", "s"))],
         [call("cudaLaunchKernel", 0, 9), python("main", -5, 30), op("lone", 100, 120, thread=9)],
         [sync("Event Sync", 0, 9, correlation=7, wait_on_stream="x"),
          call("cudaEventSynchronize", 0, 9, correlation=7)],

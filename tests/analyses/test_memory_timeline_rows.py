@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import re
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -208,7 +208,7 @@ def test_a_simulated_job(simulated: list[tuple[Trace, list[list[int]]]], steps: 
 
 def test_the_timeline_of_another_rank_is_refused(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
     (trace, _), (other, _) = simulated
-    reason = refused(dataclasses.replace(trace, memory_changes=other.memory_changes, facts={}))
+    reason = refused(msgspec.structs.replace(trace, memory_changes=other.memory_changes, facts={}))
     assert "the memory timeline is of another recording" in reason
 
 

@@ -1,10 +1,10 @@
 """Operators held against their roof."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline

@@ -1,11 +1,11 @@
 """What a step's time went into: parts that add up, against a moment-by-moment count."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_roofline import launched, mm, on_h100
 
 import augment

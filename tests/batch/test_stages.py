@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import counted_batch
 import pytest
 from counted_batch import COUNTED
+from msgspec.structs import replace
 
 from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import Input, plan

@@ -140,12 +140,14 @@ def test_small_pieces_give_the_same(raw: Path, tmp_path: Path) -> None:
             text = b"".join(bytes(chunk) for chunk in trace.source.text.chunks())
             return (memoryview(text[at : at + self.size]) for at in range(0, len(text), self.size))
 
-    import dataclasses
+    import msgspec
 
     result = set()
     for size in (997, 4099, 1 << 30):
-        source = dataclasses.replace(trace.source, text=Pieces(size))  # type: ignore[arg-type]
-        cut_writer.write_cut(dataclasses.replace(trace, source=source), keep, tmp_path / "out.json", {"steps": [0, 1]})
+        source = msgspec.structs.replace(trace.source, text=Pieces(size))  # type: ignore[arg-type]
+        cut_writer.write_cut(
+            msgspec.structs.replace(trace, source=source), keep, tmp_path / "out.json", {"steps": [0, 1]}
+        )
         result.add((tmp_path / "out.json").read_bytes())
     assert len(result) == 1
     assert len(json.loads(result.pop())["traceEvents"]) == len(events_of(raw)) - int((~keep).sum())

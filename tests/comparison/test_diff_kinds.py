@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import augment
 from augment.comparison import diff
@@ -128,7 +129,7 @@ def test_other_names_change_no_kind_of_work() -> None:
 def test_efficiency_of_both_sides(tmp_path: Path) -> None:
     job = JobOptions(ranks=1, steps=3, layers=2, collectives="none")
     sides = []
-    for name, options in (("control", job), ("test", replace(job, stretch=2.0))):
+    for name, options in (("control", job), ("test", dataclasses.replace(job, stretch=2.0))):
         simulate(options, tmp_path / name)
         sides.append(augment.read(tmp_path / name / "rank0.pt.trace.json.gz"))
     result = diff(*sides)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from augment.args import WANTED
 from augment.derived.source.arg_columns import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, identifiers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,4 +62,4 @@ def test_annotations_and_the_window_go_along() -> None:
     assert points.ts.tolist() == [int(slow(ts)[0]), int(slow(ts)[0]) + 9_999]
     assert points.values.tolist() == [1, 3]
     assert moved.outcomes["b"] == Skipped("why")
-    assert moved.window == dataclasses.replace(Window(1, 2, 0), start_ns=int(slow(ts)[0]))
+    assert moved.window == msgspec.structs.replace(Window(1, 2, 0), start_ns=int(slow(ts)[0]))

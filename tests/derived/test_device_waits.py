@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.device_waits import KNOWN_BY, device_waits

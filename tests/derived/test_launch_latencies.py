@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,7 +105,7 @@ def test_names_that_tie_are_told_in_their_own_order() -> None:
     events = [op(name, 10 * i, 10 * i + 10) for i, name in enumerate(names)]
     trace = trace_of(*events, call("cudaLaunchKernel", 50, 60))
     turned = len(trace.strings) - 1 - trace.events.name
-    other = Trace(dataclasses.replace(trace.events, name=turned), trace.strings[::-1], trace.tracks, trace.source)
+    other = Trace(msgspec.structs.replace(trace.events, name=turned), trace.strings[::-1], trace.tracks, trace.source)
     assert trace.names_of(np.arange(6)) == other.names_of(np.arange(6))
     for each in (trace, other):
         rows = rows_of(critical_path_operators.analyze(each, name_count=3), "name", "time_ns")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline

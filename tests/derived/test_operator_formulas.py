@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from augment.derived.operators.counted_operators import formula_of
 from augment.derived.operators.formulas_attention import ATTENTION, Mask

@@ -1,10 +1,10 @@
 """What devices can do: which row a device takes, and that nothing is guessed."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import augment
 from augment.derived.operators.peaks import NUMBERS, device_peaks, shipped_rows, why_unknown

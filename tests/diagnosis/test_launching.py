@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import data_loading, launch_bound

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import augment
 from augment.cli import main

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -39,7 +40,9 @@ POINTS = 0.05
 def with_job(traces: Sequence[Trace]) -> tuple[JobAnswer, list[Trace]]:
     """The job, and its traces with what the others tell each of them."""
     job = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [str(at) for at in range(len(traces))])
-    return job, [replace(trace, job_waits=job_waits(job, at), facts={}) for at, trace in enumerate(traces)]
+    return job, [
+        msgspec.structs.replace(trace, job_waits=job_waits(job, at), facts={}) for at, trace in enumerate(traces)
+    ]
 
 
 @cache
@@ -124,8 +127,8 @@ def test_without_waits_all_is_transfer() -> None:
     trace = traces_of(replace(JOB, collectives="fsdp"))[0]
     _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
     assert known.job_waits is not None
-    nothing = replace(known.job_waits, wait_ns=np.zeros_like(known.job_waits.wait_ns), late_ranks=())
-    before, after = answers(trace), answers(replace(trace, job_waits=nothing, facts={}))
+    nothing = msgspec.structs.replace(known.job_waits, wait_ns=np.zeros_like(known.job_waits.wait_ns), late_ranks=())
+    before, after = answers(trace), answers(msgspec.structs.replace(trace, job_waits=nothing, facts={}))
     for rule in ("exposed_communication", "small_collectives", "late_gathers"):
         assert getattr(before[rule], "saved_ns", None) == getattr(after[rule], "saved_ns", None)
     assert isinstance(before["straggling_rank"], NoData)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -58,7 +58,7 @@ def figures(augmented: AugmentedTrace) -> dict[str, Any]:
     for name, outcome in augmented.outcomes.items():
         rows[name] = type(outcome).__name__
         if isinstance(outcome, Findings):
-            rows[name] = [{**dataclasses.asdict(row), "rank": None} for row in outcome.rows]
+            rows[name] = [{**msgspec.structs.asdict(row), "rank": None} for row in outcome.rows]
     return rows
 
 

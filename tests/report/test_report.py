@@ -7,12 +7,12 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from augment.commands import group
 from augment.errors import InputError, UsageError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from in_process import trace
+from msgspec.structs import asdict
 
 from augment.batch import memory, spilling
 from augment.readers.limits import UNLIMITED

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
+from msgspec import Struct
 
 from augment import __version__
 from augment.analyses import ANALYSES
-from augment.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column
+from augment.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column, columns_of
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Diagnostic, Trace, Track
@@ -29,12 +29,11 @@ STEPS = [
 ROWS = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
 
 
-@dataclass(frozen=True)
-class Row:
-    rank: int | None = column("Rank of the process.")
-    kind: Literal["a", "b"] = column("What it is.")
-    mean_ns: float = column("Mean of the gaps.", "ns")
-    pattern: list[str] = column("Names of kernels.")
+class Row(Struct, frozen=True):
+    rank: Annotated[int | None, column("Rank of the process.")]
+    kind: Annotated[Literal["a", "b"], column("What it is.")]
+    mean_ns: Annotated[float, column("Mean of the gaps.", "ns")]
+    pattern: Annotated[list[str], column("Names of kernels.")]
 
 
 def sidecar(trace: Trace, outcomes: dict[str, Outcome], *more: Diagnostic) -> Any:
@@ -72,7 +71,7 @@ def test_source() -> None:
 def test_status_and_rows() -> None:
     row = Row(None, "a", float("nan"), ["x", "é"])
     outcomes: dict[str, Outcome] = {
-        "whole": Findings([row, dataclasses.replace(row, mean_ns=np.float64(1.5))]),
+        "whole": Findings([row, msgspec.structs.replace(row, mean_ns=np.float64(1.5))]),
         "half": Findings([], partial="one stream only"),
         "none": Skipped("no event of category kernel"),
     }
@@ -86,7 +85,7 @@ def test_status_and_rows() -> None:
 
 def test_diagnostics_of_all() -> None:
     result = Findings([], diagnostics=[Diagnostic("b", 2, "…")])
-    document = sidecar(dataclasses.replace(chrome_trace(), diagnostics=(Diagnostic("a", 1, "…"),)), {"x": result},
+    document = sidecar(msgspec.structs.replace(chrome_trace(), diagnostics=(Diagnostic("a", 1, "…"),)), {"x": result},
                        Diagnostic("c", 3, "…"))  # fmt: skip
     assert [diagnostic["code"] for diagnostic in document["diagnostics"]] == ["a", "b", "c"]
 
@@ -131,9 +130,9 @@ def test_a_skipped_analysis_needs_a_reason() -> None:
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
 def test_every_column_is_declared(analysis: Any) -> None:
     jsonschema.Draft202012Validator.check_schema(schema({analysis.NAME: analysis.ROW}))
-    for field in dataclasses.fields(analysis.ROW):
-        assert field.metadata["doc"].endswith("."), field.name
-        assert field.metadata["unit"] in UNITS, field.name
+    for declared in columns_of(analysis.ROW):
+        assert declared.doc.endswith("."), declared.name
+        assert declared.unit in UNITS, declared.name
 
 
 @pytest.mark.parametrize(

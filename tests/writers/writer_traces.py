@@ -6,11 +6,12 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.annotations import Annotation, Texts
 from augment.arrays.types import Int32s, Int64s

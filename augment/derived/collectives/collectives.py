@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays.columns import looked_up
@@ -26,7 +27,6 @@ from augment.derived.names.matching import starting
 from augment.derived.names.own_collectives import stated_kind
 from augment.derived.source.arg_columns import ArgColumns, arg_columns
 from augment.derived.steps.steps import steps, steps_of_gpu_work
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 UNKNOWN = -1
@@ -52,8 +52,7 @@ _TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 Origin = Literal["recorded", "listed", "inferred"]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A process group, as a rank's trace describes it. Unknown texts are empty; an unknown ``size`` is
     :data:`UNKNOWN`. ``origin`` says how its ranks are known: ``recorded`` with the collectives, ``listed`` elsewhere in
     the trace, or ``inferred`` from when the ranks end."""
@@ -73,8 +72,7 @@ class Group:
         return f"{self.name}|{members}" if self.name or members else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Collectives:
+class Collectives(Struct, frozen=True):
     """Equal-length columns, ascending ``ts``, then stream.
 
     ``place``: into ``gpu_work``. ``ts``, ``end``: int64 ns. ``group``: int64, into ``groups``. ``kind``: int32, into

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays import intervals
@@ -17,7 +18,6 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.gap_causes import launch_end
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined
@@ -39,8 +39,7 @@ class State(IntEnum):
     UNKNOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStates:
+class DeviceStates(Struct, frozen=True):
     """From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the rank is in ``state[i]`` (uint8).
 
     ``ts`` has one entry more than ``state``: the end of the last work. It begins with the first recorded event.
@@ -50,8 +49,7 @@ class DeviceStates:
     state: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HostGaps:
+class HostGaps(Struct, frozen=True):
     """The longest waits for the host, disjoint, ascending: ``start`` and ``end``, int64 ns, on the devices' timeline.
 
     ``doing``: what the launching thread did most of that time, its innermost operator or annotation; ``inside``

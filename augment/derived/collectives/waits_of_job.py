@@ -6,6 +6,7 @@ Only a timeline or a diagnosis of a whole job knows (``Trace.job_waits``); witho
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import Intervals, clip, subtract, union
@@ -13,14 +14,12 @@ from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 NOBODY = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Of each of ``collectives``, int64 columns: ``wait_ns`` before its last rank arrived, 0 if unknown; ``late``, that
     rank, into ``JobWaits.ranks``, :data:`NOBODY` if unknown."""
 
@@ -45,8 +44,7 @@ def transfer_ns(trace: Trace) -> Int64s:
     return transfer
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Disjoint times in which a device does nothing but wait in a collective: int64 columns. ``late``: for which rank;
     ``row``: the collective's kernel in the event table."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import Bools, Bytes, Int64s, Places
@@ -20,7 +21,6 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
 from augment.derived.waits.dependencies import Kind
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace
 
 NO_ROW = -1
@@ -29,8 +29,7 @@ DECIDES, WAY, OTHER = range(
 )  #: ranks of edges: the edge that decided when its target came; along a thread or GPU work; any other
 
 
-@dataclass(frozen=True, slots=True)
-class EventGraph:
+class EventGraph(Struct, frozen=True):
     """Nodes and edges, in columns. Every edge leads to a node that is not earlier; no two edges join the same nodes.
 
     Nodes: ``ts`` (int64 ns); ``row`` (int64, into the event table): the event of which the node is the start
@@ -53,8 +52,7 @@ class EventGraph:
     event: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
+class _Chain(Struct, frozen=True):
     """The events of a thread: the slice (``row``, int64) that it entered or left at each ``ts``, ascending.
 
     Their nodes begin at ``first_node``. ``lane`` holds the thread's nodes in the :class:`Graph`.

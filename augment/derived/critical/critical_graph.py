@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
@@ -31,7 +32,6 @@ from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
 from augment.derived.waits.slow_launches import slow_launches
 from augment.derived.waits.sync_dependencies import synchronizations
 from augment.derived.waits.task_queues import task_queues
-from augment.records import dataclass
 from augment.threads import Threads
 from augment.trace import Diagnostic, Trace, derived
 
@@ -39,8 +39,7 @@ ROOT = 0  #: the node of the recording's start; the last node is its end
 _ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Nodes and edges, in columns. Every edge leads to a node that is not earlier; ``order`` puts sources first.
 
     Nodes: ``ts`` (int64 ns). The first node is the recording's start, the last its end. Between them are the moments
@@ -78,8 +77,7 @@ class Graph:
         return len(self.ts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edges:
+class _Edges(Struct, frozen=True):
     """Edges before their binding is known; ``least`` (int64 ns) is the least time that each takes."""
 
     kind: Bytes
@@ -91,16 +89,15 @@ class _Edges:
     to_row: Int32s
 
     def take(self, chosen: Bools) -> _Edges:
-        return _Edges(*(getattr(self, name)[chosen] for name in self.__slots__))
+        return _Edges(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     @staticmethod
     def joined(parts: list[_Edges], threads: Threads) -> _Edges:
-        columns = ([getattr(part, name) for part in parts] for name in _Edges.__slots__)
+        columns = ([getattr(part, name) for part in parts] for name in _Edges.__struct_fields__)
         return _Edges(*threads.all([partial(np.concatenate, each) for each in columns]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
+class _Lanes(Struct, frozen=True):
     """The nodes on threads: ``track`` (int32) and ``ts``, ascending; the ``bounds`` of each of ``tracks``; and whether
     the thread only ``waits`` from a node to its next."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.reserved import reserved
@@ -25,7 +26,6 @@ from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_ROW = -1
@@ -73,8 +73,7 @@ _IS_NAMED = np.zeros(len(BoundBy), np.uint8)
 _IS_NAMED[list(NAMED)] = True
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSums:
+class NamedSums(Struct, frozen=True):
     """Equal-length columns: the time on the path of each name and kind of time in each window, in any order.
 
     ``window``: int32, a place in :func:`windows`. ``name``: int32, into ``Trace.strings``. ``bound_by``: int32, one of
@@ -88,8 +87,7 @@ class NamedSums:
     count: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """Slices of the path, ascending, each beginning where the previous one ends, the last at ``end``.
 
     Neighbours differ in kind, source or window. ``ts``: int64 ns. ``bound_by``: uint8, a :class:`BoundBy`. ``row``:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Int64s, Places
@@ -15,15 +16,13 @@ from augment.derived.names.matching import starting, strings_where
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_TRACK = -1
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 
 
-@dataclass(frozen=True, slots=True)
-class _Bursts:
+class _Bursts(Struct, frozen=True):
     """The periods in which a thread worked while another was in one segment: ``start`` and ``end`` (int64 ns), and the
     ``segment`` of the other thread (a place in ``host_segments``)."""
 

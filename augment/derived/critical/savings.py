@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import held_between, union
 from augment.arrays.ordering import each, numbered
@@ -17,14 +18,12 @@ from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import saved
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.dependencies import Kind
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Edges of the graph and the time by which each is shortened: int64 columns. An edge may occur more than once."""
 
     edge: Int64s

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays.intervals import expand, least_over
 from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums, where_in
@@ -30,12 +31,10 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind
 from augment.kernels.native import native
-from augment.records import dataclass
 from augment.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTimes:
+class NamedTimes(Struct, frozen=True):
     """Equal-length columns, with a row for each name and kind of time in a window. The order is window, then most time
     on the path, then name.
 
@@ -54,8 +53,7 @@ class NamedTimes:
     saved_ns: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
+class _Pieces(Struct, frozen=True):
     """GPU work of the chosen names, on the path or not, cut where windows begin and end.
 
     ``code`` combines window, name and kind. ``dur``: int64 ns. ``edge``: the edge whose weight includes the piece (-1:

@@ -10,10 +10,10 @@ that it launched. There, the correlation is the number of the call.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
-from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
 _ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin
@@ -90,8 +90,7 @@ def _arrow_to(trace: Trace, rows: Int64s) -> Int64s:
     return arrow
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrows:
+class _Arrows(Struct, frozen=True):
     """The arrows from calls, equal-length int64 columns: the row of the ``call`` (the outermost on its thread), when
     the arrow begins and ends (ns), and the number of the thread that it leads ``to``. ``thread_of``: the number of the
     thread of each track."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType, copy_kind
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRate:
+class CopyRate(Struct, frozen=True):
     """The copies of one kind on one device: ``places`` in ``gpu_work``, ``bytes`` in all.
 
     ``rate`` is the rate after every change, in whole bytes per second (int64), so that it returns to exactly 0.

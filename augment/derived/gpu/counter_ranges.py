@@ -6,21 +6,20 @@ import re
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import outermost
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
 _FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
 
 
-@dataclass(frozen=True, slots=True)
-class CounterRanges:
+class CounterRanges(Struct, frozen=True):
     """The ``cuda_profiler_range`` slices, ascending: ``row`` int64, into the event table.
 
     ``counters`` are the numeric args of each range, plus ``flop`` where it can be computed from them. ``operators`` are

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled
 from augment.arrays.types import Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.launches import launches
 from augment.derived.names.kernel_types import types_of
-from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """The work of one stream: the places ``[start, stop)``. ``track`` is the first of its tracks in the source."""
 
     rank: int | None
@@ -30,8 +29,7 @@ class Stream:
         return slice(self.start, self.stop)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """The work of one device: the places ``[start, stop)``. ``track`` is that of its first stream."""
 
     rank: int | None
@@ -46,8 +44,7 @@ class Device:
         return slice(self.start, self.stop)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuWork:
+class GpuWork(Struct, frozen=True):
     """Equal-length columns, ascending device, stream, ``ts``, ``end``, then file order.
 
     ``row`` int64, into the event table; ``ts`` and ``end`` int64 ns; ``type`` uint8, a ``KernelType``; ``launch``

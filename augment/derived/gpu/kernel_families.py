@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
@@ -24,7 +25,6 @@ from augment.derived.names.collective_kinds import OTHER, kind_of
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.own_collectives import stated_kind
 from augment.errors import UsageError
-from augment.records import dataclass
 from augment.toml import parse_toml
 from augment.trace import Trace, derived
 
@@ -51,8 +51,7 @@ class MatrixUnits(IntEnum):
 _TOLD = {"yes": MatrixUnits.USED, "no": MatrixUnits.NOT_USED, "helper": MatrixUnits.NO_QUESTION}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFamilies:
+class KernelFamilies(Struct, frozen=True):
     """Equal-length columns with an entry for each piece of ``gpu_work``. ``family``: int32, an index into ``names``,
     which ascend. ``matrix_units``: uint8, a :class:`MatrixUnits`."""
 
@@ -66,8 +65,7 @@ class KernelFamilies:
         return np.array([name != UNKNOWN for name in self.names], np.bool_)[self.family]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """Lists of (pattern, answer). The first pattern that matches decides."""
 
     operators: Sequence[tuple[str, str]]

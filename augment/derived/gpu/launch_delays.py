@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
-from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDelays:
+class LaunchDelays(Struct, frozen=True):
     """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order.
 
     ``place`` is the work's place in ``gpu_work``; ``row`` (int64) is the launch's row in the event table. ``cpu_ns`` is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
 from augment.arrays.types import Int32s, Int64s, Places
@@ -10,12 +11,10 @@ from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedWork:
+class LaunchedWork(Struct, frozen=True):
     """``place`` (into ``gpu_work``) lists work of known launch by thread, then by launch, then by start. Of launches
     that begin at one moment, the lower correlation comes first.
 

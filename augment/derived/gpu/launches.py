@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct, settled
 from augment.arrays.types import Int64s
 from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
 NO_ROW = -1  #: the launch of work without one
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64.
 
     ``disputed`` (ascending) are correlations of calls of several processes, as when traces were merged into one file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
@@ -11,12 +12,10 @@ from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import forward_backward
 from augment.derived.host.modules import NO_MODULE, modules
-from augment.records import dataclass
 from augment.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleWork:
+class ModuleWork(Struct, frozen=True):
     """For each piece of ``gpu_work``: the ``path`` of the innermost module (int64, an index into
     ``modules(trace).paths``, or :data:`NO_MODULE`), and whether the work is ``backward``."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launches import NO_ROW
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLength:
+class QueueLength(Struct, frozen=True):
     """The queue of ``stream``: its ``length`` (int64) after every change at ``ts`` (int64 ns, strictly ascending)."""
 
     stream: Stream

@@ -6,20 +6,19 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals, Masks
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCoverage:
+class TypeCoverage(Struct, frozen=True):
     """The types of kernels that run on a device at each moment.
 
     From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the types in ``mask[i]`` run (bits

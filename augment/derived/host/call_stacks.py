@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.kernels.native import native
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
 
 NO_ROW = -1
@@ -19,8 +19,7 @@ NO_ROW = -1
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class CallStacks:
+class CallStacks(Struct, frozen=True):
     """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
 
     ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
@@ -71,8 +70,7 @@ def thread_bounds(trace: Trace) -> Places:
     return bounds
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPlaces:
+class NamedPlaces(Struct, frozen=True):
     """Places of the call stacks, ascending, and the names there (indexes into ``strings``)."""
 
     place: Places

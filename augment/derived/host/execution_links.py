@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.source.arg_columns import identifiers
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 #: the methods of linking, and the arg that each uses
@@ -29,8 +29,7 @@ _NOTHING = np.iinfo(np.int64).min
 Node = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionLinks:
+class ExecutionLinks(Struct, frozen=True):
     """Links between events and nodes: equal-length int64 columns, ascending ``row``.
 
     ``row`` is a row of the event table, ``node`` an index into ``nodes``. These are the nodes of the file, without

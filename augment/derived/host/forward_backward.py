@@ -7,20 +7,19 @@ Kineto makes the flows: a node of the autograd graph has the number of the opera
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.host.call_stacks import NO_ROW, call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
 from augment.derived.source.arg_columns import arg_columns
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardBackward:
+class ForwardBackward(Struct, frozen=True):
     """Equal-length int64 columns of rows of the event table: the operator ``backward`` differentiates ``forward``.
 
     ``backward`` is ascending and distinct; several rows may share one ``forward``.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.call_stacks import NO_ROW, call_stacks
 from augment.kernels.native import native
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class HostSegments:
+class HostSegments(Struct, frozen=True):
     """Equal-length columns, ascending track, then ``ts``, strictly within a track.
 
     From ``ts`` (int64 ns) until the next ``ts`` of the track, its innermost slice is ``row`` (int32, into the event

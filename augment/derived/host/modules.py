@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around, enclosing
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3
@@ -16,8 +16,7 @@ NO_MODULE = -1
 _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
 
 
-@dataclass(frozen=True, slots=True)
-class Modules:
+class Modules(Struct, frozen=True):
     """The calls of modules, and their paths among modules.
 
     ``frame``: the places of the calls in the call stacks, ascending. ``path``: int64, for each call an index into

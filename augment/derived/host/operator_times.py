@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import directly_around
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTimes:
+class OperatorTimes(Struct, frozen=True):
     """Equal-length columns, a row for each operator call: ``place`` in the call stacks, ascending; ``row`` in the event
     table, int64; and ``self_ns`` int64, its duration without the operators directly within it."""
 

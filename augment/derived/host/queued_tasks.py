@@ -7,6 +7,7 @@ thread takes it from there (``Dequeue@…``) and calls the runtime.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import each
@@ -14,7 +15,6 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 
@@ -34,8 +34,7 @@ def operators_around(trace: Trace, rows: Int64s) -> Int64s:
     return operators
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedTasks:
+class QueuedTasks(Struct, frozen=True):
     """Equal-length int64 columns, rows of the event table, ascending time of ``taken``: each task's ``put`` (the slice
     ``Enqueue``) and ``taken`` (the slice ``Dequeue@…``, on another thread)."""
 

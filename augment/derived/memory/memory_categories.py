@@ -10,11 +10,11 @@ not name its device.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.records import dataclass
 from augment.trace import MemoryChanges, Trace
 
 #: the categories, by their numbers in the file
@@ -38,8 +38,7 @@ def held_by_category(changes: MemoryChanges, before: int) -> tuple[Int64s, Int64
     return ts[last], np.cumsum(size, axis=0)[last]
 
 
-@dataclass(frozen=True, slots=True)
-class Instants:
+class Instants(Struct, frozen=True):
     """The agreement between the allocations and frees of a memory timeline and the ``[memory]`` instants of a trace.
 
     ``device`` is the device with most agreeing instants, None if there are none to compare. Of the ``compared``

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import strings_where
 from augment.derived.source.arg_columns import arg_columns
-from augment.records import dataclass
 from augment.trace import Category, Diagnostic, Identity, Trace, derived
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
@@ -19,8 +19,7 @@ _UNKNOWN = np.iinfo(np.int64).min
 _KINDS = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "PrivateUse1"}
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The events of one device's allocator; equal-length columns in ascending ``ts``.
 
     ``row`` int64, into the event table; ``ts`` int64 ns; ``size`` int64 bytes, negative where memory is freed;

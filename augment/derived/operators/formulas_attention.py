@@ -13,17 +13,16 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.derived.operators.operator_calls import Call, Shape, Unrecorded
 from augment.derived.operators.work_model import Work
-from augment.records import dataclass
 
 Formula = Callable[[Call], Work]
 _LONGEST = 1 << 24  #: the greatest plausible length of a sequence; a greater one is damage
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(Struct, frozen=True):
     """Which keys a query sees: none after it if ``causal`` (None: not told), and ``left`` before and ``right`` after it
     at most, -1 being all. ``from_end``: the last query is level with the last key, else the first with the first."""
 
@@ -49,8 +48,7 @@ class Mask:
         return pair_count, pair_count
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True):
     """The sizes of one call: heads of queries and of keys, head sizes for keys and values, all queries, all keys."""
 
     heads: int
@@ -103,8 +101,7 @@ def _packed(
     return _Sizes(q[1], k[1], q[2], v[2], tokens, tokens), (least, max(least, most))
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """The places of the relevant arguments in an operator's schema; -1 for those that it lacks. ``mask_type`` is 0, 1
     or 2.
     """

@@ -16,10 +16,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from augment.derived.operators.operator_calls import TYPES, Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.errors import UsageError
-from augment.records import dataclass
 from augment.toml import parse_toml
 
 KEYS = ("operator", "flops", "bytes", "number")
@@ -33,8 +34,7 @@ _EQUALITIES: _Binary = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 _BINARY = {**_SUMS, **_QUOTIENTS, **_ORDERS, **_EQUALITIES}
 
 
-@dataclass(frozen=True, slots=True)
-class CustomFormula:
+class CustomFormula(Struct, frozen=True):
     """The formulas for operators whose name matches ``pattern``. ``number`` is a type of number; "" means that of the
     first argument. ``origin`` is the package of a formula in Python.
     """

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from augment.derived.operators.formulas_matmul import broadcast
 from augment.derived.operators.formulas_resampling import resampling_formula

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.args import Arg
 from augment.arrays.ordering import distinct
@@ -39,7 +40,6 @@ from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns_scan import args_of_rows
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
@@ -47,8 +47,7 @@ _KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
 _BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("Begin", "End"))
 
 
-@dataclass(frozen=True, slots=True)
-class GraphWork:
+class GraphWork(Struct, frozen=True):
     """The operators of graphs' kernels.
 
     Equal-length columns: ``row`` int64, the launch of the graph; ``kind`` int32, an index into ``calls`` and ``works``.
@@ -64,8 +63,7 @@ class GraphWork:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """One capture. For each captured kernel, ``operator`` is the place of its operator among those that count (-1:
     none). ``names`` are the kernels' names, empty if not recorded. ``kind`` has an entry for each operator that counts.
     ``lack`` says why some of its operators are left out.

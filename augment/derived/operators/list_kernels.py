@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
@@ -18,7 +19,6 @@ from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.operator_calls import TYPES
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 _OPERATOR = re.compile(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
@@ -30,8 +30,7 @@ _STEPS = ("FusedAdamMath", "FusedSgdMath")
 _BESIDE = re.compile(r"\blpnorm_cleanup<")  #: finishes what another kernel began, and moves next to nothing
 
 
-@dataclass(frozen=True, slots=True)
-class ListKernels:
+class ListKernels(Struct, frozen=True):
     """Operators over lists of tensors that launched computation.
 
     Equal-length columns: ``row`` int64, ascending, of the operator; ``element_bytes`` int64, the bytes that its kernels

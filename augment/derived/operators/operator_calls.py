@@ -10,8 +10,9 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from msgspec import Struct
+
 from augment.jsontext import mended_json
-from augment.records import dataclass
 
 Shape = tuple[int, ...]
 
@@ -45,8 +46,7 @@ class Unrecorded(Exception):
     """A call lacks what a formula needs. This error never leaves the formulas."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True, dict=True):
     """The arguments of one call, by their place in the operator's schema.
 
     ``dims`` is () for an argument that is not a tensor, and a list of shapes for a list of tensors. ``values`` are

@@ -7,6 +7,7 @@ graph's capture.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
@@ -18,12 +19,10 @@ from augment.derived.operators.graph_capture import graph_work
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorWork:
+class OperatorWork(Struct, frozen=True):
     """The operators that count and launched computation.
 
     Equal-length columns, ascending ``row``. ``row`` int64: into the event table, the operator or the launch of the

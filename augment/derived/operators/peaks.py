@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError
-from augment.records import dataclass
 from augment.toml import parse_toml
 from augment.trace import Identity, Trace, derived
 
@@ -27,8 +28,7 @@ KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
 _TEXTS = ("device", "capability", "source")
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """Dense rates in 10^12 operations a second by type of number; unknown rates are absent.
 
     ``name`` is the device's name in the trace. ``memory_gbps``, in 10^9 bytes a second, and ``l2_bytes``, the size of
@@ -47,8 +47,7 @@ class Peak:
         return ", ".join([*([f"{', '.join(rates)} TFLOP/s"] if rates else []), *memory])
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(Struct, frozen=True):
     """A trace's description of a device."""
 
     name: str = ""

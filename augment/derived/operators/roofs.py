@@ -6,6 +6,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays.ordering import numbered, order_of
 from augment.arrays.types import Bools, Bytes, Int64s, Places
@@ -14,7 +15,6 @@ from augment.derived.gpu.kernel_families import MatrixUnits
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import Peak, device_peaks
 from augment.derived.operators.work_families import work_families
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
@@ -32,8 +32,7 @@ class Bound(IntEnum):
     LATENCY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Roofs:
+class Roofs(Struct, frozen=True):
     """Equal-length columns, of each operator of ``operator_work``.
 
     ``ns`` int64: the time in which any of its kernels ran; ``kernel_ns`` int64 their durations added. ``flops`` and

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
@@ -21,7 +22,6 @@ from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_figures import StepFigures, step_figures
 from augment.derived.steps.step_windows import StepWindows, step_windows
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 #: the parts of the time in which the device computes
@@ -30,8 +30,7 @@ COVERED = 0.9  #: of the time of matrix products, for an MFU
 _IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
 
 
-@dataclass(frozen=True, slots=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True):
     """Of one device, a step a place: ``parts`` int64 ns by name, which add up to the time in which it computed.
 
     ``flops`` and ``model_flops`` float64: all operations, and those that are not done a second time; ``peak_ns`` and

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from augment.records import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Floating-point operations (a multiply-add is two) and bytes of device memory.
 
     ``flops`` is None for an operator that is not a matrix product. Where the operations can only be bounded, ``flops``

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
@@ -15,7 +16,6 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.names.kernel_types import KernelType, types_of
 from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
@@ -35,8 +35,7 @@ OF_FRAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ArgColumns:
+class ArgColumns(Struct, frozen=True):
     """The args in a list such as :data:`WANTED`, for the rows of their categories."""
 
     args: Mapping[str, ArgValues]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.args import Arg, TakenArgs
 from augment.arrays.columns import narrowed
@@ -20,7 +21,6 @@ from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import address, native
 from augment.kernels.packet_args_layout import ArgTable
-from augment.records import dataclass
 from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
 LEAST_ROOM = 64
@@ -102,8 +102,7 @@ def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
     return larger
 
 
-@dataclass(frozen=True, slots=True)
-class ArgValues:
+class ArgValues(Struct, frozen=True):
     """The values of an arg by row. For a text, ``column.values`` are indexes into ``texts``. ``counts`` is by flag."""
 
     column: SparseColumn

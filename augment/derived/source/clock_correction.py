@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.arrays.types import Int64s

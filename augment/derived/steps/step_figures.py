@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
@@ -14,12 +15,10 @@ from augment.derived.source.arg_columns import arg_columns
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.waits.gap_causes import GapCategory
-from augment.records import dataclass
 from augment.trace import Identity, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class StepFigures:
+class StepFigures(Struct, frozen=True):
     """The figures of one device, or of the host alone: int64 columns with an entry for each step.
 
     ``step_ns`` is the length of the window. ``busy_ns``, ``compute_ns``, ``exposed_communication_ns``,

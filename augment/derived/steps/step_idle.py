@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.ordering import is_any
@@ -12,15 +13,13 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_windows import StepWindows
 from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.records import dataclass
 from augment.trace import Trace
 
 _FOREVER = np.iinfo(np.int64).max // 4
 _OF_HEAD = (GapCategory.HOST_WAIT, GapCategory.OTHER)  #: before the first work: until its launch returns, and then
 
 
-@dataclass(frozen=True, slots=True)
-class StepIdle:
+class StepIdle(Struct, frozen=True):
     """Disjoint, ascending pieces of idle time of one device: equal-length columns.
 
     ``start`` and ``end`` int64 ns; ``step`` the place of the step in whose window the piece lies; ``category`` uint8, a

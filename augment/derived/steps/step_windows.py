@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import Bools, Int64s, Places
@@ -14,15 +15,13 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import limits_of
 from augment.derived.steps.steps import steps
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 #: a recording without steps begins and ends with events of these categories
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
 
 
-@dataclass(frozen=True, slots=True)
-class StepWindows:
+class StepWindows(Struct, frozen=True):
     """Equal-length int64 columns, ascending, with a row for each step; without steps one row with ``number`` -1.
 
     ``begin`` and ``finish`` are the times of the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window. It

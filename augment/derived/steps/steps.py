@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import distinct, where_in
 from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
@@ -19,8 +19,7 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """Equal-length int64 columns, ascending ``ts``: the step's ``number``, its ``row``, ``ts`` and ``end`` in ns."""
 
     number: Int64s

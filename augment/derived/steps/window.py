@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
@@ -18,7 +19,6 @@ from augment.derived.gpu.arrow_correlations import launch_moments
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.host_segments import host_segments
-from augment.records import dataclass
 from augment.trace import Diagnostic, Trace, derived
 
 NO_PLACE = -1
@@ -41,8 +41,7 @@ class Kind(IntEnum):
     OPEN = 8  #: no known prerequisite: the recording's start or end
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True):
     """Equal-length columns: ``kind`` (uint8, a :class:`Kind`), the two sides, and the events that an arrow would join,
     ``from_row`` and ``to_row`` (int64, into the event table; -1 unknown)."""
 
@@ -64,12 +63,11 @@ class Dependencies:
         return Dependencies(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
 
-_COLUMNS = tuple(Dependencies.__slots__)
+_COLUMNS = tuple(Dependencies.__struct_fields__)
 _DTYPES = (np.uint8, np.intp, np.int32, np.int64, np.intp, np.int32, np.int64, np.int64, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Dependencies, the periods in which a thread only waited (``track``, ``start``, ``end``), and diagnostics."""
 
     dependencies: Dependencies

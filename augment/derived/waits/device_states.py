@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bytes, Int64s
 from augment.derived.gpu.gpu_work import Device
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
@@ -24,8 +24,7 @@ STATES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStates:
+class DeviceStates(Struct, frozen=True):
     """The states of a device from its first to its last work, without interruption.
 
     ``start`` and ``end`` are int64 ns, disjoint and ascending; each piece ends where the next begins. ``state`` is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import GpuWork, gpu_work
@@ -11,7 +12,6 @@ from augment.derived.waits.dependencies import NO_PLACE, UNEXPLAINED_NS
 from augment.derived.waits.gap_causes import launch_end
 from augment.derived.waits.idle_gaps import stream_gaps
 from augment.derived.waits.sync_dependencies import waiting_streams
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 CLOCK_NS = 2_000  #: clock error: work may appear to end so much after the start of what waited for it
@@ -22,8 +22,7 @@ RECORDED, INFERRED = 0, 1
 KNOWN_BY = ("recorded event", "ended just before")  #: the evidence, as shown
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWaits:
+class DeviceWaits(Struct, frozen=True):
     """For each piece of GPU work: the ``cause``, which is the place in ``gpu_work`` of what it waited for, or
     ``NO_PLACE``; the cause's stream (int32, a place in ``streams``, the names of all); and the evidence (uint8, a
     place in :data:`KNOWN_BY`)."""

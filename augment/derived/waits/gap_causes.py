@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.types import Bools, Bytes, Int64s, Places
@@ -16,7 +17,6 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
-from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
@@ -39,8 +39,7 @@ class GapCategory(IntEnum):
     OTHER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class IdlePieces:
+class IdlePieces(Struct, frozen=True):
     """Idle time in drawable pieces: equal-length columns, disjoint and ascending. ``start`` and ``end``: int64 ns.
     ``cause``: uint8, a place in ``CAUSES`` of ``stream_idle``. ``evidence``: the args. ``row``: int64, the slice that
     was waited for, ``NO_ROW`` where unknown."""

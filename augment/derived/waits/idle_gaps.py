@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.records import dataclass
 from augment.trace import Trace, derived
 
 
-@dataclass(frozen=True, slots=True)
-class IdleGaps:
+class IdleGaps(Struct, frozen=True):
     """Equal-length columns, ascending. ``start`` and ``end``: int64 ns. ``previous`` and ``next``: places in
     ``gpu_work`` of the work whose end began the gap and of the work whose start ended it. ``overlapping``: the number
     of pieces of work that begin before all earlier ones have ended."""

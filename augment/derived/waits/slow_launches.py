@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work

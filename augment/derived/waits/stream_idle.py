@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.intervals import Intervals, expand, touched
@@ -17,7 +18,6 @@ from augment.derived.waits.dependencies import NO_PLACE
 from augment.derived.waits.device_waits import KNOWN_BY, device_waits
 from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
 from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
-from augment.records import dataclass
 from augment.trace import Trace
 
 #: the names under which a stream's idle time is drawn
@@ -26,8 +26,7 @@ OTHER_STREAM_BUSY = len(GapCategory)  #: a place in ``CAUSES``
 SHARE = 32  #: a pause of the device is a piece of a stream's gap if it takes at least 1/SHARE of the gap
 
 
-@dataclass(frozen=True, slots=True)
-class StreamIdle:
+class StreamIdle(Struct, frozen=True):
     """The ``gaps`` of a stream; the ``category`` (uint8, a :class:`GapCategory`) of each; ``parts`` (int64 ns, a row
     for each of ``CAUSES``, a column for each gap), which add up to the gap's length; and the ``pieces`` to draw."""
 
@@ -60,8 +59,7 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
     return stream_idles
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(Struct, frozen=True):
     """The pauses of a device. ``until`` (int64 ns, a row for each category): the time of each category before each
     pause; the last column is the total."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.names.matching import matching
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
@@ -17,8 +17,7 @@ _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?
 _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCalls:
+class SyncCalls(Struct, frozen=True):
     """``row``: int64, into the event table: the calls whose name says that they wait, from any thread, then the
     ``cuda_sync`` slices. ``general``: the places of all rows except ``cuda_sync`` slices on a stream; the other
     ``cuda_sync`` slices concern a whole device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int64s, Places
@@ -22,15 +23,13 @@ from augment.derived.waits.dependencies import (
     launched_by,
 )
 from augment.derived.waits.sync_calls import freeing_calls, sync_calls
-from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
 
 _EVENT = "Event Sync"
 _STREAM_WAITS = "Stream Wait Event"
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True):
     """What a call may have waited for: the work of a device (None: any) and stream (None: any) that was launched before
     ``before`` ns. ``certain``: whether the trace records that it waited."""
 

@@ -14,9 +14,8 @@ overlap it with a second micro-batch, spread a layer over fewer devices, kernels
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, subtract, touched, union
 from augment.arrays.ordering import distinct, is_any, sums
@@ -51,7 +52,6 @@ from augment.diagnosis.rules.host_gaps import LONG_NS
 from augment.diagnosis.waiting import waiting_calls
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
 from augment.diagnosis.wording import short as short_name
-from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "launch_bound"
@@ -81,8 +81,7 @@ NAMED_RATIO = 0.005  #: of the wait; a part below is not told
 _BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have millions
 
 
-@dataclass(frozen=True, slots=True)
-class _Short:
+class _Short(Struct, frozen=True):
     """Short stretches of the host beside waits: equal-length columns. ``track``, ``start`` and ``end`` in ns, ``kind``,
     a :class:`BoundBy`, and ``row``, the innermost slice (-1: none). By track, then time; disjoint on each."""
 

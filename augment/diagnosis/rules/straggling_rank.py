@@ -59,7 +59,7 @@ def _in_steps(trace: Trace) -> Waiting:
     waiting, windows = waiting_of_job(trace), measure(trace).windows
     place = np.searchsorted(windows.start, waiting.start, side="right") - 1
     inside = (place >= 0) & (waiting.start < windows.end[np.maximum(place, 0)])
-    return Waiting(*(getattr(waiting, name)[inside] for name in Waiting.__slots__))
+    return Waiting(*(getattr(waiting, name)[inside] for name in Waiting.__struct_fields__))
 
 
 def _waits(trace: Trace, waits: JobWaits, waiting: Waiting, waited: int) -> Answer:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.ordering import combinations, sums
 from augment.derived.collectives.collectives import UNKNOWN, Origin
@@ -21,7 +21,6 @@ from augment.job.parallel.names import DP, DP_SHARD, EP, PP, TP
 from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
-from augment.records import dataclass
 
 ALMOST_ALL, ALMOST_NONE = 0.9, 0.05  #: shares of bytes that count as all and none
 SEQUENCE_PARALLEL, FULLY_SHARDED = "sequence parallel", "fully sharded"
@@ -29,8 +28,7 @@ SHARDED_GRADIENTS, SHARDED_OPTIMIZER = "sharded gradients", "sharded optimizer"
 FEW_SIZES = 4  #: activations of a model have few sizes; gradients have many
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What one kind of collective of one group amounts to in the steps of all ranks (or in all, without steps).
 
     ``bytes`` are of those of known size; ``unsized`` counts the others.
@@ -62,8 +60,7 @@ class Tally:
         return self.forward + self.backward + self.optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """The dimension that collectives serve, how sure that is (``user``, ``high``, ``medium``, ``low``, ``none``), and
     why: what was ``seen``, and the ``doubt`` in it. ``origin`` says how their group is known."""
 

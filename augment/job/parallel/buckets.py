@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
@@ -31,36 +33,35 @@ from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 
 MOST_GROUPS = 20  #: groups whose buckets are listed, those whose all-reduces took longest
 MOST_BUCKETS = 500
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One bucket of one group; means over the ranks and steps that have the usual buckets."""
 
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    bucket: int = column("Which one of the step, from 0.")
-    step_count: int = column("Steps with the usual buckets.", "count")
-    bytes: int | None = column("Its size; null if unknown.", "bytes")
-    ready_ns: float = column("From the start of the step until its gradients were ready.", "ns")
-    start_ns: float = column("Until its all-reduce began.", "ns")
-    reduced_ns: float = column("Until its all-reduce ended.", "ns")
-    delay_ns: float = column("From ready to the beginning of the all-reduce.", "ns")
-    wait_ns: float = column("The all-reduce waits for the last rank.", "ns")
-    transfer_ns: float = column("It moves data.", "ns")
-    exposed_ns: float = column("The part of the all-reduce in which the device computes nothing.", "ns")
-    tail_ns: float = column("How long it ends after the gradients of the last bucket are ready.", "ns")
-    least_cap_bytes: int | None = column("The cap that was recorded is greater than this; null if unknown.", "bytes")
-    most_cap_bytes: int | None = column("The cap is at most this; null if unknown.", "bytes")
-    largest_gradient_bytes: int | None = column("The largest gradient; null if unknown.", "bytes")
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    bucket: Annotated[int, column("Which one of the step, from 0.")]
+    step_count: Annotated[int, column("Steps with the usual buckets.", "count")]
+    bytes: Annotated[int | None, column("Its size; null if unknown.", "bytes")]
+    ready_ns: Annotated[float, column("From the start of the step until its gradients were ready.", "ns")]
+    start_ns: Annotated[float, column("Until its all-reduce began.", "ns")]
+    reduced_ns: Annotated[float, column("Until its all-reduce ended.", "ns")]
+    delay_ns: Annotated[float, column("From ready to the beginning of the all-reduce.", "ns")]
+    wait_ns: Annotated[float, column("The all-reduce waits for the last rank.", "ns")]
+    transfer_ns: Annotated[float, column("It moves data.", "ns")]
+    exposed_ns: Annotated[float, column("The part of the all-reduce in which the device computes nothing.", "ns")]
+    tail_ns: Annotated[float, column("How long it ends after the gradients of the last bucket are ready.", "ns")]
+    least_cap_bytes: Annotated[
+        int | None, column("The cap that was recorded is greater than this; null if unknown.", "bytes")
+    ]
+    most_cap_bytes: Annotated[int | None, column("The cap is at most this; null if unknown.", "bytes")]
+    largest_gradient_bytes: Annotated[int | None, column("The largest gradient; null if unknown.", "bytes")]
 
 
-@dataclass(frozen=True)
-class Buckets:
+class Buckets(Struct, frozen=True):
     """The buckets of one group.
 
     ``instances`` are the numbers of collectives, by step and bucket. So are ``ready``, ``arrival`` (of the last rank)

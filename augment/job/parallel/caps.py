@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.findings import Findings, Skipped, column
 from augment.job.bandwidth_fit import Fit
 from augment.job.parallel.buckets import MIB, Buckets
-from augment.records import dataclass
 
 CAPS_MIB = (1, 5, 10, 25, 50, 100, 200, 400)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One cap for one group."""
 
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    cap_bytes: int | None = column("The cap of buckets; null for one bucket of all gradients.", "bytes")
-    is_recorded: bool = column("Whether the job may have been recorded with this cap.")
-    bucket_count: int = column("Buckets of a step.", "count")
-    largest_bytes: int = column("The largest bucket.", "bytes")
-    tail_ns: float = column("How long the last all-reduce would end after the last gradient is ready, the mean.", "ns")
-    change_ns: float = column(
-        "By how much a step would be longer (negative: shorter) than with the recorded cap.", "ns"
-    )
-    uncertainty_ns: float = column("The uncertainty of tail_ns and change_ns.", "ns")
-    change_ratio: float = column("change_ns by the length of a step.", "ratio")
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    cap_bytes: Annotated[int | None, column("The cap of buckets; null for one bucket of all gradients.", "bytes")]
+    is_recorded: Annotated[bool, column("Whether the job may have been recorded with this cap.")]
+    bucket_count: Annotated[int, column("Buckets of a step.", "count")]
+    largest_bytes: Annotated[int, column("The largest bucket.", "bytes")]
+    tail_ns: Annotated[
+        float, column("How long the last all-reduce would end after the last gradient is ready, the mean.", "ns")
+    ]
+    change_ns: Annotated[
+        float, column("By how much a step would be longer (negative: shorter) than with the recorded cap.", "ns")
+    ]
+    uncertainty_ns: Annotated[float, column("The uncertainty of tail_ns and change_ns.", "ns")]
+    change_ratio: Annotated[float, column("change_ns by the length of a step.", "ratio")]
 
 
 def caps(buckets: Sequence[Buckets]) -> Findings | Skipped:

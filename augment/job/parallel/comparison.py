@@ -7,10 +7,12 @@ for more than twice the median time of its class, and more than five robust devi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, each, group_bounds, sums
 from augment.arrays.statistics import grouped_medians
@@ -23,7 +25,6 @@ from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 1000
@@ -31,56 +32,60 @@ WITHIN, ACROSS = "within a node", "across nodes"
 _OUTLIER_RATIO, _OUTLIER_DEVIATIONS, _DEVIATION = 2.0, 5.0, 1.4826
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True):
     """One group of a dimension; for pipeline stages, one pair of ranks."""
 
-    dimension: str = column("The dimension, as in parallel_dimensions.")
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    ranks: str = column("Its ranks that were seen in matched collectives, such as 0-3, 8.")
-    link: str = column("within a node or across nodes; empty if the nodes are unknown.")
-    count: int = column("Collectives matched across ranks.", "count")
-    time_ns: int = column("Their durations, summed over ranks: wait_ns + transfer_ns.", "ns")
-    wait_ns: int = column("The part spent waiting for the last rank.", "ns")
-    transfer_ns: int = column("The part spent moving data.", "ns")
-    exposed_ns: int = column("The part of time_ns in which the rank's device computed nothing.", "ns")
-    slow_ratio: float | None = column(
-        "Its time of moving data by the median of the dimension, for equal kind and size; null for a single group.",
-        "ratio",
-    )
-    outlier_count: int = column("Collectives that moved data far longer than others of equal kind and size.", "count")
+    dimension: Annotated[str, column("The dimension, as in parallel_dimensions.")]
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    ranks: Annotated[str, column("Its ranks that were seen in matched collectives, such as 0-3, 8.")]
+    link: Annotated[str, column("within a node or across nodes; empty if the nodes are unknown.")]
+    count: Annotated[int, column("Collectives matched across ranks.", "count")]
+    time_ns: Annotated[int, column("Their durations, summed over ranks: wait_ns + transfer_ns.", "ns")]
+    wait_ns: Annotated[int, column("The part spent waiting for the last rank.", "ns")]
+    transfer_ns: Annotated[int, column("The part spent moving data.", "ns")]
+    exposed_ns: Annotated[int, column("The part of time_ns in which the rank's device computed nothing.", "ns")]
+    slow_ratio: Annotated[
+        float | None,
+        column(
+            "Its time of moving data by the median of the dimension, for equal kind and size; null for a single group.",
+            "ratio",
+        ),
+    ]
+    outlier_count: Annotated[
+        int, column("Collectives that moved data far longer than others of equal kind and size.", "count")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRow:
+class LinkRow(Struct, frozen=True):
     """Collectives of one kind of one dimension over one class of links."""
 
-    dimension: str = column("The dimension, as in parallel_dimensions.")
-    kind: str = column("The kind of collective.")
-    link: str = column("within a node or across nodes; empty if the nodes are unknown.")
-    count: int = column("Collectives matched across ranks.", "count")
-    moving_ns: int = column("Time from the last arrival to the end, summed over collectives.", "ns")
-    median_bus_gbps: float | None = column("The median bus bandwidth of those of known size.", "GB/s")
-    least_bus_gbps: float | None = column("The bus bandwidth that 95 % of them reach.", "GB/s")
-    outlier_count: int = column("Collectives that moved data far longer than others of equal kind and size.", "count")
+    dimension: Annotated[str, column("The dimension, as in parallel_dimensions.")]
+    kind: Annotated[str, column("The kind of collective.")]
+    link: Annotated[str, column("within a node or across nodes; empty if the nodes are unknown.")]
+    count: Annotated[int, column("Collectives matched across ranks.", "count")]
+    moving_ns: Annotated[int, column("Time from the last arrival to the end, summed over collectives.", "ns")]
+    median_bus_gbps: Annotated[float | None, column("The median bus bandwidth of those of known size.", "GB/s")]
+    least_bus_gbps: Annotated[float | None, column("The bus bandwidth that 95 % of them reach.", "GB/s")]
+    outlier_count: Annotated[
+        int, column("Collectives that moved data far longer than others of equal kind and size.", "count")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceRow:
+class PlaceRow(Struct, frozen=True):
     """The ranks at one coordinate of a dimension, or on one node."""
 
-    dimension: str = column("The dimension; node for nodes.")
-    place: str = column("The coordinate, or the name of the node.")
-    rank_count: int = column("Ranks there.", "count")
-    step_ns: float = column(
-        "The length of a step, the mean of its ranks and steps: the sum of the next four columns.", "ns"
-    )
-    compute_ns: float = column("The device computes.", "ns")
-    communication_ns: float = column("The device communicates without computing.", "ns")
-    memory_ns: float = column("The device copies, and nothing else runs.", "ns")
-    idle_ns: float = column("Nothing runs on the device.", "ns")
-    wait_ns: float = column("Waiting within collectives, exposed or not.", "ns")
-    compute_ratio: float | None = column("compute_ns by its mean over the places of the dimension.", "ratio")
+    dimension: Annotated[str, column("The dimension; node for nodes.")]
+    place: Annotated[str, column("The coordinate, or the name of the node.")]
+    rank_count: Annotated[int, column("Ranks there.", "count")]
+    step_ns: Annotated[
+        float, column("The length of a step, the mean of its ranks and steps: the sum of the next four columns.", "ns")
+    ]
+    compute_ns: Annotated[float, column("The device computes.", "ns")]
+    communication_ns: Annotated[float, column("The device communicates without computing.", "ns")]
+    memory_ns: Annotated[float, column("The device copies, and nothing else runs.", "ns")]
+    idle_ns: Annotated[float, column("Nothing runs on the device.", "ns")]
+    wait_ns: Annotated[float, column("Waiting within collectives, exposed or not.", "ns")]
+    compute_ratio: Annotated[float | None, column("compute_ns by its mean over the places of the dimension.", "ratio")]
 
 
 class _Compared:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
 from math import prod
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.derived.collectives.collectives import Group
 from augment.derived.names.collective_kinds import POINT_TO_POINT, SEND_RECV
@@ -27,48 +29,56 @@ from augment.job.parallel.nodes import nodes
 from augment.job.parallel.stages import chains
 from augment.job.summary import RankSummary
 from augment.job.untold_groups import ABOUT
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One parallel dimension."""
 
-    dimension: str = column(
-        "dp, dp_shard, dp_replicate, dp_cp, tp, pp, cp, sp, ep, expert_dp, expert_tp, embedding, mixed, world, unknown."
-    )
-    style: str = column("How its collectives work together, such as all-reduce or fully sharded; empty if unknown.")
-    group_count: int = column("Process groups of the dimension.", "count")
-    group_size: int | None = column("Ranks of the largest of them; null if unknown.", "count")
-    stride: int | None = column("The distance between neighbouring ranks in a group; null if unknown or uneven.")
-    confidence: str = column("user (stated), high (named), medium (by behaviour), low (contradictory) or none.")
-    evidence: str = column("What shows that these groups are the dimension.")
-    count: int = column("Collectives, summed over ranks.", "count")
-    time_ns: int = column("Their durations, summed over ranks.", "ns")
+    dimension: Annotated[
+        str,
+        column(
+            "dp, dp_shard, dp_replicate, dp_cp, tp, pp, cp, sp, ep, expert_dp, expert_tp, embedding, mixed, "
+            "world, unknown."
+        ),
+    ]
+    style: Annotated[
+        str, column("How its collectives work together, such as all-reduce or fully sharded; empty if unknown.")
+    ]
+    group_count: Annotated[int, column("Process groups of the dimension.", "count")]
+    group_size: Annotated[int | None, column("Ranks of the largest of them; null if unknown.", "count")]
+    stride: Annotated[
+        int | None, column("The distance between neighbouring ranks in a group; null if unknown or uneven.")
+    ]
+    confidence: Annotated[
+        str, column("user (stated), high (named), medium (by behaviour), low (contradictory) or none.")
+    ]
+    evidence: Annotated[str, column("What shows that these groups are the dimension.")]
+    count: Annotated[int, column("Collectives, summed over ranks.", "count")]
+    time_ns: Annotated[int, column("Their durations, summed over ranks.", "ns")]
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(Struct, frozen=True):
     """The place of one rank."""
 
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    node: str = column("Its host, or its node as counted from device numbers; empty if unknown.")
-    node_known_by: str = column("recorded, or counted from device numbers; empty if the node is unknown.")
-    tp: int | None = column("Its place in its tensor-parallel group; null if unknown or none, as in the next columns.")
-    pp: int | None = column("Its pipeline stage.")
-    dp: int | None = column("Its place among the data-parallel ranks.")
-    dp_shard: int | None = column("Its place among the ranks that share parameters by FSDP.")
-    dp_replicate: int | None = column("Its place among the replicas of such sets of ranks.")
-    cp: int | None = column("Its place in its context-parallel group.")
-    ep: int | None = column("Its place in its expert-parallel group.")
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    node: Annotated[str, column("Its host, or its node as counted from device numbers; empty if unknown.")]
+    node_known_by: Annotated[str, column("recorded, or counted from device numbers; empty if the node is unknown.")]
+    tp: Annotated[
+        int | None, column("Its place in its tensor-parallel group; null if unknown or none, as in the next columns.")
+    ]
+    pp: Annotated[int | None, column("Its pipeline stage.")]
+    dp: Annotated[int | None, column("Its place among the data-parallel ranks.")]
+    dp_shard: Annotated[int | None, column("Its place among the ranks that share parameters by FSDP.")]
+    dp_replicate: Annotated[int | None, column("Its place among the replicas of such sets of ranks.")]
+    cp: Annotated[int | None, column("Its place in its context-parallel group.")]
+    ep: Annotated[int | None, column("Its place in its expert-parallel group.")]
 
 
-@dataclass(frozen=True)
-class Dimensions:
+class Dimensions(Struct, frozen=True):
     """The dimensions of a job. ``uses`` is by number of a group (of the matched collectives) and kind.
 
     ``ranks`` of each group, empty if unknown; ``coordinates`` of ranks by dimension; ``node`` of each member.
@@ -180,8 +190,7 @@ def rank_rows(dims: Dimensions, summaries: Sequence[RankSummary]) -> Iterator[Ra
         )
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """How ranks are counted: the sizes of the dimensions, the fastest varying first."""
 
     sizes: Mapping[str, int]

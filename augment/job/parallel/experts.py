@@ -7,8 +7,10 @@ msg nelems``; kernels of DeepEP and others tell none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s, Places
@@ -19,31 +21,33 @@ from augment.job.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 
 MOST_ROWS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The all-to-alls of one rank in one process group."""
 
-    dimension: str = column("The dimension, as in parallel_dimensions.")
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    count: int = column("All-to-alls matched across ranks.", "count")
-    sent_bytes: int | None = column("What the rank sends in them; null if one is unknown.", "bytes")
-    received_bytes: int | None = column("What it receives; null if one is unknown.", "bytes")
-    received_ratio: float | None = column("received_bytes by the mean of the group's ranks.", "ratio")
-    hot_count: int = column("All-to-alls in which it receives more than any other rank.", "count")
-    imbalance_ratio: float | None = column(
-        "By how much the most that a rank receives exceeds the mean, the mean over the group's all-to-alls.", "ratio"
-    )
-    time_ns: int = column("Their durations: wait_ns + transfer_ns.", "ns")
-    wait_ns: int = column("The part spent waiting for the last rank.", "ns")
-    transfer_ns: int = column("The part spent moving data.", "ns")
-    exposed_ns: int = column("The part of time_ns in which the rank's device computed nothing.", "ns")
+    dimension: Annotated[str, column("The dimension, as in parallel_dimensions.")]
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    count: Annotated[int, column("All-to-alls matched across ranks.", "count")]
+    sent_bytes: Annotated[int | None, column("What the rank sends in them; null if one is unknown.", "bytes")]
+    received_bytes: Annotated[int | None, column("What it receives; null if one is unknown.", "bytes")]
+    received_ratio: Annotated[float | None, column("received_bytes by the mean of the group's ranks.", "ratio")]
+    hot_count: Annotated[int, column("All-to-alls in which it receives more than any other rank.", "count")]
+    imbalance_ratio: Annotated[
+        float | None,
+        column(
+            "By how much the most that a rank receives exceeds the mean, the mean over the group's all-to-alls.",
+            "ratio",
+        ),
+    ]
+    time_ns: Annotated[int, column("Their durations: wait_ns + transfer_ns.", "ns")]
+    wait_ns: Annotated[int, column("The part spent waiting for the last rank.", "ns")]
+    transfer_ns: Annotated[int, column("The part spent moving data.", "ns")]
+    exposed_ns: Annotated[int, column("The part of time_ns in which the rank's device computed nothing.", "ns")]
 
 
 def experts(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:

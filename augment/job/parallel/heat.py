@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.findings import Findings, Skipped, column
@@ -12,25 +14,23 @@ from augment.job.matching import Matched
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_CELLS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One step of one rank."""
 
-    step: int = column("The number of the step.")
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    step_ns: int = column("The length of the step: the sum of the next four columns.", "ns")
-    compute_ns: int = column("The device computes.", "ns")
-    communication_ns: int = column("The device communicates without computing.", "ns")
-    memory_ns: int = column("The device copies, and nothing else runs.", "ns")
-    idle_ns: int = column("Nothing runs on the device.", "ns")
-    wait_ns: int = column("Waiting for other ranks within collectives of the step, exposed or not.", "ns")
+    step: Annotated[int, column("The number of the step.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    step_ns: Annotated[int, column("The length of the step: the sum of the next four columns.", "ns")]
+    compute_ns: Annotated[int, column("The device computes.", "ns")]
+    communication_ns: Annotated[int, column("The device communicates without computing.", "ns")]
+    memory_ns: Annotated[int, column("The device copies, and nothing else runs.", "ns")]
+    idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
+    wait_ns: Annotated[int, column("Waiting for other ranks within collectives of the step, exposed or not.", "ns")]
 
 
 def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
@@ -34,7 +36,6 @@ from augment.job.parallel.schedules import Passes
 from augment.job.pipeline_actions import Kind, Source
 from augment.job.summary import RankSummary
 from augment.job.waits import common_times
-from augment.records import dataclass
 
 MOST_MISSED = 0.03  #: by which the played passes may take longer than the window
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count
@@ -42,41 +43,52 @@ _COLUMNS = ("kind", "chunk", "microbatch", "step", "start", "end")
 _SOURCES = {Source.LABELS: "labels", Source.PHASES: "phases", Source.TIMELINE: "timeline"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One stage, in all steps that every stage of its pipeline recorded."""
 
-    rank: int | None = column("The rank.")
-    trace: str = column("The name of its trace.")
-    pipeline: int = column("The number of the pipeline: data-parallel jobs have several.")
-    stage: int = column("The stage, from 0.")
-    schedule: str = column(
-        "GPipe, 1F1B, interleaved 1F1B, looped GPipe, ZB1P, ZB2P, ZBV, interleaved zero bubble, DualPipe, DualPipeV or "
-        "unknown."
-    )
-    known_by: str = column("How passes are known: labels, phases (of unlabelled work), or timeline.")
-    stage_count: int = column("The stages of the pipeline.", "count")
-    microbatch_count: int = column("Microbatches of a step.", "count")
-    chunk_count: int = column("Parts of the model on the stage.", "count")
-    step_count: int = column("Steps that count.", "count")
-    by_clocks: bool = column("Whether the window is measured across stages; else it is that of the longest stage.")
-    window_ns: int = column("From the first forward to the last backward of all stages, summed over steps.", "ns")
-    work_ns: int = column("The part in which the stage works.", "ns")
-    communication_ns: int = column("The part of work_ns in which its device communicates without computing.", "ns")
-    bubble_ns: int = column("The rest of the window: the sum of the next five columns.", "ns")
-    theory_ns: int | None = column("The bubble of the schedule at the slowest stage; null if it is unknown.", "ns")
-    imbalance_ns: int = column("Because stages differ; may be negative on the slowest.", "ns")
-    late_send_ns: int = column("Waiting for data that the stage before had already computed.", "ns")
-    host_ns: int = column("Idle with nothing launched.", "ns")
-    rest_ns: int = column("The remainder; may be negative.", "ns")
-    bubble_ratio: float | None = column("bubble_ns by window_ns.", "ratio")
-    theory_ratio: float | None = column("The bubble of the schedule with equal stages, by its whole time.", "ratio")
-    forward_ns: float = column("A forward of all its chunks, the mean.", "ns")
-    backward_ns: float = column("A backward of all its chunks, the mean.", "ns")
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    pipeline: Annotated[int, column("The number of the pipeline: data-parallel jobs have several.")]
+    stage: Annotated[int, column("The stage, from 0.")]
+    schedule: Annotated[
+        str,
+        column(
+            "GPipe, 1F1B, interleaved 1F1B, looped GPipe, ZB1P, ZB2P, ZBV, interleaved zero bubble, DualPipe, "
+            "DualPipeV or unknown."
+        ),
+    ]
+    known_by: Annotated[str, column("How passes are known: labels, phases (of unlabelled work), or timeline.")]
+    stage_count: Annotated[int, column("The stages of the pipeline.", "count")]
+    microbatch_count: Annotated[int, column("Microbatches of a step.", "count")]
+    chunk_count: Annotated[int, column("Parts of the model on the stage.", "count")]
+    step_count: Annotated[int, column("Steps that count.", "count")]
+    by_clocks: Annotated[
+        bool, column("Whether the window is measured across stages; else it is that of the longest stage.")
+    ]
+    window_ns: Annotated[
+        int, column("From the first forward to the last backward of all stages, summed over steps.", "ns")
+    ]
+    work_ns: Annotated[int, column("The part in which the stage works.", "ns")]
+    communication_ns: Annotated[
+        int, column("The part of work_ns in which its device communicates without computing.", "ns")
+    ]
+    bubble_ns: Annotated[int, column("The rest of the window: the sum of the next five columns.", "ns")]
+    theory_ns: Annotated[
+        int | None, column("The bubble of the schedule at the slowest stage; null if it is unknown.", "ns")
+    ]
+    imbalance_ns: Annotated[int, column("Because stages differ; may be negative on the slowest.", "ns")]
+    late_send_ns: Annotated[int, column("Waiting for data that the stage before had already computed.", "ns")]
+    host_ns: Annotated[int, column("Idle with nothing launched.", "ns")]
+    rest_ns: Annotated[int, column("The remainder; may be negative.", "ns")]
+    bubble_ratio: Annotated[float | None, column("bubble_ns by window_ns.", "ratio")]
+    theory_ratio: Annotated[
+        float | None, column("The bubble of the schedule with equal stages, by its whole time.", "ratio")
+    ]
+    forward_ns: Annotated[float, column("A forward of all its chunks, the mean.", "ns")]
+    backward_ns: Annotated[float, column("A backward of all its chunks, the mean.", "ns")]
 
 
-@dataclass(frozen=True)
-class _Stage:
+class _Stage(Struct, frozen=True, dict=True):
     """The passes of a rank; times as recorded and, for comparing, on the job's clock (``begin``, ``finish``)."""
 
     member: int

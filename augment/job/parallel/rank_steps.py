@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.job.summary import SPENT, RankSummary
-from augment.records import dataclass
 
 
-@dataclass(frozen=True)
-class RankSteps:
+class RankSteps(Struct, frozen=True):
     """Equal-length int64 columns, a row for each step of each rank; a recording without steps is one step, -1.
 
     ``start`` and ``end`` are on the rank's own clock. ``compute_ns``, ``communication_ns`` (exposed), ``memory_ns``

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN as UNKNOWN_PART
 from augment.job.pipeline_actions import Kind
-from augment.records import dataclass
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
@@ -29,8 +29,7 @@ DUALPIPE, DUALPIPEV = "DualPipe", "DualPipeV"
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(Struct, frozen=True):
     """The passes of one stage in one step, in the order of the host: int64 columns as of ``Actions``."""
 
     kind: Int64s

@@ -11,8 +11,10 @@ it: the time that prefetching gives a gather to hide in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s
@@ -26,32 +28,35 @@ from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 2000
 LEAST_STAND_NS = 2000  #: shorter times without computation lie between any two kernels
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The gathers or reduce-scatters of one unit in one phase; in total, those of FSDP's limiter."""
 
-    dimension: str = column("The dimension, as in parallel_dimensions; empty for the limiter.")
-    group: str = column("The name of the process group; empty if the traces do not name it.")
-    unit: str = column("The module, or which one of the phase, such as #3.")
-    phase: str = column("forward, backward or optimizer; empty if unknown.")
-    kind: str = column("AllGather, ReduceScatter, or limiter: the host waits until gathered parameters are freed.")
-    count: int = column("Collectives matched across ranks; waits of the limiter on all ranks.", "count")
-    bytes: int | None = column("The size of one, as nccl-tests counts it; null if unknown or if it varies.", "bytes")
-    time_ns: int = column("Their durations, summed over ranks.", "ns")
-    wait_ns: int = column("The part spent waiting for the last rank.", "ns")
-    transfer_ns: int = column("The part spent moving data.", "ns")
-    late_count: int = column("How often a rank's device stood still for one.", "count")
-    late_ns: int = column("For how long, summed over ranks.", "ns")
-    ahead_ns: float | None = column(
-        "How long before its launch point on the main stream one began, the mean; null if unknown.", "ns"
-    )
+    dimension: Annotated[str, column("The dimension, as in parallel_dimensions; empty for the limiter.")]
+    group: Annotated[str, column("The name of the process group; empty if the traces do not name it.")]
+    unit: Annotated[str, column("The module, or which one of the phase, such as #3.")]
+    phase: Annotated[str, column("forward, backward or optimizer; empty if unknown.")]
+    kind: Annotated[
+        str, column("AllGather, ReduceScatter, or limiter: the host waits until gathered parameters are freed.")
+    ]
+    count: Annotated[int, column("Collectives matched across ranks; waits of the limiter on all ranks.", "count")]
+    bytes: Annotated[
+        int | None, column("The size of one, as nccl-tests counts it; null if unknown or if it varies.", "bytes")
+    ]
+    time_ns: Annotated[int, column("Their durations, summed over ranks.", "ns")]
+    wait_ns: Annotated[int, column("The part spent waiting for the last rank.", "ns")]
+    transfer_ns: Annotated[int, column("The part spent moving data.", "ns")]
+    late_count: Annotated[int, column("How often a rank's device stood still for one.", "count")]
+    late_ns: Annotated[int, column("For how long, summed over ranks.", "ns")]
+    ahead_ns: Annotated[
+        float | None,
+        column("How long before its launch point on the main stream one began, the mean; null if unknown.", "ns"),
+    ]
 
 
 def sharding(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:

@@ -9,8 +9,10 @@ takes no more than without: a reduce-scatter and a gather (ZeRO, arXiv 1910.0205
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.derived.names.collective_kinds import ALL_REDUCE, REDUCE_SCATTER, bus_factor
@@ -22,39 +24,45 @@ from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.waits import Waits
-from augment.records import dataclass
 
 _THEORY = {"all-reduce": 1.0, FULLY_SHARDED: 1.5, SHARDED_GRADIENTS: 1.0, SHARDED_OPTIMIZER: 1.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The communication of one dimension in the steps of all ranks."""
 
-    dimension: str = column("The dimension, as in parallel_dimensions.")
-    style: str = column("How its collectives work together; empty if unknown.")
-    group_size: int | None = column("Ranks of its largest group; null if unknown.", "count")
-    count: int = column("Its collectives, summed over ranks.", "count")
-    count_per_step: float = column("The same for one rank of the job and one step, the mean.")
-    time_ns: int = column("Their durations, summed over ranks: the sum of the next three columns.", "ns")
-    wait_ns: int = column("The part spent waiting for the last rank.", "ns")
-    transfer_ns: int = column("The part spent moving data.", "ns")
-    unmatched_ns: int = column("The duration of those that were not matched across ranks.", "ns")
-    exposed_ns: int = column("The part of time_ns in which the rank's device computed nothing.", "ns")
-    step_ratio: float | None = column("exposed_ns by the time of the steps of all ranks.", "ratio")
-    bytes: int | None = column(
-        "Their sizes, as nccl-tests counts them, summed over ranks; null if one is unknown.", "bytes"
-    )
-    volume_bytes: float | None = column("What passes a rank's link in a step, the mean; null if unknown.", "bytes")
-    gradient_bytes: float | None = column(
-        "Gradients reduced by a rank in a step, of dimensions of data parallelism.", "bytes"
-    )
-    volume_ratio: float | None = column("volume_bytes by 2(n-1)/n times gradient_bytes.", "ratio")
-    memory_ratio: float | None = column(
-        "The share of parameters, gradients and Adam's state (16 bytes a parameter) that a rank keeps in theory.",
-        "ratio",
-    )
-    theory_ratio: float | None = column("What volume_ratio is in theory: 1, or 1.5 if fully sharded.", "ratio")
+    dimension: Annotated[str, column("The dimension, as in parallel_dimensions.")]
+    style: Annotated[str, column("How its collectives work together; empty if unknown.")]
+    group_size: Annotated[int | None, column("Ranks of its largest group; null if unknown.", "count")]
+    count: Annotated[int, column("Its collectives, summed over ranks.", "count")]
+    count_per_step: Annotated[float, column("The same for one rank of the job and one step, the mean.")]
+    time_ns: Annotated[int, column("Their durations, summed over ranks: the sum of the next three columns.", "ns")]
+    wait_ns: Annotated[int, column("The part spent waiting for the last rank.", "ns")]
+    transfer_ns: Annotated[int, column("The part spent moving data.", "ns")]
+    unmatched_ns: Annotated[int, column("The duration of those that were not matched across ranks.", "ns")]
+    exposed_ns: Annotated[int, column("The part of time_ns in which the rank's device computed nothing.", "ns")]
+    step_ratio: Annotated[float | None, column("exposed_ns by the time of the steps of all ranks.", "ratio")]
+    bytes: Annotated[
+        int | None,
+        column("Their sizes, as nccl-tests counts them, summed over ranks; null if one is unknown.", "bytes"),
+    ]
+    volume_bytes: Annotated[
+        float | None, column("What passes a rank's link in a step, the mean; null if unknown.", "bytes")
+    ]
+    gradient_bytes: Annotated[
+        float | None, column("Gradients reduced by a rank in a step, of dimensions of data parallelism.", "bytes")
+    ]
+    volume_ratio: Annotated[float | None, column("volume_bytes by 2(n-1)/n times gradient_bytes.", "ratio")]
+    memory_ratio: Annotated[
+        float | None,
+        column(
+            "The share of parameters, gradients and Adam's state (16 bytes a parameter) that a rank keeps in theory.",
+            "ratio",
+        ),
+    ]
+    theory_ratio: Annotated[
+        float | None, column("What volume_ratio is in theory: 1, or 1.5 if fully sharded.", "ratio")
+    ]
 
 
 def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps) -> list[Row]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s
 from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
@@ -14,7 +15,6 @@ from augment.readers.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
-from augment.records import dataclass
 from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn
 
 
@@ -108,8 +108,7 @@ def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> An
 _POSITIVE = np.int64(2**63 - 1)  #: a negative flow id would stand for a text
 
 
-@dataclass(frozen=True)
-class _FlowEvents:
+class _FlowEvents(Struct, frozen=True):
     """Beginnings, steps and ends of flows. Each has the time and place of the row ``after`` which it comes."""
 
     after: Int64s

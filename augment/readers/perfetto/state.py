@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from augment.kernels.packet_layout import (
     AGENT_ARG,
@@ -17,7 +18,6 @@ from augment.kernels.packet_layout import (
 )
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, text
-from augment.records import dataclass
 
 #: args that are columns, by the names that various writers use
 KEYS = {
@@ -52,8 +52,7 @@ class Strings:
         return known
 
 
-@dataclass
-class Generation:
+class Generation(Struct):
     """The strings of a sequence from byte ``begins`` on until they are cleared, by iid.
 
     ``categories`` and ``names`` are numbers of :class:`Strings`; ``values`` are the JSON texts among the strings.
@@ -72,8 +71,7 @@ class Generation:
     news: list[tuple[int, int, int]] = field(default_factory=list)  #: kind, iid, number, in the order of arrival
 
 
-@dataclass
-class Clock:
+class Clock(Struct):
     """A clock at the last snapshot: it showed ``shown`` when the trace's clock showed ``trace_ns``."""
 
     shown: int
@@ -89,8 +87,7 @@ class Clock:
         return self.trace_ns + (timestamp - self.shown) * self.unit_ns
 
 
-@dataclass
-class Sequence:
+class Sequence(Struct):
     """The state that packets of one ``trusted_packet_sequence_id`` refer to."""
 
     generations: list[Generation] = field(default_factory=lambda: [Generation(-1)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Names, Place
-from augment.records import dataclass
 from augment.trace import Identity
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
@@ -27,8 +28,7 @@ class FromAgent(int):
     """
 
 
-@dataclass(slots=True)
-class Described:
+class Described(Struct):
     """The content of a ``TrackDescriptor``."""
 
     uuid: int = 0

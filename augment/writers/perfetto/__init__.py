@@ -14,12 +14,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from augment.annotations import Annotation, Ends, Flows
 from augment.findings import AugmentedTrace

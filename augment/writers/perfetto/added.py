@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import msgspec
 
@@ -52,11 +53,14 @@ class Room(msgspec.Struct, frozen=True):
 class AddedTracks(ABC):
     """Makes tracks for annotations; their descriptions wait in :meth:`take_packets`."""
 
-    count: int  #: the number of tracks of the file
     short = ""  #: appended to the names of added tracks: the trace that they belong to, if the file has several
-    _packets: list[bytes]
-    _children: dict[int, int]  #: the number of tracks added in each track
-    _groups: dict[tuple[int, str], int]  #: by parent track and name
+
+    def __init__(self, count: int, children: Mapping[int, int] | None = None) -> None:
+        """``count`` is the number of tracks of the file; ``children`` that of tracks added in each track."""
+        self.count = count
+        self._packets: list[bytes] = []
+        self._children = dict(children or {})
+        self._groups: dict[tuple[int, str], int] = {}  #: by parent track and name
 
     @abstractmethod
     def home_of(self, under: int) -> int:
@@ -132,9 +136,9 @@ class LaterTracks(AddedTracks):
     """Adds tracks to a file that was written earlier."""
 
     def __init__(self, room: Room) -> None:
-        self.count, self._homes, self._suffixes = room.count, room.homes, room.suffixes
-        self._processes = room.processes
-        self._children, self._packets, self._groups = dict(room.children), [room.packets], {}
+        super().__init__(room.count, room.children)
+        self._homes, self._suffixes, self._processes = room.homes, room.suffixes, room.processes
+        self._packets.append(room.packets)
 
     def home_of(self, under: int) -> int:
         """The track stored in the room."""

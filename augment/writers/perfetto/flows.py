@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s
-from augment.records import dataclass
 from augment.trace import Category, Trace
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
 
@@ -16,8 +16,7 @@ ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice ar
 _NO_MARK = -3  #: a value that no slice's mark has
 
 
-@dataclass(frozen=True, slots=True)
-class Arrows:
+class Arrows(Struct, frozen=True):
     """Arrows from the slice in row ``out`` to that in row ``into``: equal-length int64 columns. ``lost`` flow events
     made no arrow.
     """

@@ -6,16 +6,15 @@ The same pass finds the slices at which flows begin and end: the innermost slice
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import native
-from augment.records import dataclass
 
 NO_SLICE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """Columns of equal length; ``rows`` are those that are slices, ascending ``ts``, then longer first.
 
     ``place`` int32 is the track, ``mark`` int64 tells which of two slices that begin at a point's moment is meant.
@@ -28,8 +27,7 @@ class Slices:
     mark: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(Struct, frozen=True):
     """Moments on tracks, ascending ``ts``, in equal-length columns."""
 
     place: Int32s

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bytes, Int64s
-from augment.records import dataclass
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
     BEGIN,
@@ -22,8 +22,7 @@ from augment.writers.perfetto.wire import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Blobs:
+class Blobs(Struct, frozen=True):
     """One byte string per row: row ``i`` has ``data[start[i]:][:size[i]]``. Seven bytes follow the last one."""
 
     data: Bytes
@@ -42,8 +41,7 @@ class Blobs:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Struct, frozen=True):
     """Track events in int64 columns, one per row. ``blobs`` holds encoded fields. A category or name of 0 means
     none.
     """

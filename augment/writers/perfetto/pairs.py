@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.arrays.types import Int32s, Int64s
-from augment.records import dataclass
 from augment.trace import Trace
 
 BEGINS, ENDS, STEPS = frozenset(b"bS"), frozenset(b"eF"), frozenset(b"nTp")  #: phases of asynchronous events
 
 
-@dataclass
-class Pairs:
+class Pairs(Struct):
     """``ends`` maps the row of a beginning to that of its end; ``groups`` that of an asynchronous event to its track:
     the row's place and a name. ``lone_ends`` have no beginning; ``lone_begins`` no end."""
 

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.annotations import Annotation, Ends, Flows
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, each, order_of
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
-from augment.records import dataclass
 from augment.trace import COMPLETE, EventTable, SparseColumn, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
@@ -32,8 +32,7 @@ _AS_RECORDED = np.iinfo(np.int64).min  #: the other duration of slices that have
 _BLOCK = 1 << 16  #: rows
 
 
-@dataclass
-class Plan:
+class Plan(Struct):
     """Columns over the trace's rows, and lists of rows.
 
     ``kind`` uint8 is 0 for rows that make no event of their own; ``other_dur`` int64 is how long slices last that

@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.findings import AugmentedTrace
-from augment.records import dataclass
-from augment.trace import Diagnostic, Identity
+from augment.trace import Diagnostic, Identity, Trace
 from augment.version import __version__
 from augment.writers.perfetto import add, write_part
 from augment.writers.perfetto.added import Room
@@ -131,8 +131,7 @@ def _said(name: str, value: str) -> bytes:
     return packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content)))
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A trace's root track. ``short`` is appended to the names of added tracks, which may be pinned beside those of
     other traces. If ``streams_too``, it is also appended to the names of streams.
     """
@@ -216,16 +215,14 @@ def _root_of(group: Group, place: int) -> bytes:
     return content + number(TRACK_CHILD_ORDER, BY_RANK)
 
 
-@dataclass
 class GroupTracks(Tracks):
     """The tracks of one trace below those of its group, which is the file's ``place``-th."""
 
-    group: Group = Group("")
-    place: int = 0
-
-    def __post_init__(self) -> None:
-        Tracks.__post_init__(self)
-        self.short = f" {self.group.short}" if self.group.short else ""
+    def __init__(self, trace: Trace, count: int, group: Group, place: int) -> None:
+        """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""
+        super().__init__(trace, count)
+        self.group, self.place = group, place
+        self.short = f" {group.short}" if group.short else ""
         alike = Counter((place.pid, Tracks._name_of(self, place)) for place in self.places)
         self._ambiguous = {key for key, count in alike.items() if count > 1}
         self._number = {id(place): index for index, place in enumerate(self.places)}

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import address, native
-from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_CORRELATION, EVENT_FLOW, EVENT_LAST_FLOW, varint
@@ -29,8 +28,7 @@ _ARROWS = 1 << 40  #: more arrows than any trace has
 _LINKS = 1 << 62  #: ids from here on belong to links
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """Ends of arrows that lead from slices of one trace to slices of others in the same file.
 
     ``rows`` are int64 rows of ``Trace.events`` or of an added ``track``; ``ids`` are int64 in [0, 2**62); both have
@@ -42,8 +40,7 @@ class Links:
     track: SliceTrack | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A trace among several in a file: the number of traces before it, its name, and its links to the others."""
 
     number: int = 0
@@ -61,8 +58,7 @@ class Suffixes(NamedTuple):
 NO_SUFFIXES = Suffixes(np.zeros(0, np.int64), blobs_of(()))
 
 
-@dataclass
-class Numbers:
+class Numbers(Struct):
     """The number of every slice of a file, and its place in the order of writing.
 
     Args:
@@ -78,12 +74,11 @@ class Numbers:
     written: Int32s | Int64s
     annotations: Sequence[Annotation]
     part: Part = field(default_factory=Part)
-    source_count: int = field(init=False)
-    base_of: dict[int, int] = field(init=False)  #: the first number of each added track, by its ``id``
+    source_count: int = 0
+    base_of: dict[int, int] = field(default_factory=dict)  #: the first number of each added track, by its ``id``
 
     def __post_init__(self) -> None:
         count = self.source_count = int(self.written.max(initial=NO_NUMBER)) + 1
-        self.base_of = {}
         for annotation in self.annotations:
             if isinstance(annotation, SliceTrack):
                 self.base_of[id(annotation)] = count

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
-from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
@@ -54,8 +53,7 @@ _NUMBER = re.compile(
 _MOST_DEVICES = 1024  #: larger numbers are not devices
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """The source's description of a (pid, tid)."""
 
     pid: Identity
@@ -66,22 +64,17 @@ class Place:
     thread_name: str | None = None
 
 
-@dataclass
 class Tracks(AddedTracks):
     """Makes tracks on first request. Their descriptions wait in :meth:`take_packets`."""
 
-    trace: Trace
-    count: int = 0  #: the number of tracks of the file, made earlier or here
-    places: list[Place] = field(default_factory=list)
-    place_of_track: Int32s = field(init=False)
-    _known: dict[object, int] = field(default_factory=dict)
-    _packets: list[bytes] = field(default_factory=list)
-    _children: dict[int, int] = field(default_factory=dict)
-    _groups: dict[tuple[int, str], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, trace: Trace, count: int = 0) -> None:
+        """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""
+        super().__init__(count)
+        self.trace = trace
+        self.places: list[Place] = []
+        self._known: dict[object, int] = {}
         index: dict[tuple[Identity, Identity], int] = {}
-        self.place_of_track = np.zeros(max(len(self.trace.tracks), 1), np.int32)
+        self.place_of_track: Int32s = np.zeros(max(len(self.trace.tracks), 1), np.int32)
         numbers = {(track.pid, track.tid) for track in self.trace.tracks if isinstance(track.tid, int)}
         for number_, track in enumerate(self.trace.tracks):
             key = track.pid, _thread_id(track, numbers)
