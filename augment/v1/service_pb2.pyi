@@ -622,7 +622,7 @@ global___WatchJobRequest = WatchJobRequest
 
 @typing.final
 class WatchJobResponse(google.protobuf.message.Message):
-    """A change of a job."""
+    """A change of a job, or the same state again."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

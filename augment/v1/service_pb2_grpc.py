@@ -219,7 +219,8 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Watch a job: its state now and after each change, including the final one.
+        """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
+        15 s, because proxies end streams that are silent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,7 +255,8 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DownloadArtifact(self, request, context):
-        """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file.
+        """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file, or its part that
+        the header Range names.
 
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """

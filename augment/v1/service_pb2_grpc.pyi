@@ -90,7 +90,9 @@ class AugmentServiceStub:
         augment.v1.service_pb2.WatchJobRequest,
         augment.v1.service_pb2.WatchJobResponse,
     ]
-    """Watch a job: its state now and after each change, including the final one."""
+    """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
+    15 s, because proxies end streams that are silent.
+    """
 
     CancelJob: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CancelJobRequest,
@@ -120,7 +122,8 @@ class AugmentServiceStub:
         augment.v1.service_pb2.DownloadArtifactRequest,
         google.api.httpbody_pb2.HttpBody,
     ]
-    """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file.
+    """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file, or its part that
+    the header Range names.
 
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
@@ -222,7 +225,9 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.WatchJobRequest,
         augment.v1.service_pb2.WatchJobResponse,
     ]
-    """Watch a job: its state now and after each change, including the final one."""
+    """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
+    15 s, because proxies end streams that are silent.
+    """
 
     CancelJob: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CancelJobRequest,
@@ -252,7 +257,8 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.DownloadArtifactRequest,
         google.api.httpbody_pb2.HttpBody,
     ]
-    """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file.
+    """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file, or its part that
+    the header Range names.
 
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
@@ -376,7 +382,9 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         request: augment.v1.service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[augment.v1.service_pb2.WatchJobResponse], collections.abc.AsyncIterator[augment.v1.service_pb2.WatchJobResponse]]:
-        """Watch a job: its state now and after each change, including the final one."""
+        """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
+        15 s, because proxies end streams that are silent.
+        """
 
     @abc.abstractmethod
     def CancelJob(
@@ -416,7 +424,8 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         request: augment.v1.service_pb2.DownloadArtifactRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[google.api.httpbody_pb2.HttpBody], collections.abc.AsyncIterator[google.api.httpbody_pb2.HttpBody]]:
-        """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file.
+        """Download an artifact's bytes and nothing else. Over HTTP, the body of the response is the file, or its part that
+        the header Range names.
 
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -17,48 +16,50 @@ from augment_server.security import HEALTH_CHECK
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Refuses calls beyond the limits, except health checks."""
+    """Refuses calls beyond the limits, except health checks.
+
+    Streaming calls of a client and its other calls count apart, so that a client that watches many jobs can still make
+    short calls. A call takes a place of ``max_calls`` once its request is there: until then it counts for its client
+    alone.
+    """
 
     def __init__(self, limits: Limits, client_of: Callable[[Any], str]) -> None:
         self._limits, self._client_of = limits, client_of
-        self.under_way = 0
-        self._lasting: Counter[str] = Counter()
+        self._under_way = 0
+        self._streaming: Counter[str] = Counter()
+        self._short: Counter[str] = Counter()
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, with the limits."""
         handler = await continuation(details)
         if handler is None or details.method == HEALTH_CHECK:
             return handler
-        lasting = handler.request_streaming or handler.response_streaming
-        return wrapped(handler, lambda behaviour: self._bounded(behaviour, lasting=lasting))
+        streaming = handler.request_streaming or handler.response_streaming
+        return wrapped(handler, lambda behaviour: self._bounded(behaviour, streaming=streaming))
 
-    def _bounded(self, behaviour: Behaviour, *, lasting: bool) -> Behaviour:
+    def _bounded(self, behaviour: Behaviour, *, streaming: bool) -> Behaviour:
+        calls, what = (self._streaming, "streaming calls") if streaming else (self._short, "calls")
+
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
-            async with self._place(context, lasting=lasting):
-                return await behaviour(request, context)
+            client, most = self._client_of(context), self._limits.max_client_calls
+            if calls[client] >= most:
+                message = f"{most} of your {what} are running; end one first, or try again"
+                await refuse(context, Refusal("TOO_MANY_CALLS", message, retry_s=1, subject=client))
+            calls[client] += 1
+            try:
+                if hasattr(request, "__await__"):  # over HTTP the body is still to come
+                    request = await request
+                if self._under_way >= self._limits.max_calls:
+                    await refuse(context, Refusal("TOO_MANY_CALLS", "too many concurrent calls; try again", retry_s=1))
+                self._under_way += 1
+                try:
+                    return await behaviour(request, context)
+                finally:
+                    self._under_way -= 1
+            finally:
+                calls[client] -= 1
+                if not calls[client]:
+                    del calls[client]
 
         return answer
-
-    @contextlib.asynccontextmanager
-    async def _place(self, context: Any, *, lasting: bool) -> AsyncIterator[None]:
-        """A place among the concurrent calls.
-
-        Only streaming calls count per client, so that a client that watches many jobs can still make short calls.
-        """
-        client, limits = self._client_of(context), self._limits
-        if self.under_way >= limits.max_calls:
-            await refuse(context, Refusal("TOO_MANY_CALLS", "too many concurrent calls; try again", retry_s=1))
-        if lasting and self._lasting[client] >= limits.max_client_calls:
-            most = limits.max_client_calls
-            what = f"{most} of your streaming calls are running; end one first, or try again"
-            await refuse(context, Refusal("TOO_MANY_CALLS", what, retry_s=1, subject=client))
-        self.under_way += 1
-        self._lasting[client] += lasting
-        try:
-            yield
-        finally:
-            self.under_way -= 1
-            self._lasting[client] -= lasting
-            if not self._lasting[client]:
-                del self._lasting[client]

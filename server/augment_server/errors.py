@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sqlite3
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from augment.errors import (
 DOMAIN = "kineto-augment"
 _DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
-_QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS")
+_QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS", "TOO_MANY_CONNECTIONS")
 _NAMED = re.compile(r"([a-z_][a-z0-9_.]*): ")  #: a message about a field of the request begins so
 
 #: reason → its code and its meaning
@@ -43,7 +44,10 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before the offset are missing, or the artifact ends before it"),
     "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "the upload of the job is not complete"),
     "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call continued the same upload"),
-    "UPLOAD_IDLE": (_C.DEADLINE_EXCEEDED, "the call sent no bytes for max_upload_idle_s"),
+    "UPLOAD_IDLE": (
+        _C.DEADLINE_EXCEEDED,
+        "the call's bytes did not come within max_upload_idle_s, or more slowly than 1 KiB a second",
+    ),
     "UNREAD": (_C.DEADLINE_EXCEEDED, "the client read nothing for max_unread_s"),
     "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
     "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "the file lies outside of the folders that the server may read"),
@@ -57,11 +61,18 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write the outputs"),
     "STATE_DAMAGED": (_C.DATA_LOSS, "the server's database is damaged; its operator can repair it"),
     "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
-    "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs are waiting; try again"),
+    "QUEUE_FULL": (
+        _C.RESOURCE_EXHAUSTED,
+        "max_queued_jobs are waiting, and of this client as many as its equal share; try again",
+    ),
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client are waiting or running; try again"),
     "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are unfinished; finish one"),
     "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are in use, or the disk is full; try again"),
     "TOO_MANY_CALLS": (_C.RESOURCE_EXHAUSTED, "max_calls, or max_client_calls of this client; try again"),
+    "TOO_MANY_CONNECTIONS": (
+        _C.RESOURCE_EXHAUSTED,
+        "max_connections, or all files that the system lets the server open; try again",
+    ),
     "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
     "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
@@ -149,6 +160,18 @@ def disk_is_full(error: BaseException) -> bool:
     if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
         return True
     return error.__cause__ is not None and disk_is_full(error.__cause__)
+
+
+def files_are_out(error: BaseException) -> bool:
+    """Whether the error, or its cause, is that the system lets this process open no more files."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    if isinstance(error, sqlite3.OperationalError) and "unable to open database file" in str(error):
+        try:
+            os.close(os.dup(2))  # SQLite does not say why it cannot
+        except OSError as reason:
+            return files_are_out(reason)
+    return error.__cause__ is not None and files_are_out(error.__cause__)
 
 
 def database_is_damaged(error: BaseException) -> bool:

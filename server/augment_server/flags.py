@@ -44,6 +44,14 @@ duration = scaled(_TIMES, "90s, 15m, 12h or 7d")
 grace = scaled(_TIMES, "25s or 5m", zero=True)
 
 
+def origins(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The origins of web pages, as browsers send them."""
+    for value in values:
+        if not re.fullmatch(r"https?://[a-z0-9.\[\]:-]+", value):
+            raise click.BadParameter(f"{value!r} must be a scheme and a host, such as https://ui.perfetto.dev")
+    return values
+
+
 def flag_of(field: dataclasses.Field[Any]) -> str:
     """``--max-upload`` for ``max_upload_bytes``: the value contains its unit."""
     return "--" + re.sub(r"_(bytes|s)$", "", field.name).replace("_", "-")

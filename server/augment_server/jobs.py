@@ -141,7 +141,7 @@ class Jobs:
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]
         if waiting >= self._limits.max_queued_jobs:
-            raise Refusal("QUEUE_FULL", f"{waiting} jobs are waiting already; try again later", retry_s=5)
+            self._expect_share(db, caller, waiting)
         query = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
         if db.execute(query, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
             most = self._limits.max_client_jobs
@@ -151,6 +151,19 @@ class Jobs:
                 retry_s=5,
                 subject=caller.client,
             )
+
+    def _expect_share(self, db: sqlite3.Connection, caller: Caller, waiting: int) -> None:
+        """Check that fewer jobs of the client wait than its equal share of a full queue.
+
+        So the queue takes something of each client that asks, whatever others have put into it. The more clients wait,
+        the smaller are the shares: N clients together have at most 1 + 1/2 + … + 1/N times ``max_queued_jobs``.
+        """
+        query = "SELECT COUNT(DISTINCT client), TOTAL(client = ?), MAX(client = ?) FROM jobs WHERE state = ?"
+        clients, count, waits = db.execute(query, (caller.client, caller.client, QUEUED)).fetchone()
+        share = self._limits.max_queued_jobs // (clients + (not waits))
+        if count >= share:
+            what = f"{waiting} jobs are waiting already, and of yours as many as your share, {share}; try again later"
+            raise Refusal("QUEUE_FULL", what, retry_s=5)
 
     def get(self, caller: Caller, job: str) -> v1.Job:
         """A job as it stands.

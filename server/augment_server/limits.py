@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+RESERVED_FILES, FILES_PER_JOB = 96, 8  #: of the database, logs and libraries; of a worker
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of a few GB
 NESTING, LEAST_NESTING = 128, 16  #: those of the readers, repeated because importing them is slow
@@ -41,7 +42,11 @@ class Limits:
     max_running_jobs: int | None = limit(
         None, "Jobs that run at once; by default as many as CPUs and memory allow.", "count"
     )
-    max_queued_jobs: int = limit(1_000, "Waiting jobs of all clients.", "count")
+    max_queued_jobs: int = limit(
+        1_000,
+        "Waiting jobs of all clients; beyond this, only clients with fewer than an equal share of it add any.",
+        "count",
+    )
     max_client_jobs: int = limit(100, "Waiting and running jobs per client.", "count")
     max_job_inputs: int = limit(1_024, "Traces per job.", "count")
     max_job_memory_bytes: int | None = limit(
@@ -69,10 +74,12 @@ class Limits:
     max_connections: int = limit(10_000, "Open connections of all clients.", "count")
     max_calls: int = limit(2_000, "Concurrent calls of all clients; health checks are always answered.", "count")
     max_client_calls: int = limit(
-        500, "Concurrent streaming calls per client, such as those that watch a job.", "count"
+        500, "Concurrent streaming calls per client, such as those that watch a job; as many other calls.", "count"
     )
     max_connection_idle_s: float = limit(30.0, "How long a connection without calls stays open.", "s")
-    max_upload_idle_s: float = limit(2 * MINUTE, "How long an upload call may send nothing before it is ended.", "s")
+    max_upload_idle_s: float = limit(
+        2 * MINUTE, "How long an upload call may send nothing, and the body of another call may take.", "s"
+    )
     max_unread_s: float = limit(
         2 * MINUTE, "How long a client may read nothing of a response before its call is ended.", "s"
     )
@@ -87,6 +94,24 @@ class Limits:
             return max(1, self.max_running_jobs)
         each = self.max_job_memory_bytes or TYPICAL_JOB_BYTES
         return max(1, min(processors(), memory_bytes() * 9 // 10 // each))
+
+    def within(self, files: int) -> Limits:
+        """These limits, with no more connections and calls than a process that may open ``files`` can have.
+
+        A connection is an open file, to gRPC and over HTTP, and a streaming call may have another.
+        """
+        reserved = RESERVED_FILES + FILES_PER_JOB * self.running_jobs()
+        each = max(files // 8, (files - reserved) // 3, 1)
+        calls = min(self.max_calls, each)
+        client_calls = (
+            min(self.max_client_calls, max(1, calls // 4)) if calls < self.max_calls else self.max_client_calls
+        )
+        return replace(
+            self,
+            max_connections=min(self.max_connections, each),
+            max_calls=calls,
+            max_client_calls=client_calls,
+        )
 
 
 def processors() -> int:

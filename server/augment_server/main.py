@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.errors import UsageError
-from augment_server.flags import grace, limit_options, limits_from
+from augment_server.flags import grace, limit_options, limits_from, origins
 
 if TYPE_CHECKING:
     from augment_server.serving import Settings
@@ -72,6 +72,14 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     metavar="HOST:PORT",
     help="Also serve the calls over HTTP in JSON, with the same protection as --listen (extra [http]).",
 )
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    callback=origins,
+    metavar="URL",
+    help="Let web pages of this server read over HTTP, such as https://ui.perfetto.dev; repeatable.",
+)
 @click.option("--otlp-endpoint", metavar="URL", help="Send traces of calls and jobs to OpenTelemetry (extra [otel]).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -113,6 +121,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     metrics_listen = address(metrics, "--metrics-listen") if metrics else None
     expect_safe(listen, "--listen", tls=bool(tls), insecure=insecure)
     http = address(given, "--http") if (given := values.pop("http")) else None
+    if values["origins"] and not http:
+        raise UsageError("--allow-origin needs --http: web pages speak no gRPC")
     for where, option in ((metrics_listen, "--metrics-listen"), (http, "--http")):
         if where:
             expect_safe(where, option, tls=bool(tls), insecure=insecure)

@@ -60,7 +60,7 @@ class Answers(grpc.aio.ServerInterceptor):
             connection = context.peer()
             with self._counted(self._under_way, connection):
                 try:
-                    checked = _each_expected(request) if hasattr(request, "__aiter__") else await _expected(request)
+                    checked = _each_expected(request) if hasattr(request, "__aiter__") else _expected(request)
                     if streams:
                         await self._send(behaviour(checked, context), context)
                         return None
@@ -141,10 +141,8 @@ def _counting(convert: Callable[[Any], Any], count: Callable[[int], None], *, gi
     return counted
 
 
-async def _expected(request: Any) -> Any:
-    """The request; awaited if it has not been read."""
-    if hasattr(request, "__await__"):
-        request = await request
+def _expected(request: Any) -> Any:
+    """The request, if it could be read."""
     if isinstance(request, Refusal):
         raise request
     return request
@@ -152,4 +150,4 @@ async def _expected(request: Any) -> Any:
 
 async def _each_expected(requests: Any) -> AsyncIterator[Any]:
     async for request in requests:
-        yield await _expected(request)
+        yield _expected(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from augment_server.retention import Retention
 from augment_server.threads import Apart
 from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
+SLOWEST = 1024  #: bytes a second, averaged over a call, below which an upload is ended
 Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they are the last
 
 
@@ -60,11 +62,17 @@ class Receiving:
         return announced
 
     async def receive(self, caller: Caller, upload: str, offset: int, pieces: Pieces) -> None:
-        """Write the pieces, until the upload is complete or the pieces end."""
+        """Write the pieces, until the upload is complete or the pieces end.
+
+        Raises:
+            Refusal: they come too slowly: a byte now and then must not keep a call for ever.
+        """
+        began_s, idle_s = time.monotonic(), self._limits.max_upload_idle_s
         async with self._writing(caller, upload, offset) as writer:
             if writer is None:
                 return  # it is complete
-            checked = writer.received + SYNC_BYTES  # room is checked again here: the announcement may lack the size
+            first = writer.received
+            checked = first + SYNC_BYTES  # room is checked again here: the announcement may lack the size
             finish = writer.whole
             while not finish:
                 piece = await anext(pieces, None)
@@ -72,6 +80,9 @@ class Receiving:
                     return
                 chunk, last = piece
                 await self._apart(writer.write, chunk)
+                if time.monotonic() - began_s > idle_s + (writer.received - first) / SLOWEST:
+                    what = f"less than {SLOWEST} bytes a second arrived; continue the upload in a new call"
+                    raise Refusal("UPLOAD_IDLE", what)
                 if writer.received >= checked:
                     checked = writer.received + SYNC_BYTES
                     await self._apart(self._retention.make_room, caller.client, 0, self._uploads.busy())

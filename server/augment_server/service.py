@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -20,7 +21,7 @@ from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment.writers.files import METRICS_SUFFIX
 from augment_server import catalog
 from augment_server.creating import MOST_TOGETHER, Creating
-from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
+from augment_server.errors import Refusal, database_is_damaged, disk_is_full, files_are_out, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, attachment, expect_plain, id_of
@@ -36,6 +37,7 @@ from augment_server.threads import Apart
 from augment_server.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
+HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
 
 def answering(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,14 +237,18 @@ class Service(AugmentServiceServicer):
         """Return an artifact's bytes."""
         artifact = self._artifact(context, request)
         yield calls.ReadArtifactResponse(artifact=artifact)
-        async for chunk in self._read(artifact, request.offset):
+        async for chunk in self._read(artifact, request.offset, artifact.size_bytes - request.offset):
             yield calls.ReadArtifactResponse(chunk=chunk)
 
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact as a file."""
         artifact = self._artifact(context, request)
-        async with contextlib.aclosing(self._read(artifact, request.offset)) as chunks:
+        at, count = request.offset, artifact.size_bytes - request.offset
+        if hasattr(context, "part"):  # over HTTP
+            skipped, count = context.part(count, artifact.sha256)
+            at += skipped
+        async with contextlib.aclosing(self._read(artifact, at, count)) as chunks:
             first = await anext(chunks, b"")  # before the headers: the file may have been removed
             await context.send_initial_metadata((("content-disposition", attachment(artifact.file_name)),))
             yield HttpBody(content_type=artifact.media_type, data=first)
@@ -298,7 +304,7 @@ class Service(AugmentServiceServicer):
         _expect_success(state)
         for artifact in state.artifacts:
             yield calls.AugmentResponse(artifact=artifact)
-            async for chunk in self._read(artifact, 0):
+            async for chunk in self._read(artifact, 0, artifact.size_bytes):
                 yield calls.AugmentResponse(chunk=chunk)
 
     def _caller(self, context: Any) -> Caller:
@@ -327,7 +333,7 @@ class Service(AugmentServiceServicer):
         return artifact
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
-        """The job now and after each change; its final state comes last."""
+        """The job now, after each change, and when ``HEARTBEAT_S`` have passed; its final state comes last."""
         with self._scheduler.watching(job) as changed:
             while True:
                 changed.clear()
@@ -337,17 +343,18 @@ class Service(AugmentServiceServicer):
                     return
                 if self._scheduler.released:
                     raise Refusal("DRAINING", "this server is stopping; the job is kept, try again", retry_s=5)
-                await changed.wait()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
 
-    async def _read(self, artifact: v1.Artifact, offset: int) -> AsyncGenerator[bytes, None]:
-        left = artifact.size_bytes - offset
+    async def _read(self, artifact: v1.Artifact, offset: int, left: int) -> AsyncGenerator[bytes, None]:
+        """``left`` bytes of an artifact, from ``offset`` on."""
         with os.fdopen(self._opened(artifact), "rb") as file:
             if os.fstat(file.fileno()).st_size != artifact.size_bytes:
                 raise Refusal(
                     "ARTIFACT_DAMAGED", f"{artifact.name}: is damaged on the server's disk; run the job again"
                 )
             file.seek(offset)
-            while left > 0 and (chunk := await self._apart(file.read, CHUNK)):
+            while left > 0 and (chunk := await self._apart(file.read, min(left, CHUNK))):
                 left -= len(chunk)
                 yield chunk
 
@@ -385,6 +392,9 @@ def _of_augment(start: Any, spec: v1.AugmentSpec) -> calls.CreateJobRequest:
 def _unexpected(error: Exception) -> Refusal:
     if disk_is_full(error):
         return Refusal("STORAGE_FULL", "the server's disk is full; tell its operator, or try again later", retry_s=60)
+    if files_are_out(error):
+        what = "the server cannot open more files now: too many connections and calls; try again"
+        return Refusal("TOO_MANY_CONNECTIONS", what, retry_s=5)
     if database_is_damaged(error):
         what = "the server's database is damaged; tell its operator, who can restore a backup or start with --repair"
         return Refusal("STATE_DAMAGED", what)

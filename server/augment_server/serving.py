@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import resource
@@ -59,6 +60,7 @@ class Settings:
     tokens: Tokens | None
     metrics_listen: Address | None
     http: Address | None
+    origins: tuple[str, ...]
     otlp_endpoint: str | None
     log_format: str
     grace_s: float
@@ -165,7 +167,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             observers.append(tracing)
         known_by = functools.partial(client_of, tokens=settings.tokens)
         observer = Observers(observers)
-        _allow_files()
+        wished, settings = settings.limits, dataclasses.replace(settings, limits=_within_files(settings.limits))
         core = Core(settings.state, settings.limits, settings.roots, observer, known_by, repair=settings.repair)
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)
@@ -190,15 +192,26 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             await http.start()
             stack.push_async_callback(http.close)
         logs.log(logging.INFO, "serving", address=str(bound), version=__version__, tls=bool(settings.tls))
+        if lower := _lowered(wished, settings.limits):
+            level = logging.WARNING if "max_calls" in lower else logging.INFO
+            logs.log(level, "limits are lower: the system allows few open files", **lower)
         yield _Server(server, core, probes, observer, bound, metrics_url, http)
 
 
-def _allow_files() -> None:
-    """Raise the limit of open files as far as the system allows."""
+def _within_files(limits: Limits) -> Limits:
+    """Raise the limit of open files as far as the system allows; the limits that it allows."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits if files == resource.RLIM_INFINITY else limits.within(files)
+
+
+def _lowered(wished: Limits, limits: Limits) -> dict[str, Any]:
+    """The limits that are lower than wished, by name."""
+    names = ("max_connections", "max_calls", "max_client_calls")
+    return {name: getattr(limits, name) for name in names if getattr(limits, name) < getattr(wished, name)}
 
 
 def _interceptors(
@@ -252,6 +265,7 @@ def _http_port(
         settings.limits,
         settings.tls.contexts() if settings.tls else None,
         observer,
+        settings.origins,
         names_matter=where.loopback and not proved,
     )
 

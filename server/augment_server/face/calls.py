@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Generator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from augment_server.errors import Refusal
 from augment_server.face.messages import request_of, streamed, text_of
+from augment_server.face.ranges import Part, part_of
 from augment_server.face.routes import Found
 from augment_server.interception import count_received, count_sent
 
@@ -24,8 +26,11 @@ HTTP_STATUS = {
 }  # fmt: skip
 _JSON = "application/json"
 _LARGE = 32 << 10  #: messages of at least so many bytes are converted to JSON in a thread
+_WORTH_PACKING = 4 << 10  #: bytes of JSON from which gzip saves a packet or more
+_GZIP = 31  #: zlib's number for gzip
+_BYTES = "application/octet-stream"
 _FINISH = "finish"  #: the field that marks the last part of a streamed request
-_FILE = httpbody_pb2.HttpBody.DESCRIPTOR.full_name
+FILE = httpbody_pb2.HttpBody.DESCRIPTOR.full_name  #: the message that is bytes of a file
 #: an artifact shown in a browser must not run scripts with this server's origin
 _ALWAYS = {"Server": "kineto-augment", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -37,10 +42,11 @@ class Body:
         request: the HTTP request.
         found: its route.
         most: maximum size of a message, bytes.
+        within_s: how long the body of a unary method may take.
     """
 
-    def __init__(self, request: web.BaseRequest, route: Found, most: int) -> None:
-        self._request, self._found, self._most = request, route, most
+    def __init__(self, request: web.BaseRequest, route: Found, most: int, within_s: float) -> None:
+        self._request, self._found, self._most, self._within_s = request, route, most, within_s
 
     @property
     def message(self) -> Any:
@@ -50,21 +56,29 @@ class Body:
             return _Awaited(self)
         field = method.input_type.fields_by_name.get(self._found.route.body)
         inner = field.message_type if field else None
-        return self._files() if inner and inner.full_name == _FILE else self._lines()
+        return self._files() if inner and inner.full_name == FILE else self._lines()
 
-    async def read(self) -> Message:
-        """The message of a unary method."""
+    async def read(self) -> Message | Refusal:
+        """The message of a unary method, or what is wrong with it."""
+        try:
+            text = await asyncio.wait_for(self._text(), self._within_s) if self._found.route.body else b""
+            if len(text) > _LARGE:
+                return await asyncio.to_thread(request_of, self._found, self._query(), text)
+            return request_of(self._found, self._query(), text)
+        except asyncio.TimeoutError:
+            return Refusal("UPLOAD_IDLE", f"the body did not come within {self._within_s:g} s; send it again")
+        except Refusal as refusal:
+            return refusal
+
+    async def _text(self) -> bytes:
+        await self._continue()
         text = b""
-        if self._found.route.body:
-            await self._continue()
-            while part := await self._part():
-                text += part
-                if len(text) > self._most:
-                    raise Refusal("INVALID_REQUEST", f"the body must not be larger than {self._most} bytes")
+        while part := await self._part():
+            text += part
+            if len(text) > self._most:
+                raise Refusal("INVALID_REQUEST", f"the body must not be larger than {self._most} bytes")
         count_received(len(text))
-        if len(text) > _LARGE:
-            return await asyncio.to_thread(request_of, self._found, self._query(), text)
-        return request_of(self._found, self._query(), text)
+        return text
 
     async def _lines(self) -> AsyncIterator[Message]:
         """A message from each line of a JSON body."""
@@ -128,17 +142,36 @@ class _Awaited:
     def __init__(self, body: Body) -> None:
         self._body = body
 
-    def __await__(self) -> Generator[Any, None, Message]:
+    def __await__(self) -> Generator[Any, None, Message | Refusal]:
         return self._body.read().__await__()
 
 
 class Answer:
-    """The response."""
+    """The response.
 
-    def __init__(self, request: web.BaseRequest, *, streams: bool) -> None:
-        self._request, self._streams = request, streams
+    Args:
+        request: the HTTP request.
+        streams: whether the method has several messages.
+        shared: headers of the response, whatever it is.
+    """
+
+    def __init__(self, request: web.BaseRequest, shared: Mapping[str, str], *, streams: bool) -> None:
+        self._request, self._shared, self._streams = request, shared, streams
         self._response: web.StreamResponse | None = None
+        self._part = Part(200, 0, 0, {})
+        self._packer = zlib.compressobj(1, wbits=_GZIP) if _accepts_gzip(request) else None
         self.headers: Mapping[str, str] = {}  #: sent with the first bytes, in addition to those of every response
+
+    def part(self, size: int, sha256: str) -> tuple[int, int]:
+        """The first byte of a file, and how many from there on, that the request asks for.
+
+        Raises:
+            Refusal: the file ends before that.
+        """
+        self._part = part_of(self._request.method, self._request.headers, size, sha256)
+        if self._part.status == 416:
+            raise Refusal("OFFSET_OUT_OF_RANGE", f"there are {size} bytes, and none of them in the range")
+        return self._part.first, self._part.count
 
     async def write(self, message: Any) -> None:
         """Send a message of a stream: a line of JSON, or bytes of a file.
@@ -149,7 +182,7 @@ class Answer:
         if isinstance(message, httpbody_pb2.HttpBody):
             await self._send(message.data, message.content_type)
         else:
-            await self._send(b'{"result":' + await _text(message) + b"}\n", _JSON)
+            await self._send_line(b'{"result":' + await _text(message) + b"}\n")
 
     async def finish(self, message: Any = None) -> web.StreamResponse:
         """End the response, with the message if the method has a single one."""
@@ -157,26 +190,55 @@ class Answer:
             status = 200
             if isinstance(message, health_pb2.HealthCheckResponse) and message.status != message.SERVING:
                 status = 503  # as grpc-gateway's /healthz
-            return web.Response(body=await _text(message) + b"\n", status=status, headers=self._all(_JSON))
+            text = await _text(message) + b"\n"
+            self._packer = self._packer if len(text) >= _WORTH_PACKING else None
+            packed = await self._packed(text, zlib.Z_FINISH)
+            return web.Response(body=packed, status=status, headers=self._all(_JSON))
         if self._response is None:
             await self._send(b"", _JSON)
             assert self._response is not None
+        await self._end()
         return self._response
 
     async def fail(self, status: Any) -> web.StreamResponse:
         """Respond with an error; if the response has begun, append it as the last line of JSON, or cut off a file."""
         if self._response is None:
-            return failure(status)
+            refused = self._part.status == 416
+            return failure(
+                status, 416 if refused else None, {**self._shared, **(self._part.headers if refused else {})}
+            )
         if self._response.content_type == _JSON and self._streams:
-            await self._send(b'{"error":' + text_of(status) + b"}\n", _JSON)
+            await self._send_line(b'{"error":' + text_of(status) + b"}\n")
+            await self._end()
         elif self._request.transport:
             self._request.transport.abort()
         return self._response
 
+    async def _send_line(self, line: bytes) -> None:
+        """Send a line of JSON, so that it arrives at once."""
+        await self._send(await self._packed(line, zlib.Z_SYNC_FLUSH), _JSON)
+
+    async def _end(self) -> None:
+        """Send what belongs at the end of a stream of lines."""
+        if self._response is not None and "Content-Encoding" in self._response.headers:
+            await self._send(await self._packed(b"", zlib.Z_FINISH), _JSON)
+
+    async def _packed(self, text: bytes, mode: int) -> bytes:
+        """The text as it is sent: by gzip if the client accepts that."""
+        packer = self._packer
+        if packer is None:
+            return text
+
+        def packed() -> bytes:
+            return packer.compress(text) + packer.flush(mode)
+
+        return await asyncio.to_thread(packed) if len(text) > _LARGE else packed()
+
     async def _send(self, data: bytes, content_type: str) -> None:
         try:
             if self._response is None:
-                self._response = web.StreamResponse(headers=self._all(content_type or "application/octet-stream"))
+                headers = self._all(content_type or _BYTES)
+                self._response = web.StreamResponse(status=self._part.status, headers=headers)
                 await self._response.prepare(self._request)
             if data:
                 count_sent(len(data))
@@ -185,7 +247,13 @@ class Answer:
             raise asyncio.CancelledError from error
 
     def _all(self, content_type: str) -> dict[str, str]:
-        return {**_ALWAYS, "Content-Type": content_type, **self.headers}
+        headers = {**_ALWAYS, **self._shared, "Content-Type": content_type, **self._part.headers, **self.headers}
+        if self._streams:
+            headers["X-Accel-Buffering"] = "no"  # nginx would keep what comes until there is much of it
+        if self._packer and content_type == _JSON:
+            headers["Content-Encoding"] = "gzip"
+            headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Accept-Encoding")))
+        return headers
 
 
 def failure(status: Any, http_status: int | None = None, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -205,6 +273,14 @@ def _retry_s(status: Any) -> int | None:
         if detail.Unpack(retry):
             return max(1, round(float(retry.retry_delay.ToTimedelta().total_seconds())))
     return None
+
+
+def _accepts_gzip(request: web.BaseRequest) -> bool:
+    for coding in request.headers.get("Accept-Encoding", "").lower().split(","):
+        name, _, weight = coding.replace(" ", "").partition(";q=")
+        if name == "gzip":
+            return weight.strip("0.") != "" or not weight
+    return False
 
 
 async def _text(message: Message) -> bytes:

@@ -66,6 +66,7 @@ class Context:
         metadata: the call's metadata.
         shown: the properties of the caller's certificate, in gRPC's form.
         write: sends a message of a stream.
+        part: returns which bytes of a file are asked for: the first, and how many, from its size and SHA-256.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class Context:
         metadata: tuple[tuple[str, str], ...],
         shown: Mapping[str, list[bytes]],
         write: Callable[[Any], Any],
+        part: Callable[[int, str], tuple[int, int]],
     ) -> None:
-        self._peer, self._metadata, self._shown, self.write = peer, metadata, shown, write
+        self._peer, self._metadata, self._shown, self.write, self.part = peer, metadata, shown, write, part
         self._code: grpc.StatusCode | None = None
         self.status = status_of(grpc.StatusCode.UNKNOWN, "")  #: the status with which the call was aborted
         self.answered: dict[str, str] = {}  #: metadata of the response

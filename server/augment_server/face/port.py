@@ -9,7 +9,8 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,7 +21,7 @@ from grpc_health.v1 import health_pb2
 
 from augment.errors import AugmentError
 from augment_server.errors import Refusal
-from augment_server.face.calls import Answer, Body, failure
+from augment_server.face.calls import FILE, Answer, Body, failure
 from augment_server.face.chain import Aborted, Chain, Context, Details
 from augment_server.face.routes import Found, Routes
 from augment_server.limits import Limits
@@ -30,6 +31,10 @@ from augment_server.security import HEALTH_CHECK, Address
 HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
 _METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata
 _PREFIX = "grpc-metadata-"  #: so do headers with this prefix, without it
+_MOST_LEAVING, _LEAVING_S = 32, 2.0  #: how many connections at once are told that there are too many, and how long
+_READING = "GET, HEAD, OPTIONS"  #: what web pages of other servers may do
+_READING_HEADERS = "Authorization, If-None-Match, If-Range, Range"
+_EXPOSED = "Accept-Ranges, Content-Disposition, Content-Length, Content-Range, ETag, Retry-After"
 _HANDSHAKE_S = 10.0
 _READ_BYTES = 256 << 10
 _PAUSE_S = 1.0  #: pause when no connection can be accepted, such as without free descriptors
@@ -44,6 +49,7 @@ class HttpPort:
         chain: calls the methods.
         limits: the server's limits.
         contexts: returns the TLS context for the next connection; None without TLS.
+        origins: web pages of other servers that may read, such as ``https://ui.perfetto.dev``.
         names_matter: whether ``Host`` must be an address or ``localhost``. Without tokens or certificates, a web page
             could otherwise make its own host name point to this port (DNS rebinding).
         observer: receives errors.
@@ -57,14 +63,16 @@ class HttpPort:
         limits: Limits,
         contexts: Callable[[], ssl.SSLContext] | None,
         observer: Observer,
+        origins: Collection[str] = (),
         *,
         names_matter: bool,
     ) -> None:
         self._where, self.chain, self._limits, self._contexts = where, chain, limits, contexts
-        self._observer, self._names_matter = observer, names_matter
+        self._observer, self._origins, self._names_matter = observer, origins, names_matter
         self._routes = Routes(services)
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._leaving: deque[asyncio.Task[None]] = deque()  # connections beyond the limit, which are told so
         self.url = ""
 
     async def start(self) -> None:
@@ -114,12 +122,31 @@ class HttpPort:
                 self._observer.log(logging.ERROR, f"no connection can be accepted: {error!r}")
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._server.connections) + len(self._tasks) >= self._limits.max_connections:
-                connection.close()
-                continue
-            task = asyncio.create_task(self._connect(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if len(self._server.connections) + len(self._tasks) < self._limits.max_connections:
+                task = asyncio.create_task(self._connect(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif self._contexts:
+                connection.close()  # nothing can be said before a handshake
+            else:
+                self._turn_away(connection)
+            await asyncio.sleep(0)  # what is closed is closed before the next one comes
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        """Refuse a connection beyond the limit. Of those that send no request, the oldest make room for others."""
+        if len(self._leaving) >= _MOST_LEAVING:
+            self._leaving.popleft().cancel()
+        task = asyncio.create_task(asyncio.wait_for(_tell_to_leave(connection), _LEAVING_S))
+        self._leaving.append(task)
+
+        def left(task: asyncio.Task[None]) -> None:
+            connection.close()
+            with contextlib.suppress(asyncio.CancelledError):
+                task.exception()
+            with contextlib.suppress(ValueError):
+                self._leaving.remove(task)
+
+        task.add_done_callback(left)
 
     async def _connect(self, connection: socket.socket) -> None:
         """Accept a connection, with TLS from the current files."""
@@ -134,38 +161,53 @@ class HttpPort:
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if refused := self._refused(request):
             return refused
-        path = request.rel_url.raw_path
-        if path == HEALTH_PATH and request.method == "GET":
+        path, verb = request.rel_url.raw_path, request.method
+        if verb == "OPTIONS" and request.headers.get("Origin") in self._origins:
+            asked = {"Access-Control-Allow-Methods": _READING, "Access-Control-Allow-Headers": _READING_HEADERS}
+            return web.Response(status=204, headers={**self._shared(request), **asked, "Access-Control-Max-Age": "600"})
+        if path == HEALTH_PATH and verb in ("GET", "HEAD"):
             return await self._call(request, HEALTH_CHECK, health_pb2.HealthCheckRequest(), streams=False)
-        route = self._routes.find(request.method, path)
-        if route is None:
-            return self._nothing(request.method, path)
-        body = Body(request, route, self._limits.max_message_bytes).message
+        route = self._routes.find("GET" if verb == "HEAD" else verb, path)
+        if route is None or (verb == "HEAD" and _streams(route) and not _is_file(route)):
+            return self._nothing(verb, path, self._shared(request))
+        body = Body(request, route, self._limits.max_message_bytes, self._limits.max_upload_idle_s).message
         return await self._call(request, route.route.path, body, streams=_streams(route))
 
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """The refusal of a request that may come from another server's web page in a visitor's browser; else None."""
         origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
-        if origin is not None and not _same_site(origin, host):
-            what = "requests from web pages of other servers are refused"
+        if origin in self._origins and request.method not in _READING.split(", "):
+            what = "web pages of other servers may read, and change nothing"
+        elif origin is not None and origin not in self._origins and not _same_site(origin, host):
+            what = "requests from web pages of other servers are refused; --allow-origin lets some read"
         elif self._names_matter and not _local(host):
             what = "Host must be an address of this server, or localhost"
         else:
             return None
         return failure(Refusal("ORIGIN_NOT_ALLOWED", what).status())
 
-    def _nothing(self, verb: str, path: str) -> web.Response:
+    def _shared(self, request: web.BaseRequest) -> dict[str, str]:
+        """The headers that let an allowed page of another server read the response."""
+        if not self._origins:
+            return {}
+        origin = request.headers.get("Origin", "")
+        if origin not in self._origins:
+            return {"Vary": "Origin"}
+        return {"Vary": "Origin", "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
+
+    def _nothing(self, verb: str, path: str, shared: Mapping[str, str]) -> web.Response:
         verbs = self._routes.verbs(path)
         if verbs:
             what = f"{path[:200]} does not support {verb[:20]}, but {', '.join(verbs)}"
-            return failure(Refusal("INVALID_REQUEST", what).status(), 405, {"Allow": ", ".join(verbs)})
-        return failure(Refusal("NOT_FOUND", f"{path[:200]}: there is no such path; docs/service.md has all").status())
+            return failure(Refusal("INVALID_REQUEST", what).status(), 405, {**shared, "Allow": ", ".join(verbs)})
+        what = f"{path[:200]}: there is no such path; docs/service.md has all"
+        return failure(Refusal("NOT_FOUND", what).status(), headers=shared)
 
     async def _call(self, request: web.BaseRequest, method: str, body: Any, *, streams: bool) -> web.StreamResponse:
         """Answer a call."""
         metadata = tuple(_metadata(request.headers))
-        answer = Answer(request, streams=streams)
-        context = Context(_peer(request), metadata, _shown(request), answer.write)
+        answer = Answer(request, self._shared(request), streams=streams)
+        context = Context(_peer(request), metadata, _shown(request), answer.write, answer.part)
         answer.headers = context.answered
         try:
             behaviour = await self.chain.behaviour(Details(method, metadata))
@@ -179,8 +221,31 @@ class HttpPort:
             context.ended()
 
 
+async def _tell_to_leave(connection: socket.socket) -> None:
+    """Answer a request that there are too many connections, and when to try again.
+
+    Raises:
+        OSError: the client has gone.
+    """
+    refusal = Refusal("TOO_MANY_CONNECTIONS", "too many connections; try again", retry_s=1)
+    answer = failure(refusal.status())
+    assert isinstance(answer.body, bytes)
+    head = {**answer.headers, "Content-Length": str(len(answer.body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    text = f"HTTP/1.1 {answer.status} {answer.reason}\r\n{lines}\r\n".encode() + answer.body
+    loop = asyncio.get_running_loop()
+    await loop.sock_recv(connection, _READ_BYTES)  # with unread bytes, closing would take the answer back
+    await loop.sock_sendall(connection, text)
+    connection.shutdown(socket.SHUT_WR)
+    await loop.sock_recv(connection, _READ_BYTES)
+
+
 def _streams(route: Found) -> bool:
     return bool(route.route.method.server_streaming)
+
+
+def _is_file(route: Found) -> bool:
+    return bool(route.route.method.output_type.full_name == FILE)
 
 
 async def _listening(where: Address) -> list[socket.socket]:

@@ -1,0 +1,197 @@
+"""One client does not lock out others: half-sent bodies, slow uploads, full queues, more connections than files."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from curl import curl
+from in_process import Server as Inside
+from in_process import eventually, refused, serving, trace
+from serving_process import PATIENCE_S, Server
+from serving_process import serving as serving_apart
+
+from augment.client import Client
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server.limits import Limits
+
+TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
+FEW_FILES = 256
+
+
+def bearer(name: str) -> tuple[str, str]:
+    return "authorization", f"Bearer {TOKENS[name]}"
+
+
+def sent(stack: ExitStack, server: Server, data: bytes) -> socket.socket:
+    """A connection to the HTTP port that has sent something and waits."""
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+    with suppress(ConnectionError):  # what is beyond a limit may be closed at once
+        connection.sendall(data)
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that arrives, until the other side closes."""
+    text = b""
+    with suppress(ConnectionError):
+        while part := connection.recv(4096):
+            text += part
+    return text
+
+
+def test_half_sent_bodies_hold_no_place(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
+    flags = ("--max-calls", 20, "--max-client-calls", 10, "--max-upload-idle", "2s", "--http", "127.0.0.1:0")
+    half = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS['alice']}\r\n"
+    with (
+        serving_apart(tmp_path / "state", *flags, "--token-file", tmp_path / "tokens") as server,
+        grpc.insecure_channel(server.address) as channel,
+        ExitStack() as stack,
+    ):
+        held = [sent(stack, server, half.encode() + b"Content-Length: 1000\r\n\r\n{") for _ in range(30)]
+        for _ in range(3):  # while they are held, and whatever has become of them
+            AugmentServiceStub(channel).ListJobs(calls.ListJobsRequest(), metadata=[bearer("bob")], timeout=PATIENCE_S)
+        answers = [answer(connection) for connection in held]
+    refusals = [text for text in answers if b" 429 " in text.splitlines()[0]]
+    late = [text for text in answers if b" 504 " in text.splitlines()[0]]
+    assert len(refusals) + len(late) == 30
+    assert len(late) >= 10
+    assert all(b"of your calls are running" in text and b"Retry-After: 1" in text for text in refusals)
+    assert all(b"UPLOAD_IDLE" in text and b"the body did not come within 2 s" in text for text in late)
+
+
+def test_an_upload_of_a_byte_now_and_then_is_ended(tmp_path: Path) -> None:
+    """Each byte comes in time; all of them together are less than a kilobyte a second."""
+    with (
+        serving_apart(tmp_path / "state", "--max-upload-idle", "2s") as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+
+        def bytes_now_and_then() -> Iterator[calls.UploadTraceRequest]:
+            yield calls.UploadTraceRequest(start=calls.StartUploadRequest(file_name="a.json"))
+            while True:
+                yield calls.UploadTraceRequest(chunk=b" ")
+                time.sleep(0.05)
+
+        with refused("UPLOAD_IDLE", "DEADLINE_EXCEEDED"):
+            AugmentServiceStub(channel).UploadTrace(bytes_now_and_then(), timeout=PATIENCE_S)
+
+
+def asked(server: Inside, upload: str, client: str) -> str:
+    spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
+    request = calls.CreateJobRequest(spec=spec)
+    return server.stub.CreateJob(request, metadata=[("client", client)]).job.name
+
+
+def test_a_full_queue_has_a_share_for_each_name(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_queued_jobs=12, max_client_jobs=6, max_running_jobs=1) as server:
+        server.freeze()
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.until(asked(server, upload, "host:first"), v1.Job.STATE_RUNNING)
+        for name in ("host:a", "host:b"):
+            for _ in range(6):
+                asked(server, upload, name)
+        for _ in range(4):  # a third of twelve
+            asked(server, upload, "host:c")
+        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED") as output:
+            asked(server, upload, "host:c")
+        assert "as many as your share, 4" in output[0].message
+        assert output[0].retry
+        for _ in range(3):
+            asked(server, upload, "host:d")
+        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED"):
+            asked(server, upload, "host:d")
+        rows = server.core._storage.rows("SELECT id FROM jobs WHERE client IN ('host:a', 'host:b')")
+        for row in rows[:11]:  # with room in the queue, anybody may add again
+            server.stub.CancelJob(calls.CancelJobRequest(name=f"jobs/{row['id']}"))
+        asked(server, upload, "host:d")
+
+
+def test_a_queue_of_more_names_than_places_is_full(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_queued_jobs=2, max_running_jobs=1) as server:
+        server.freeze()
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.until(asked(server, upload, "host:first"), v1.Job.STATE_RUNNING)
+        for name in ("host:a", "host:b"):
+            asked(server, upload, name)
+        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED"):
+            asked(server, upload, "host:c")
+
+
+LIMITED = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW_FILES}, {FEW_FILES}))
+from augment.cli import program
+sys.exit(program())
+"""
+
+
+@pytest.fixture
+def few_files(tmp_path: Path) -> Iterator[Server]:
+    """A server that may open few files."""
+    server = Server(tmp_path / "state", "--http", "127.0.0.1:0", "--max-running-jobs", 1, program=("-c", LIMITED))
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.close()
+
+
+def open_files(server: Server) -> int:
+    folder = Path(f"/proc/{server.process.pid}/fd")
+    if not folder.exists():
+        pytest.skip("this system does not tell of open files")
+    return len(list(folder.iterdir()))
+
+
+def test_more_connections_than_files(few_files: Server, tmp_path: Path) -> None:
+    """Who comes too late is told so; who is there can still do all that it could."""
+    line = few_files.logged("limits are lower: the system allows few open files")
+    most = line["max_connections"]
+    with Client(few_files.address) as client, ExitStack() as stack:
+        client.augment(trace(tmp_path / "a.json"), only=["temporal_breakdown"], out=tmp_path / "first")
+        held = [sent(stack, few_files, b"") for _ in range(FEW_FILES + 100)]
+        eventually(lambda: open_files(few_files) >= most)
+        assert open_files(few_files) < FEW_FILES
+        result = client.augment(trace(tmp_path / "b.json"), only=["temporal_breakdown"], out=tmp_path / "second")
+        assert result.files
+        full = [sent(stack, few_files, b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(3)]
+        texts = [answer(connection) for connection in full]
+        assert b" 429 " in texts[0].splitlines()[0]
+        assert b"Retry-After: 1" in texts[0]
+        assert json.loads(texts[0].partition(b"\r\n\r\n")[2])["details"][0]["reason"] == "TOO_MANY_CONNECTIONS"
+        for connection in held:
+            connection.close()
+        assert eventually(lambda: curl(f"{few_files.http}/v1/jobs").status == 200)
+    assert not [line for line in few_files.log if line["level"] == "error"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [(65_536, (10_000, 2_000, 500)), (4_096, (1_322, 1_322, 330)), (256, (42, 42, 10)), (16, (2, 2, 1))],
+)
+def test_limits_follow_the_files_that_may_be_open(files: int, expected: tuple[int, ...]) -> None:
+    limits = Limits(max_running_jobs=4).within(files)
+    assert (limits.max_connections, limits.max_calls, limits.max_client_calls) == expected
+
+
+def test_no_more_files_is_no_bug_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    with serving(tmp_path / "state") as server:
+        monkeypatch.setattr(server.core._uploads, "start", no_file)
+        with refused("TOO_MANY_CONNECTIONS", "RESOURCE_EXHAUSTED") as output:
+            server.stub.StartUpload(calls.StartUploadRequest(file_name="a.json"))
+        assert output[0].retry
