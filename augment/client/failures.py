@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -60,7 +61,12 @@ class Failure(Struct, frozen=True):
             return _INPUT_ERRORS[self.reason](path, because)
         if self.reason == "USAGE":
             return UsageError(because)
-        reason = self.message if self.reason else f"{_SPOKEN.get(self.code, self.code.lower())} ({self.message})"
+        proxied = None if self.reason else _OF_A_PROXY.search(self.message)
+        if proxied and self.code != "UNAVAILABLE":
+            spoken = _SPOKEN_BY_PROXIES.get(proxied[1], "a proxy before the server refuses the call; ask its operator")
+        else:
+            spoken = _SPOKEN.get(self.code, self.code.lower())
+        reason = self.message if self.reason else f"{spoken} ({self.message})"
         return ServiceError(f"{path}: {address}: {reason}" if path else f"{address}: {reason}", self.code, self.reason)
 
 
@@ -68,6 +74,14 @@ _SPOKEN = {
     "UNAVAILABLE": "the server cannot be reached; check its address, and that both sides use TLS or neither does",
     "DEADLINE_EXCEEDED": "not done in time",
     "UNIMPLEMENTED": "another service, or another version of this one, answers at this address",
+}
+
+
+#: what gRPC says of a response that is none of gRPC's: augment's server sends no such response
+_OF_A_PROXY = re.compile(r"^Received http2 header with status: (\d{3})$")
+_SPOKEN_BY_PROXIES = {
+    "413": "a proxy before the server allows no upload of this size; its operator must allow more (nginx: "
+    "client_max_body_size 0)",
 }
 
 
