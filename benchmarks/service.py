@@ -90,6 +90,7 @@ class Server:
             self._log.seek(0)
             raise SystemExit(f"the server did not start: {self._log.read().decode(errors='replace')}")
         self.address = line.removeprefix("listening on ").strip()
+        self.http = self._process.stdout.readline().rpartition("//")[2].strip() if "--http" in self._flags else ""
 
     def cpu_s(self) -> float:
         """Of the server, its workers, and those that have ended."""

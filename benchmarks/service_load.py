@@ -1,11 +1,14 @@
 """The service under crowds and kills, on loopback. For Linux. Exits 1 if something was lost.
 
-    python benchmarks/service_load.py [--uploads 200x10] [--cancelled 10000] [--kept 100000] [--jobs 2000] [--kills 20]
+    python benchmarks/service_load.py [--uploads 200x10] [--cancelled 10000] [--kept 100000] [--jobs 2000]
+        [--half 2100] [--kills 20]
 
 - uploads: that many clients send that many files each, all at once, as one host: how many arrive.
 - cancelled: calls of CreateJob that are cancelled within milliseconds: how many jobs are left waiting.
 - kept: GetJob while 8 clients upload, on a server that keeps so many jobs.
 - jobs: so many small jobs by 8 clients, while 192 more connections watch: GetJob meanwhile, memory.
+- half: so many bodies over HTTP that five clients begin and never send: whether another client's jobs are done
+  meanwhile, and that the bodies are ended.
 - kills: ``kill -9`` of the server, and a third as often of a worker, under 4 clients: what was lost.
 
 0 leaves one out.
@@ -19,8 +22,11 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import signal
+import socket
 import sqlite3
+import statistics
 import sys
 import tempfile
 import threading
@@ -45,6 +51,7 @@ from augment.v1 import resources_pb2, service_pb2  # noqa: E402
 
 QUICK = ["temporal_breakdown"]
 CLIENTS, WATCHERS, KILLED_CLIENTS = 8, 192, 4
+HALF_CLIENTS, HALF_S = 5, 20.0  #: who begin bodies, each fewer than --max-client-calls; how long they may take
 WAITING = (resources_pb2.Job.STATE_QUEUED, resources_pb2.Job.STATE_RUNNING)
 DRAIN_S, SENDING_S = 1200.0, 15.0
 MANY = ("--max-client-jobs", "100000", "--max-queued-jobs", "100000")
@@ -248,10 +255,53 @@ def watcher(stack: contextlib.ExitStack, address: str) -> Any:
     return call
 
 
+def half(count: int) -> list[str]:
+    """Bodies that are begun and never sent, while another client works."""
+    names = ["other", *(f"half{number}" for number in range(HALF_CLIENTS))]
+    failed: Counter[str] = Counter()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    with tempfile.TemporaryDirectory(dir=cache()) as home, contextlib.ExitStack() as stack:
+        tokens = Path(home) / "tokens"
+        tokens.write_text("".join(f"{name}:{name}-token\n" for name in names))
+        flags = ("--http", "127.0.0.1:0", "--token-file", str(tokens), "--max-upload-idle", f"{HALF_S:g}s")
+        server, folder = stack.enter_context(serving(*flags))
+        host, _, port = server.http.rpartition(":")
+        began, held = time.perf_counter(), []
+        for number in range(count):
+            connection = stack.enter_context(socket.create_connection((host, int(port))))
+            head = f"Authorization: Bearer {names[1 + number % HALF_CLIENTS]}-token\r\nContent-Length: 1000\r\n"
+            connection.sendall(f"POST /v1/jobs HTTP/1.1\r\nHost: {server.http}\r\n{head}\r\n{{".encode())
+            held.append(connection)
+        opened_s, done, latencies_s = time.perf_counter() - began, 0, []
+        with Client(server.address, token="other-token", patience_s=0) as client:
+            while time.perf_counter() - began < HALF_S:
+                asked = time.perf_counter()
+                try:
+                    client.augment(small_trace(folder / f"rank{done}.json", done), only=QUICK, out=folder / "out")
+                except AugmentError as error:
+                    failed[str(error).rpartition(": ")[2]] += 1
+                latencies_s.append(time.perf_counter() - asked)
+                done += 1
+        statuses: Counter[str] = Counter()
+        for connection in held:
+            connection.settimeout(DRAIN_S)
+            statuses[connection.recv(64)[9:12].decode() or "cut off"] += 1
+    print(
+        f"half        {count} bodies of {HALF_CLIENTS} clients, begun in {opened_s:.1f} s and never sent: of another"
+        f" client {done - failed.total()} of {done} jobs done meanwhile, longest {max(latencies_s):.2f} s;"
+        f" the bodies: {', '.join(f'{number} x {status}' for status, number in statuses.items())}"
+    )
+    unended = count - statuses["504"]
+    return [f"half: {times} failed: {what}" for what, times in failed.items()] + (
+        [f"half: {unended} bodies were not ended by UPLOAD_IDLE"] if unended else []
+    )
+
+
 def kills(count: int) -> list[str]:
     """The server and its workers killed, again and again, under clients that go on."""
     chance, stopped = random.Random(0), threading.Event()
     counts: Counter[str] = Counter()
+    starts_s: list[float] = []
     flags = ("--max-job-attempts", "1000", "--max-running-jobs", "2")
     with serving(*flags) as (server, folder):
 
@@ -264,7 +314,7 @@ def kills(count: int) -> list[str]:
                         made = client.augment(path, out=folder / "out")
                         counts["done" if made.metrics["analyses"] else "empty"] += 1
                     except AugmentError as error:
-                        if "died, and died again" in str(error):  # as it must be, after two deaths of workers
+                        if getattr(error, "reason", "") == "WORKER_DIED":  # as it must be, after two deaths of workers
                             counts["given up"] += 1
                             continue
                         counts[f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"] += 1
@@ -276,18 +326,24 @@ def kills(count: int) -> list[str]:
                 if number % 3 == 0:
                     with contextlib.suppress(ProcessLookupError, IndexError):
                         os.kill(chance.choice(server.workers()), signal.SIGKILL)
+                        counts["workers"] += 1
                 time.sleep(chance.uniform(0.3, 1.5))
                 server.kill()
+                killed = time.perf_counter()
                 server.start()
+                starts_s.append(time.perf_counter() - killed)
             time.sleep(2)
             stopped.set()
             for client in running:
                 client.result()
         left = sum(number for state, number in state_counts(server).items() if state in WAITING)
-    lost = {what: times for what, times in counts.items() if what not in ("asked", "done", "given up")}
+    lost = {what: times for what, times in counts.items() if what not in ("asked", "done", "given up", "workers")}
     print(
-        f"kills       {count} of the server, {-(-count // 3)} of workers, {KILLED_CLIENTS} clients: {counts['done']} of"
-        f" {counts['asked']} jobs done, {counts['given up']} given up after two deaths of workers, {left} left waiting"
+        f"kills       killed    times  up again after, s: median, longest\n"
+        f"            server {count:8} {statistics.median(starts_s):27.1f} {max(starts_s):8.1f}\n"
+        f"            worker {counts['workers']:8}\n"
+        f"            {KILLED_CLIENTS} clients asked for {counts['asked']} jobs: {counts['done']} done,"
+        f" {counts['given up']} given up after two deaths of workers, {left} left waiting, {sum(lost.values())} lost"
     )
     failures = [f"kills: {times} failed: {what}" for what, times in lost.items()]
     return failures + ([f"kills: {left} jobs are left waiting"] if left else [])
@@ -297,13 +353,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--uploads", default="200x10", metavar="CLIENTSxEACH")
-    for name, default in (("cancelled", 10_000), ("kept", 100_000), ("jobs", 2_000), ("kills", 20)):
+    for name, default in (("cancelled", 10_000), ("kept", 100_000), ("jobs", 2_000), ("half", 2_100), ("kills", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     chosen = parser.parse_args(arguments)
     clients, _, each = chosen.uploads.partition("x")
     failures = uploads(int(clients), int(each)) if int(clients) else []
     for measure, count in (
-        (cancelled, chosen.cancelled), (kept, chosen.kept), (jobs, chosen.jobs), (kills, chosen.kills)
+        (cancelled, chosen.cancelled), (kept, chosen.kept), (jobs, chosen.jobs), (half, chosen.half),
+        (kills, chosen.kills),
     ):  # fmt: skip
         failures += measure(count) if count else []
     for failure in failures:

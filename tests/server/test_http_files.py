@@ -194,7 +194,7 @@ def test_origins_are_of_http(tmp_path: Path) -> None:
     assert "--allow-origin needs --http" in ended.stderr
 
 
-def test_large_json_is_packed_for_who_accepts_it(server: Server, job: dict[str, Any], url: str) -> None:
+def test_large_json_is_packed_for_who_accepts_it(server: Server, job: dict[str, Any]) -> None:
     accepts = ("-H", "Accept-Encoding: br, gzip;q=0.5")
     plain, packed = (curl(f"{server.http}/v1/analyses", *options) for options in ((), accepts))
     assert "content-encoding" not in plain.headers
@@ -205,8 +205,11 @@ def test_large_json_is_packed_for_who_accepts_it(server: Server, job: dict[str, 
     metrics = f"{server.http}/v1/{job['name']}/metrics"
     streamed = curl(metrics, *accepts)
     assert gzip.decompress(streamed.body) == curl(metrics).body
-    for small in (curl(f"{server.http}/healthz", *accepts), curl(url, *accepts)):  # a file is sent as it is
-        assert "content-encoding" not in small.headers
+    assert "content-encoding" not in curl(f"{server.http}/healthz", *accepts).headers
+    for artifact in job["artifacts"]:  # a file is sent as it is, also of JSON
+        file = curl(f"{server.http}/v1/{artifact['name']}:download", *accepts)
+        assert "content-encoding" not in file.headers
+        assert hashlib.sha256(file.body).hexdigest() == artifact["sha256"]
     assert "content-encoding" not in curl(metrics, "-H", "Accept-Encoding: gzip;q=0").headers
 
 

@@ -160,6 +160,7 @@ class Answer:
         self._response: web.StreamResponse | None = None
         self._part = Part(200, 0, 0, {})
         self._packer = zlib.compressobj(1, wbits=_GZIP) if _accepts_gzip(request) else None
+        self._lines = True  # whether the response is lines of JSON, and not a file
         self.headers: Mapping[str, str] = {}  #: sent with the first bytes, in addition to those of every response
 
     def part(self, size: int, sha256: str) -> tuple[int, int]:
@@ -180,6 +181,7 @@ class Answer:
             CancelledError: the client has gone.
         """
         if isinstance(message, httpbody_pb2.HttpBody):
+            self._lines, self._packer = False, None
             await self._send(message.data, message.content_type)
         else:
             await self._send_line(b'{"result":' + await _text(message) + b"}\n")
@@ -203,11 +205,10 @@ class Answer:
     async def fail(self, status: Any) -> web.StreamResponse:
         """Respond with an error; if the response has begun, append it as the last line of JSON, or cut off a file."""
         if self._response is None:
-            refused = self._part.status == 416
-            return failure(
-                status, 416 if refused else None, {**self._shared, **(self._part.headers if refused else {})}
-            )
-        if self._response.content_type == _JSON and self._streams:
+            behind = self._part.status == 416
+            headers = {**self._shared, **(self._part.headers if behind else {})}
+            return failure(status, 416 if behind else None, headers)
+        if self._lines:
             await self._send_line(b'{"error":' + text_of(status) + b"}\n")
             await self._end()
         elif self._request.transport:
@@ -220,7 +221,7 @@ class Answer:
 
     async def _end(self) -> None:
         """Send what belongs at the end of a stream of lines."""
-        if self._response is not None and "Content-Encoding" in self._response.headers:
+        if self._packer:
             await self._send(await self._packed(b"", zlib.Z_FINISH), _JSON)
 
     async def _packed(self, text: bytes, mode: int) -> bytes:
@@ -250,7 +251,7 @@ class Answer:
         headers = {**_ALWAYS, **self._shared, "Content-Type": content_type, **self._part.headers, **self.headers}
         if self._streams:
             headers["X-Accel-Buffering"] = "no"  # nginx would keep what comes until there is much of it
-        if self._packer and content_type == _JSON:
+        if self._packer:
             headers["Content-Encoding"] = "gzip"
             headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Accept-Encoding")))
         return headers

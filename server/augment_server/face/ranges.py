@@ -35,19 +35,15 @@ def part_of(verb: str, asked: Mapping[str, str], size: int, sha256: str) -> Part
     known = [name.strip().removeprefix("W/") for name in asked.get("If-None-Match", "").split(",")]
     if tag in known or known == ["*"]:
         return Part(304, 0, 0, same)
-    first, status = 0, 200
-    count = size
+    whole = Part(200, 0, 0 if verb == "HEAD" else size, {**same, "Content-Length": str(size)})
     match = _RANGE.fullmatch(asked.get("Range", ""))
-    if match and match[0] and any(match.groups()) and asked.get("If-Range", tag) == tag:
-        begin, end = match.groups()
-        first = int(begin) if begin else max(0, size - int(end))
-        last = min(int(end), size - 1) if begin and end else size - 1
-        if not (begin and end and int(end) < int(begin)):  # that is no range, and is passed over
-            if first > last:
-                return Part(416, 0, 0, {"Content-Range": f"bytes */{size}"})
-            count, status = last - first + 1, 206
-            same["Content-Range"] = f"bytes {first}-{last}/{size}"
-        else:
-            first = 0
-    same["Content-Length"] = str(count)
-    return Part(status, first, 0 if verb == "HEAD" else count, same)
+    begin, end = match.groups() if match else ("", "")
+    if not (begin or end) or (begin and end and int(end) < int(begin)) or asked.get("If-Range", tag) != tag:
+        return whole
+    first = int(begin) if begin else max(0, size - int(end))
+    last = min(int(end), size - 1) if begin and end else size - 1
+    if first > last:
+        return Part(416, 0, 0, {"Content-Range": f"bytes */{size}"})
+    count = last - first + 1
+    headers = {**same, "Content-Length": str(count), "Content-Range": f"bytes {first}-{last}/{size}"}
+    return Part(206, first, 0 if verb == "HEAD" else count, headers)
