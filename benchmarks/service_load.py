@@ -238,8 +238,9 @@ def jobs(count: int) -> list[str]:
         after = server.rss()[0]
         alive = sum(watcher.is_active() for watcher in watchers)
     print(
-        f"jobs        {count} by {CLIENTS} clients, {WATCHERS} more connections: {made} done, {made / seconds:.1f}/s;"
-        f" GetJob p50 {asking.at(0.5):.1f} ms, p99 {asking.at(0.99):.1f} ms; server {before >> 20} -> {after >> 20} MB"
+        f"jobs        {count} by {CLIENTS} clients, over {CLIENTS + WATCHERS} connections: {made} done,"
+        f" {made / seconds:.1f}/s; GetJob p50 {asking.at(0.5):.1f} ms, p99 {asking.at(0.99):.1f} ms;"
+        f" server {before >> 20} -> {after >> 20} MB"
     )
     if alive < WATCHERS:
         failed[f"{WATCHERS - alive} of those that watch were cut off"] += 1
