@@ -140,7 +140,8 @@ sys.exit(program())
 @pytest.fixture
 def few_files(tmp_path: Path) -> Iterator[Server]:
     """A server that may open few files."""
-    server = Server(tmp_path / "state", "--http", "127.0.0.1:0", "--max-running-jobs", 1, program=("-c", LIMITED))
+    flags = ("--http", "127.0.0.1:0", "--max-running-jobs", 1, "--max-connection-idle", "1h")
+    server = Server(tmp_path / "state", *flags, program=("-c", LIMITED))
     try:
         yield server
     finally:
