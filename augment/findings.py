@@ -25,11 +25,12 @@ UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s", "TFLOP/s", "FLOP", "FLOP/B
 REDUCED = "annotations_reduced"  #: the code of diagnostics whose counts are added up, one of each analysis
 
 
-def column(doc: str, unit: str = "") -> Meta:
-    """What a field of a metric row means: ``doc`` is one sentence, ``unit`` is one of :data:`UNITS`."""
+def column(doc: str, unit: str = "", *, key: bool = True) -> Meta:
+    """What a field of a metric row means: ``doc`` is one sentence, ``unit`` is one of :data:`UNITS`. Without ``key`` it
+    does not say which row this is, although it has no unit: a sentence, and what it is made of."""
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}")
-    return Meta(description=doc, extra={"unit": unit})
+    return Meta(description=doc, extra={"unit": unit, "key": key})
 
 
 class Column(Struct, frozen=True):
@@ -39,6 +40,7 @@ class Column(Struct, frozen=True):
     type: Any
     doc: str
     unit: str
+    is_key: bool  #: it says which row this is
 
 
 @functools.cache
@@ -46,7 +48,10 @@ def columns_of(row: type[Struct]) -> tuple[Column, ...]:
     """The columns that a class of metric rows declares, in their order."""
     hints = typing.get_type_hints(row, include_extras=True)
     declared = [(name, hints[name], hints[name].__metadata__[0]) for name in row.__struct_fields__]
-    return tuple(Column(name, hint.__origin__, meta.description, meta.extra["unit"]) for name, hint, meta in declared)
+    return tuple(
+        Column(name, hint.__origin__, meta.description, meta.extra["unit"], meta.extra["key"])
+        for name, hint, meta in declared
+    )
 
 
 class Verdict(Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from augment.errors import UsageError, expect_known
+from augment.jsontext import json_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +109,7 @@ class Table(Struct, frozen=True, eq=False):
     def _typed(self, name: str) -> Sequence[Any]:
         values = self.columns[name]
         if self._kind(name).name == "text":
-            return [None if value is None else str(value) for value in values]
+            return _as_texts(values)
         return values
 
     def __repr__(self) -> str:
@@ -198,8 +199,12 @@ def _series(pd: Any, kind: Kind, values: Sequence[Any]) -> Any:
         return pd.Series([float("nan") if value is None else value for value in values], dtype="float64")
     if kind.name == "texts":
         return pd.Series(list(values), dtype=object)
-    texts = [None if value is None else str(value) for value in values]
-    return pd.Series(texts, dtype="str" if int(pd.__version__.partition(".")[0]) >= 3 else object)
+    return pd.Series(_as_texts(values), dtype="str" if int(pd.__version__.partition(".")[0]) >= 3 else object)
+
+
+def _as_texts(values: Sequence[Any]) -> list[str | None]:
+    """Values as text; those of several figures as JSON."""
+    return [None if each is None else json_line(each) if isinstance(each, dict) else str(each) for each in values]
 
 
 def _cell(value: Any) -> str:

@@ -20,8 +20,8 @@ from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.job_waits import JobWaits
 from augment.jsontext import mended_json, storable
+from augment.text import counted
 from augment.threads import ALONE, Threads
-from augment.units import counted
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 

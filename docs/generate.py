@@ -106,6 +106,8 @@ def type_name(hint: Any) -> str:
     """A type as people say it: ``integer or null``."""
     if typing.get_origin(hint) in (list, tuple):
         return f"list of {type_name(typing.get_args(hint)[0])}"
+    if typing.get_origin(hint) is dict:
+        return "object"
     members = typing.get_args(hint) or (hint,)
     return " or ".join(_TYPES.get(member, getattr(member, "__name__", str(member))) for member in members)
 

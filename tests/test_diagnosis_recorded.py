@@ -22,6 +22,7 @@ from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, host_gaps
 from augment.readers import read
+from said import advice_of, title_of
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 TORCHREC = "v100_4rank_pair_torchrec"
@@ -115,7 +116,7 @@ def test_no_grave_finding_saves_more_than_there_is(name: str) -> None:
         if each.severity == "high" and each.found.saved_ns is not None:
             saved = each.found.saved_ns * measure(trace).count / 1e6
             assert saved <= measure(trace).length_ns * measure(trace).count / 1e6
-            assert bound is None or saved <= bound * 1.01 + 0.1, each.found.title
+            assert bound is None or saved <= bound * 1.01 + 0.1, title_of(each.found)
 
 
 def test_copies_that_are_all_that_is_done_save_all_of_it() -> None:
@@ -181,7 +182,7 @@ def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: st
     letters = "".join(named.get(each["name"], "-") for each in sorted(calls, key=begin))
     assert ("F" * 8 in letters) == is_short
     answer = allocator_calls.check(read(str(TRACES / name)))
-    assert (isinstance(answer, Found) and "short or fragmented" in answer.advice) == is_short
+    assert (isinstance(answer, Found) and "short or fragmented" in advice_of(answer)) == is_short
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
     assert first > 500 * max(others)
     answer = host_gaps.check(read(str(TRACES / name)))
     assert isinstance(answer, Found)
-    assert "at their first call" in answer.advice
+    assert "at their first call" in advice_of(answer)
 
 
 def waited_in_calls(name: str) -> tuple[float, float]:
@@ -251,10 +252,10 @@ def test_launching_is_parted_as_the_calls_say() -> None:
     """One step of a worker of DLRM: most of its host's time is in operators and Python, not in launches."""
     name = "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz"
     (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "launch_bound")
-    waited, *parts = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|in|outside)", finding.title))
+    waited, *parts = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|in|outside)", title_of(finding)))
     assert sum(parts) == pytest.approx(waited, abs=0.2)
     assert parts == sorted(parts, reverse=True)
     idle, in_calls = waited_in_calls(name)
     assert waited <= idle
-    (of_calls,) = re.findall(r"([\d.]+) ms in calls of the runtime", finding.title)
+    (of_calls,) = re.findall(r"([\d.]+) ms in calls of the runtime", title_of(finding))
     assert float(of_calls) == pytest.approx(in_calls, rel=0.1)

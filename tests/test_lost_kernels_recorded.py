@@ -16,6 +16,7 @@ import pytest
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.whole import lost_ratio
 from augment.readers import read
+from said import title_of
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SMALL = 150_000  #: bytes: of the recorded files, all up to this size
@@ -89,6 +90,8 @@ def test_kernels_that_are_taken_out_are_missed(name: str, every: int, missed: bo
     assert lost_ratio(trace) == pytest.approx(ratio, abs=1e-9)
     assert 0.5 / every < ratio < 1.1 / every
     first = diagnose(trace).findings[0]
-    assert (first.rule == "partial_recording" and "launched are not in the recording" in first.found.title) == missed
+    assert (
+        first.rule == "partial_recording" and "launched are not in the recording" in title_of(first.found)
+    ) == missed
     doubted = [each.found.confidence for each in diagnose(trace).findings if not each.found.of_recording][missed:]
     assert (set(doubted) <= {"low"}) == missed

@@ -24,20 +24,21 @@ with ``augment diff`` before the next.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
-from augment.diagnosis.devices import fitting, has_work
+from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import Answer, Finding, Fine, NoData
-from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import short, track_of
+from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
+from augment.diagnosis.verdict import named, verdict
+from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
 from augment.findings import Findings, Skipped, Verdict, column
+from augment.text import short
 from augment.trace import Category, Trace
 
 NAME = "diagnosis"
@@ -53,12 +54,14 @@ class Row(Struct, frozen=True):
     rank: Annotated[int | None, column("The rank of the process, if known.")]
     rule: Annotated[str, column("The name of the rule.")]
     status: Annotated[Status, column("found, fine, not_applicable or no_data.")]
+    in_verdict: Annotated[bool, column("Whether the verdict says it.", key=False)]
     severity: Annotated[str | None, column("high, warning or info; null unless found.")]
-    title: Annotated[str, column("What was found or seen, in a sentence with numbers.")]
+    title: Annotated[str, column("What was found or seen, in a sentence with numbers.", key=False)]
     saved_ns: Annotated[
         int | None, column("How much shorter a step would be, as predicted; null if nothing predicts it.", "ns")
     ]
     saved_ratio: Annotated[float | None, column("Share of a step.", "ratio")]
+    at_most: Annotated[bool, column("Whether less is saved if other ranks are what the run waits for.", key=False)]
     confidence: Annotated[str | None, column("high, medium or low; null unless found.")]
     overlaps: Annotated[list[str], column("Rules of other findings that would save part of the same time.")]
     count: Annotated[int, column("Number of slices that the finding speaks of.", "count")]
@@ -68,7 +71,10 @@ class Row(Struct, frozen=True):
     dur_ns: Annotated[int | None, column("Its duration.", "ns")]
     track: Annotated[str | None, column("Its thread or stream.")]
     slice: Annotated[str | None, column("Its name.")]
-    evidence: Annotated[list[str], column("More that was seen.")]
+    evidence: Annotated[list[str], column("More that was seen.", key=False)]
+    figures: Annotated[
+        dict[str, Any], column("The figures and names of the title, by name; times are per step.", key=False)
+    ]
     advice: Annotated[str | None, column("What to change; without data, what would provide it.")]
     docs: Annotated[str, column("The rule's section in the documentation.")]
 
@@ -99,10 +105,12 @@ def _found(trace: Trace, finding: Finding) -> Row:
         rank=trace.rank,
         rule=finding.rule,
         status="found",
+        in_verdict=finding.rule in named(trace),
         severity=finding.severity,
-        title=problem.title,
+        title=title(words(trace), finding),
         saved_ns=problem.saved_ns,
         saved_ratio=finding.saved_ratio,
+        at_most=problem.at_most,
         confidence=problem.confidence,
         overlaps=list(finding.overlaps),
         count=len(spans),
@@ -110,8 +118,9 @@ def _found(trace: Trace, finding: Finding) -> Row:
         dur_ns=None if longest is None else int(spans.end[longest] - spans.start[longest]),
         track=track_of(trace, row) or None,
         slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
-        evidence=list(problem.evidence),
-        advice=problem.advice,
+        figures=problem.seen.figures,
+        evidence=list(evidence(words(trace), finding)),
+        advice=advice(words(trace), finding),
         docs=f"{DOCS}#{finding.rule}",
     )
 
@@ -120,15 +129,17 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
     status: Status = (
         "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
     )
-    remedy = answer.remedy if isinstance(answer, NoData) else ""
+    remedy = words(trace).fill(answer.remedy) if isinstance(answer, NoData) else ""
     return Row(
         rank=trace.rank,
         rule=rule,
         status=status,
+        in_verdict=False,
         severity=None,
-        title=fitting(trace, answer.title),
+        title=answer_text(words(trace), answer),
         saved_ns=None,
         saved_ratio=None,
+        at_most=False,
         confidence=None,
         overlaps=[],
         count=0,
@@ -137,6 +148,12 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         track=None,
         slice=None,
         evidence=[],
+        figures=_figures(answer),
         advice=remedy or None,
         docs=f"{DOCS}#{rule}",
     )
+
+
+def _figures(answer: Answer) -> dict[str, Any]:
+    """What a rule saw that found nothing."""
+    return answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {}

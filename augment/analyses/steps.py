@@ -43,8 +43,8 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.steps.step_windows import step_windows
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
+from augment.text import TIMES, four_digits
 from augment.trace import Category, Identity, Trace
-from augment.units import TIMES, four_digits
 
 NAME = "steps"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)

@@ -162,7 +162,7 @@ def _against_runs(
     from augment.commands.history import change_text
     from augment.commands.runs import label_of, recording_of, run_of
     from augment.history import Store, gate
-    from augment.report.units import counted
+    from augment.text import counted
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")

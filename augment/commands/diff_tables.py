@@ -8,8 +8,7 @@ from typing import Any
 
 from augment.commands.tables import NOTHING, Column, print_columns
 from augment.commands.terminal import emit
-from augment.comparison.values import signed_text, value_text
-from augment.report.units import counted
+from augment.text import counted, signed_text, value_text
 
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: names shown per side of a part

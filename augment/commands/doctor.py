@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.options import debug
-from augment.report.units import counted, duration, share, size
+from augment.text import counted, exact_size, exact_time, share
 
 if TYPE_CHECKING:
     from augment.commands.inspection import Report
@@ -116,8 +116,8 @@ def _layout(file: dict[str, Any]) -> str:
 
 
 def _sizes(file: dict[str, Any]) -> str:
-    unpacked = f" ({size(file['text_bytes'])} unpacked)" if file["compression"] else ""
-    return f"{size(file['bytes'])}{unpacked}"
+    unpacked = f" ({exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
+    return f"{exact_size(file['bytes'])}{unpacked}"
 
 
 def _events(file: dict[str, Any]) -> str:
@@ -131,9 +131,9 @@ def _time(recording: dict[str, Any]) -> str:
     if start is None:
         return "no event has a time"
     if start < _EPOCH_NS:
-        return f"{duration(recording['duration_ns'])}, from {duration(start)} on"
+        return f"{exact_time(recording['duration_ns'])}, from {exact_time(start)} on"
     moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
-    return f"{duration(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
+    return f"{exact_time(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
 
 
 def _recorded(has: dict[str, bool]) -> str:

@@ -63,7 +63,7 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
     from augment.commands.tables import print_rows
     from augment.commands.terminal import emit
     from augment.history import Store
-    from augment.units import counted
+    from augment.text import counted
 
     runs = Store(store).runs(labels)
     if as_json:
@@ -115,7 +115,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
 def change_text(change: Change, figure: str) -> str:
     """``changed from 80.123 ms to 84.012 ms (+4.9 %)``."""
     from augment.comparison.totals import FIGURES
-    from augment.comparison.values import value_text
+    from augment.text import value_text
 
     unit = next(each.unit for each in FIGURES if each.name == figure)
     percent = "" if change.ratio is None or unit == "ratio" else f" ({100 * change.ratio:+.1f} %)"

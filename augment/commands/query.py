@@ -128,7 +128,7 @@ def _csv(value: object) -> str:
 
 def _print_table(answer: Answer, limit: int) -> None:
     from augment.commands.terminal import emit
-    from augment.report.units import counted
+    from augment.text import counted
 
     if not answer.columns:
         return

@@ -14,7 +14,7 @@ from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.commands.step_waterfall import waterfall
 from augment.commands.tables import source_line
-from augment.report.units import duration, share
+from augment.text import exact_time, share
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job
@@ -203,7 +203,7 @@ def _devices(sidecar: dict[str, Any]) -> list[Any]:
 def _figures(row: dict[str, Any]) -> list[str]:
     span = row["span_ns"]
     names = ("busy", "compute", "exposed_communication", "exposed_memory", "idle")
-    return [duration(span), *(share(row[f"{name}_ns"], span) for name in names)]
+    return [exact_time(span), *(share(row[f"{name}_ns"], span) for name in names)]
 
 
 def _sidecar(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.commands.terminal import emit
-from augment.report.units import counted, duration, size, size_unit, time_unit
+from augment.text import SIZES, counted, exact_size, exact_time, scale_of, time_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,9 +125,9 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> Column
     if unit in ("gbps", "tflops"):
         return _numbers((words, {"gbps": "GB/s", "tflops": "TFLOP/s"}[unit]), values, 1, 2)
     if unit == "bytes":
-        scale, sign = size_unit(max(numbers, default=0))
+        scale, sign = scale_of(max(numbers, default=0), SIZES)
         if min(filter(None, numbers), default=scale) < _LEAST_SHOWN * scale:  # sizes from bytes to gigabytes
-            return Column((words or "size", ""), [NOTHING if value is None else size(value) for value in values])
+            return Column((words or "size", ""), [NOTHING if value is None else exact_size(value) for value in values])
         return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
     return _numbers((name.replace("_", " "), ""), values, 1, 0 if whole else 2)
 
@@ -241,7 +241,7 @@ def source_line(source: dict[str, Any]) -> str:
     """One line that names the sidecar's source."""
     if "traces" in source:
         return f"{source['name']}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
-    line = f"{source['name']}: {counted(source['events'], 'event')}, {duration(source['duration_ns'])}"
+    line = f"{source['name']}: {counted(source['events'], 'event')}, {exact_time(source['duration_ns'])}"
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:

@@ -31,8 +31,8 @@ from augment.errors import UsageError, expect_known
 from augment.findings import Findings, Outcome, Verdict, table_of
 from augment.readers import read
 from augment.tabular import Table
+from augment.text import counted
 from augment.trace import Diagnostic, Trace
-from augment.units import counted
 
 Input = Trace | str | os.PathLike[str]
 Sides = Input | Sequence[Input]

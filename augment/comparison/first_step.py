@@ -6,7 +6,7 @@ import numpy as np
 
 from augment.arrays.statistics import OUTLIER, robust_z
 from augment.comparison.totals import Samples
-from augment.comparison.values import value_text
+from augment.text import value_text
 
 _FEWEST = 3  #: minimum of steps per side for leaving one out
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
-from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
+from augment.text import signed_text
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"

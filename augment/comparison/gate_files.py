@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from augment.comparison.gate import Limit, Line, Status
 from augment.comparison.totals import Figure
-from augment.comparison.values import signed_text, value_text
+from augment.text import signed_text, value_text
 
 WORDS: dict[Status, str] = {
     "pass": "PASS",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.comparison.rows import FigureRow, PartRow
-from augment.comparison.values import signed_text, value_text
 from augment.findings import Findings, Outcome, Verdict
+from augment.text import signed_text, value_text
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned

@@ -1,41 +1,12 @@
-"""What findings call the device of a trace, and its vendor's tools: rules are written for NVIDIA's GPUs."""
+"""What findings call the device of a trace, and its vendor's tools."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
+from augment.diagnosis.measure import measure
+from augment.text import Words, words_of
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
-
-_GPU = re.compile(r"\bGPU(s?)\b")
-#: words of the rules, and what they are on devices of other vendors
-_AMD = {
-    "CUDA graphs": "HIP graphs",
-    "nvidia-smi -q -d CLOCK,PERFORMANCE": "amd-smi metric --clock --power --temperature",
-    "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_HIP_ALLOC_CONF",
-    "tensor cores": "matrix cores",
-}
-_ASCEND = {
-    "nvidia-smi -q -d CLOCK,PERFORMANCE": "npu-smi info",
-    "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_NPU_ALLOC_CONF",
-    "torch.cuda.": "torch.npu.",
-    "CUDA graphs": "graph mode (torchair)",
-    "TORCH_LOGS=cudagraphs,recompiles": "TORCH_LOGS=recompiles",
-}
-_MTIA = {
-    "nvidia-smi -q -d CLOCK,PERFORMANCE": "the vendor's tool",
-    "torch.cuda.": "torch.mtia.",
-    "CUDA graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph)": "fewer and larger operators",
-    "CUDA graphs": "fewer and larger operators",
-}
-_WORDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "amd": ("GPU", _AMD),
-    "ascend": ("NPU", _ASCEND),
-    "mtia": ("MTIA device", _MTIA),
-    "nvidia": ("GPU", {}),
-}
 
 
 @derived
@@ -63,12 +34,11 @@ def _used(trace: Trace, codes: Int32s) -> list[str]:
     return [trace.strings[code] for code in distinct(codes).tolist()]
 
 
-def fitting(trace: Trace, text: str) -> str:
-    """``text`` in the words of the trace's device."""
-    noun, words = _WORDS[vendor(trace)]
-    for word, other in words.items():
-        text = text.replace(word, other)
-    return text if noun == "GPU" else _GPU.sub(rf"{noun}\1", text)
+@derived
+def words(trace: Trace) -> Words:
+    """The words for the trace's device, and for figures of its steady steps."""
+    whole = measure(trace)
+    return words_of(vendor(trace), whole.unit, whole.length_ns)
 
 
 def known_slices(trace: Trace) -> Int64s:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from augment.derived.critical.savings import Cut, joined
 from augment.derived.source.cut_mark import is_period
-from augment.diagnosis.devices import fitting
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
@@ -44,9 +43,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     findings.sort(key=lambda finding: _rank(finding, few=few))
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
     overlaps = _overlaps(trace, findings, cuts)
-    findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ()))) for each in findings]
-    if sum(each.found.saved_ns is not None for each in findings) > 1:
-        findings = [_alone(each) for each in findings]
+    several = sum(each.found.saved_ns is not None for each in findings) > 1
+    findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several) for each in findings]
     return Diagnosis(tuple(findings), answers)
 
 
@@ -54,13 +52,6 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     answer = rule.check(trace)
     trace.ended(rule.NAME)
     return answer
-
-
-def _alone(finding: Finding) -> Finding:
-    """The finding, whose title says that its saving is that of its own cure: those of several do not add up."""
-    title = finding.found.title
-    said = f"{title} by that alone" if title.endswith(") shorter") else title
-    return replace(finding, found=replace(finding.found, title=said))
 
 
 def _turn(rule: Rule) -> int:
@@ -75,12 +66,6 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
         problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
     ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
     severity = problem.severity or severity_of(ratio)
-    problem = replace(
-        problem,
-        title=fitting(trace, problem.title),
-        advice=fitting(trace, problem.advice),
-        evidence=[fitting(trace, each) for each in problem.evidence],
-    )
     return Finding(rule, severity, problem, ratio)
 
 

@@ -11,11 +11,13 @@ from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import run_starts
 from augment.derived.critical.handovers import NO_TRACK, main_track
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import longest, measure
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.verdict import headline
-from augment.diagnosis.wording import percent
+from augment.diagnosis.wording import advice, evidence, title
+from augment.text import Words, percent
 from augment.trace import Trace
 
 TRACK = "Diagnosis"
@@ -32,7 +34,7 @@ class _Slice(Struct, frozen=True):
 
 def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     """The track and its arrows; nothing if nothing could be judged."""
-    findings, windows = diagnose(trace).findings, measure(trace).windows
+    findings, windows, words = diagnose(trace).findings, measure(trace).windows, words_of_trace(trace)
     slices = _nested(_slices(findings, JOINED_RATIO * measure(trace).length_ns))
     if not trace.tracks or not len(windows):
         return []
@@ -46,10 +48,10 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         under=_under(trace),
         ts=np.array([each.start for each in slices], np.int64),
         dur=np.array([each.end - each.start for each in slices], np.int64),
-        names=Texts(code, [*map(_name, findings), headline(trace)]),
+        names=Texts(code, [*(_name(words, each) for each in findings), headline(trace)]),
         args={
-            "advice": _texts([each.found.advice for each in findings], code),  # the first that is seen
-            "evidence": _texts(["; ".join(each.found.evidence) for each in findings], code),
+            "advice": _texts([advice(words, each) for each in findings], code),  # the first that is seen
+            "evidence": _texts(["; ".join(evidence(words, each)) for each in findings], code),
             "confidence": _texts([each.found.confidence for each in findings], code),
             "severity": _texts([each.severity for each in findings], code),
             "rule": _texts([each.rule for each in findings], code),
@@ -90,7 +92,7 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
     return [track]
 
 
-def _name(finding: Finding) -> str:
+def _name(words: Words, finding: Finding) -> str:
     """``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice has no room for is last.
     The share is what a cure saves of a step, not that of the time which is drawn; what is merely possible ``may save``.
 
@@ -99,7 +101,7 @@ def _name(finding: Finding) -> str:
     saves = "may save" if finding.found.confidence == "low" else "saves"
     saves += " up to" if finding.found.at_most else ""
     share = "" if finding.saved_ratio is None else f", {saves} {percent(finding.saved_ratio)}"
-    return f"{finding.rule.replace('_', ' ')}{share}: {finding.found.title} → {finding.found.advice}"
+    return f"{finding.rule.replace('_', ' ')}{share}: {title(words, finding)} → {advice(words, finding)}"
 
 
 def _under(trace: Trace) -> int:

@@ -8,7 +8,7 @@ from augment.derived.host.operator_times import operator_times
 from augment.derived.steps.steps import steps
 from augment.diagnosis.devices import known_slices
 from augment.diagnosis.whole import kernel_launches
-from augment.diagnosis.wording import count, listed, percent, short, time
+from augment.text import Words, counted, listed, percent, short, time
 from augment.trace import Trace
 
 MOST_NAMED = 3  #: operators
@@ -49,26 +49,26 @@ def unjudged(trace: Trace) -> tuple[str, str]:
 def timeless(trace: Trace) -> tuple[str, str]:
     """Why a recording cannot be judged whose steps or events take no time, and what to do."""
     step_count = len(steps(trace))
-    whole = count(step_count, "step") if step_count else count(len(known_slices(trace)), "event")
+    whole = counted(step_count, "step") if step_count else counted(len(known_slices(trace)), "event")
     return (
         f"Not judged: no time passes in the {whole} that PyTorch's profiler recorded.",
         f"{_SCHEDULE} augment doctor says what of this file could not be used.",
     )
 
 
-def host_sentence(trace: Trace) -> str:
-    """Why there is no GPU work, and where the time of the host goes."""
+def host_sentence(trace: Trace, words: Words) -> str:
+    """Why there is no work of a device, and where the time of the host goes."""
     calls = len(kernel_launches(trace))
     if not calls and not len(operator_times(trace).row):
         return (
-            "Neither GPU work nor operators were recorded, so that nothing can be judged but the annotations: record "
-            "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+            f"Neither {words.gpu} work nor operators were recorded, so that nothing can be judged but the annotations: "
+            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     why = (
-        f"{count(calls, 'kernel')} were launched, but none was recorded (record with ProfilerActivity.CUDA, without "
+        f"{counted(calls, 'kernel')} were launched, but none was recorded (record with ProfilerActivity.CUDA, without "
         "another profiler beside it, such as nsys or dcgm): only the host can be judged"
         if calls
-        else "There is no GPU work in this recording: only the host can be judged"
+        else f"There is no {words.gpu} work in this recording: only the host can be judged"
     )
     return f"{why}{_operators(trace)}."
 
@@ -83,4 +83,4 @@ def _operators(trace: Trace) -> str:
         for name in np.argsort(-ns, kind="stable")[:MOST_NAMED].tolist()
         if ns[name] > NAMED_RATIO * total
     ]
-    return f"; of {time(total)} in operators, it spends {listed(shares)}" if shares else ""
+    return f". It spends {listed(shares)} of {time(total)} in operators" if shares else ""

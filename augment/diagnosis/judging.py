@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from augment.derived.critical.savings import Cut
 from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Spans
+from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.trace import Trace
 
 
 def judged(
     trace: Trace,
+    seen: Seen,
     saved_ns: int,
     *,
-    fine: Fine,
-    title: str,
-    advice: str,
     spans: Spans,
     confidence: Confidence,
     cut: Cut,
-    evidence: Sequence[str] = (),
+    at_most: bool = False,
 ) -> Answer:
-    """``fine`` if less than :data:`LEAST_RATIO` of a step would be saved, else a finding.
+    """A finding, or ``Fine`` if less than :data:`LEAST_RATIO` of a step would be saved.
 
     A recording without steps may be anything, also a benchmark that waits on purpose, and a single step may be the
     first of all: confidence is then ``medium`` at most.
     """
     whole = measure(trace)
     if whole.ratio(saved_ns) < LEAST_RATIO:
-        return fine
+        return Fine(seen, saved_ns)
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
-    return Found(title, advice, spans, confidence, saved_ns, cut, evidence=evidence)
+    return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most)

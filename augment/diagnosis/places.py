@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from augment.arrays.types import Int64s
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import strings_where
-from augment.diagnosis.wording import short
+import numpy as np
+
+from augment.arrays.types import Bools, Int64s
+from augment.derived.host.enclosing import innermost, outermost
+from augment.derived.names.matching import STEP, starting, strings_where
+from augment.text import short
 from augment.trace import Category, Trace
 
 #: frames of libraries: not what the user would change
@@ -25,3 +27,18 @@ def python_lines(trace: Trace, rows: Int64s) -> list[str]:
 
 def _is_theirs(name: str) -> bool:
     return not any(name.startswith(library) or f"/{library}" in name for library in _LIBRARIES)
+
+
+def callers(trace: Trace, calls: Int64s) -> list[str]:
+    """What waits, by the outermost operator around each of ``calls``, else by the call; the longest first."""
+    around = outermost(trace, calls, (Category.CPU_OP,), _no_step(trace))
+    inner = innermost(trace, calls, (Category.USER_ANNOTATION,), _no_step(trace))
+    named = np.where(around >= 0, around, np.where(inner >= 0, inner, calls))
+    spent: Counter[str] = Counter()
+    for name, ns in zip(trace.names_of(named), trace.events.dur[calls].tolist(), strict=True):
+        spent[short(name)] += ns
+    return [name for name, _ in spent.most_common()]
+
+
+def _no_step(trace: Trace) -> Bools:
+    return ~starting(trace, STEP)

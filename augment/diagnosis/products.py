@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.operator_work import operator_work
-from augment.diagnosis.wording import percent
+from augment.text import percent
 from augment.trace import Trace
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
@@ -36,14 +37,33 @@ def is_unfit(call: Call) -> bool:
     return bool(sizes) and min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)
 
 
-def fit_text(trace: Trace, places: Places, ns: Int64s) -> str:
-    """How much of the time of products, at ``places`` of the GPU work, has sizes that fit; what would tell it if no
-    shapes are known."""
+class Fit(Struct, frozen=True):
+    """How much of the time of products has sizes that fit matrix units: shares of the time of those with ``known``
+    sizes that are multiples of :data:`MULTIPLE`, and of :data:`TILE`. None: no shapes were recorded of them."""
+
+    shapes_recorded: bool
+    multiple_ratio: float | None = None
+    tile_ratio: float | None = None
+    all_fit: bool = False
+
+    def text(self) -> str:
+        """The same in words."""
+        if not self.shapes_recorded:
+            return "record_shapes=True would tell whether their sizes fit matrix units"
+        if self.multiple_ratio is None or self.tile_ratio is None:
+            return "no shapes of these products were recorded"
+        fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
+        of = f"{fits} of the time of those with known sizes has multiples of {MULTIPLE}, {fills} of {TILE}"
+        return of if self.all_fit else f"{of}; pad the others"
+
+
+def fit_of(trace: Trace, places: Places, ns: Int64s) -> Fit:
+    """How the sizes of products, at ``places`` of the GPU work, fit; ``ns`` is the time of each."""
     work = operator_work(trace)
     owner = work.owner[places]
     kinds = work.kind[owner[owner >= 0]] if len(work) else np.empty(0, np.int64)
     if not work.recorded or not len(kinds):
-        return "record_shapes=True would tell whether their sizes fit matrix units"
+        return Fit(False)
     sizes = [sizes_of(call) for call in work.calls]
     known, multiple, tile = (
         np.array([bool(size) and all(each % step == 0 for each in size) for size in sizes], np.bool_)[kinds]
@@ -52,7 +72,6 @@ def fit_text(trace: Trace, places: Places, ns: Int64s) -> str:
     spent = ns[owner >= 0]
     whole = int(spent[known].sum())
     if not whole:
-        return "no shapes of these products were recorded"
-    fits, fills = (percent(int(spent[each].sum()) / whole) for each in (multiple, tile))
-    of = f"{fits} of the time of those with known sizes has multiples of {MULTIPLE}, {fills} of {TILE}"
-    return of if multiple[known].all() else f"{of}; pad the others"
+        return Fit(True)
+    fits, fills = (int(spent[each].sum()) / whole for each in (multiple, tile))
+    return Fit(True, fits, fills, bool(multiple[known].all()))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import Cut
+from augment.text import Words
 from augment.trace import Trace
 
 Severity = Literal["high", "warning", "info"]
@@ -38,43 +40,75 @@ class Spans(Struct, frozen=True):
         return len(self.start)
 
 
+class Seen(Struct, frozen=True):
+    """What a rule saw: figures and names. Each rule derives a record of its own; the methods say its fields in words.
+
+    Names of fields end in their unit: ``_ns``, ``_bytes``, ``_count`` (per step, unless it says otherwise), ``_ratio``.
+    """
+
+    def title(self, words: Words) -> str:
+        """The finding: a sentence without its full stop."""
+        raise NotImplementedError
+
+    def cure(self, words: Words) -> str:
+        """What would save time, before ``would save``."""
+        return "fixing that"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        """What is seen where too little would be saved."""
+        return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        """What to change: a sentence without its full stop."""
+        raise NotImplementedError
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        """More that was seen."""
+        return ()
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The fields by name, as plain data."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
 class Found(Struct, frozen=True):
     """The rule fires.
 
-    ``title`` is a sentence with numbers, ``advice`` says what to change. ``saved_ns`` is per step, as the critical
-    path predicts it; None where it predicts nothing. ``cut`` is what that prediction leaves out. Without ``severity``
-    the saved share of a step decides. ``at_most``: less is saved if other ranks are what the run waits for.
+    ``saved_ns`` is per step, as the critical path predicts it; None where it predicts nothing. ``cut`` is what that
+    prediction leaves out. Without ``severity`` the saved share of a step decides. ``at_most``: less is saved if other
+    ranks are what the run waits for.
     """
 
-    title: str
-    advice: str
+    seen: Seen
     spans: Spans
     confidence: Confidence
     saved_ns: int | None = None
     cut: Cut | None = None
     severity: Severity | None = None
-    evidence: Sequence[str] = ()
     first: bool = False  #: whether it is said before all others, because it puts them in doubt
     at_most: bool = False
     of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
 
 
 class Fine(Struct, frozen=True):
-    """The rule looked and does not fire; ``title`` says what it saw."""
+    """The rule looked and does not fire; ``seen`` is what it saw, or a text of ours."""
 
-    title: str
+    seen: Seen | str
+    saved_ns: int = 0
 
 
 class NotApplicable(Struct, frozen=True):
-    """The run has nothing that the rule speaks of."""
+    """The run has nothing that the rule speaks of; ``why`` is a text of ours, with words of :class:`Words`."""
 
-    title: str
+    why: str
 
 
 class NoData(Struct, frozen=True):
     """The trace cannot tell; ``remedy`` says what to do, as a command: ``record with record_shapes=True``."""
 
-    title: str
+    why: str
     remedy: str = ""
 
 
@@ -95,13 +129,14 @@ class Rule(Protocol):
 
 class Finding(Struct, frozen=True):
     """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
-    findings that would save some of the same time."""
+    findings that would save some of the same time. ``alone``: others would save time, too, and it does not add up."""
 
     rule: str
     severity: Severity
     found: Found
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
+    alone: bool = False
 
     @property
     def is_grave(self) -> bool:

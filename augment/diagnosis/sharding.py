@@ -22,6 +22,7 @@ from augment.derived.host.training_phases import Phase, training_phases
 from augment.derived.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
 from augment.trace import Category, Trace, derived
 
+SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
 #: ranges, operators and functions of FSDP1, FSDP2 and ZeRO-3
 _SHARDS = re.compile(r"\bFSDP::|\bfsdp::|FullyShardedDataParallel|\bfully_shard\b|partitioned_param_coordinator")
 #: descriptions of groups that share parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, total
 from augment.derived.critical.handovers import NO_TRACK, main_track
@@ -15,93 +16,117 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.host.host_segments import host_segments
 from augment.derived.source.cut_mark import lacks_causes
 from augment.derived.waits.gap_causes import GapCategory
-from augment.diagnosis.devices import fitting
+from augment.diagnosis.devices import words
 from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import HIGH_RATIO, Finding
 from augment.diagnosis.whole import is_excerpt
-from augment.diagnosis.wording import count, percent, short, shorter, time, within
+from augment.diagnosis.wording import title
+from augment.text import Words, counted, percent, short, time
 from augment.trace import Category, Trace, derived
-from augment.units import counted
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
 MOST = 0.8  #: share of unexplained time that is alike, to say so
 TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
+LEAST_PART = 0.005  #: the same of the work, whose parts are to add up
 
 
-@derived
+class Sentence(Struct, frozen=True):
+    """A sentence of the verdict: of the ``state`` of the devices, or about findings of ``rules``."""
+
+    text: str
+    rules: tuple[str, ...] = ()
+    is_state: bool = False
+    is_title: bool = False  #: of a finding, and nothing else
+
+
 def verdict(trace: Trace) -> tuple[str, ...]:
     """The sentences."""
-    result = diagnose(trace)
-    first = [each for each in result.findings if each.found.first]
-    grave = [each for each in result.findings if each.is_grave and not each.found.first]
-    few = is_excerpt(trace) and not first
-    sentences = [f"{each.found.title}." for each in first[:1]]
-    if few and not _possible(result):
-        sentences = [f"{each.found.title}." for each in result.findings if each.found.of_recording]
-    sentences.append(_state(trace))
-    named = grave[: MOST_FINDINGS - len(first[:1])]
-    sentences += [f"{each.found.title}." for each in named]
-    if few and _possible(result):
-        pieces = count(len(gpu_work(trace)), "piece")
-        cause = within(_possible(result)[0].found.title)
-        sentences.append(f"From {pieces} of GPU work only, so merely possible: {cause}.")
-    elif not grave:
-        sentences += _nothing(trace, result)
-    elif unexplained := _unexplained(trace, result):
-        sentences.append(unexplained)
-    sentences += _together(trace, named)
-    return tuple(sentences[:5])
+    return tuple(sentence.text for sentence in sentences(trace))
 
 
 def headline(trace: Trace) -> str:
     """The verdict for a slice, of which a screen shows some 130 characters: what is wrong before what is usual."""
-    titles = {f"{each.found.title}." for each in diagnose(trace).findings}
-    sentences, state = list(verdict(trace)), _state(trace)
-    if titles.intersection(sentences):
-        sentences.sort(key=lambda sentence: sentence == state)
-    return " ".join(sentences)
+    ordered = sorted(sentences(trace), key=lambda sentence: sentence.is_state)
+    has_finding = any(sentence.is_title for sentence in ordered)
+    return " ".join(sentence.text for sentence in (ordered if has_finding else sentences(trace)))
+
+
+def named(trace: Trace) -> frozenset[str]:
+    """The rules whose findings the verdict says."""
+    return frozenset(rule for sentence in sentences(trace) for rule in sentence.rules)
+
+
+@derived
+def sentences(trace: Trace) -> tuple[Sentence, ...]:
+    """The verdict's sentences, at most five."""
+    result, say = diagnose(trace), words(trace)
+    first = [each for each in result.findings if each.found.first]
+    grave = [each for each in result.findings if each.is_grave and not each.found.first]
+    few = is_excerpt(trace) and not first
+    said = first[:1]
+    if few and not _possible(result):
+        said = [each for each in result.findings if each.found.of_recording]
+    chosen = grave[: MOST_FINDINGS - len(first[:1])]
+    made = [_of_finding(say, each) for each in said]
+    made.append(Sentence(_state(trace), is_state=True))
+    made += [_of_finding(say, each) for each in chosen]
+    if few and _possible(result):
+        likeliest = _possible(result)[0]
+        pieces = counted(len(gpu_work(trace)), "piece")
+        text = f"Only {pieces} of {say.gpu} work, so this is merely possible: {title(say, likeliest)}."
+        made.append(Sentence(text, (likeliest.rule,)))
+    elif not grave:
+        made += _nothing(trace, result)
+    elif unexplained := _unexplained(trace, result):
+        made.append(Sentence(unexplained))
+    made += [Sentence(text) for text in _together(trace, chosen)]
+    return tuple(made[:5])
+
+
+def _of_finding(say: Words, finding: Finding) -> Sentence:
+    return Sentence(f"{title(say, finding)}.", (finding.rule,), is_title=True)
 
 
 def _state(trace: Trace) -> str:
     """What the devices did, or the host where it is alone."""
     alone = not type_coverage(trace) or not len(measure(trace).windows)
-    return host_sentence(trace) if alone else fitting(trace, busy(trace))
+    return host_sentence(trace, words(trace)) if alone else busy(trace)
 
 
-def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
+def _together(trace: Trace, chosen: Sequence[Finding]) -> list[str]:
     """What the named findings would save together, if that is known of several."""
-    saving = [each for each in named if each.found.saved_ns]
+    saving = [each for each in chosen if each.found.saved_ns]
     cuts = [each.found.cut for each in saving if each.found.cut is not None]
+    overlapping = "These savings overlap; do not add them."
     if len(cuts) < 2:
-        return ["These savings do not add up."] if len(saving) > 1 else []
+        return [overlapping] if len(saving) > 1 else []
     saved = saved_a_step(trace, joined(cuts))
     overlap = sum(each.found.saved_ns or 0 for each in saving if each.found.cut is not None) > OVERLAP * saved
-    start = "These savings overlap: without all of this" if overlap else "Without all of this"
-    if len(cuts) < len(saving):
-        start += " but the late rank"
-    return [f"{start}, {shorter(trace, saved)} in all."]
+    late = " except the late rank" if len(cuts) < len(saving) else ""
+    text = f"Fixing all of the above{late} would save {words(trace).saving(saved)}."
+    return [f"{overlapping} {text}" if overlap else text]
 
 
-def _nothing(trace: Trace, result: Diagnosis) -> list[str]:
+def _nothing(trace: Trace, result: Diagnosis) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
     if unexplained := _unexplained(trace, result):
-        return [unexplained]
+        return [Sentence(unexplained)]
+    say = words(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     possible = _possible(result)
     if lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told
+    parts = [("Possible", each) for each in possible[:1]]
     if sure:
-        sentences = [f"Nothing grave was found; the first of the small things: {within(sure[0].found.title)}."]
-        return sentences + [f"Possible: {within(each.found.title)}." for each in possible[:1]]
-    if possible:
-        return [f"No cause is certain; possible: {within(possible[0].found.title)}."]
-    if not type_coverage(trace):
-        return []  # nearly all rules are about the device
-    whole = "a step" if measure(trace).unit == "step" else "the recording"
-    return [f"No rule found a cause that would save as much as 2 % of {whole}."]
+        parts = [("No serious problem. The largest minor one", sure[0]), *parts]
+    elif possible:
+        parts = [("No cause is certain. The likeliest", possible[0])]
+    if parts or not type_coverage(trace):  # nearly all rules are about the device
+        return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
+    return [Sentence(f"No rule found a cause that would save as much as 2 % of {say.a_step}.")]
 
 
 def _possible(result: Diagnosis) -> list[Finding]:
@@ -125,8 +150,9 @@ def _unexplained(trace: Trace, result: Diagnosis) -> str:
             lines = "" if stacks or category == GapCategory.OTHER else " (with_stack=True adds lines)"
             if category == GapCategory.OTHER:
                 what += unknown_reason(trace)
-            text = f"No rule explains most of the {percent(ratio)} in which the GPU {what}"
-            return fitting(trace, f"{text}: look at the longest slices of Idle{lines}.")
+            gpu = words(trace).gpu
+            text = f"No rule explains most of the {percent(ratio)} in which the {gpu} {what}"
+            return f"{text}: look at the longest slices of Idle{lines}."
     return ""
 
 
@@ -174,7 +200,7 @@ _UNEXPLAINED = {
 
 
 def busy(trace: Trace) -> str:
-    """What the devices did in the steps, as shares: ``GPU 93 % busy: …; idle …``. There is GPU work."""
+    """What the devices did in the steps, as shares: ``The GPU is busy 93 % of …``. There is GPU work."""
     windows, devices = measure(trace).windows, type_coverage(trace)
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE), 0)
@@ -187,32 +213,38 @@ def busy(trace: Trace) -> str:
     parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE]
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)
-    shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= TOLD_RATIO}
-    whole = "the GPU is" if len(devices) == 1 else f"the {len(devices)} GPUs are"
+    least = dict.fromkeys(_PARTS, LEAST_PART)
+    shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= least.get(name, TOLD_RATIO)}
+    say = words(trace)
+    whole = f"The {say.gpu} is" if len(devices) == 1 else f"The {len(devices)} {say.gpu}s are"
     done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
-    waits = ", ".join(f"{shares[name]} {name}" for name in (*_IDLE.values(), _LATE) if name in shares)
-    return (
-        f"{_length(trace)} {whole} {percent(working)} busy"
-        + (f": {done}" if done else "")
-        + (f"; idle {waits}" if waits else "")
-        + "."
-    )
+    order = sorted((*_IDLE.values(), _LATE), key=lambda name: -ratios[name])
+    waits = ", ".join(f"{shares[name]} {name}" for name in order if name in shares)
+    busy_for = f"{whole} busy {percent(working)} of {_length(trace)}"
+    return f"{busy_for}{f': {done}' if done else ''}{f'. Idle: {waits}' if waits else ''}{_notes(trace)}."
 
 
 def _length(trace: Trace) -> str:
-    """The time that is spoken of, and why other figures of a step may differ: ``In a step of 15 ms (…)``."""
+    """The time that is spoken of: ``a step of 15 ms``."""
+    whole = measure(trace)
+    length = time(whole.length_ns)
+    return f"the whole recording ({length})" if whole.unit == "recording" else f"a step of {length}"
+
+
+def _notes(trace: Trace) -> str:
+    """Why other figures of a step may differ, in parentheses; empty if they do not."""
     whole = measure(trace)
     if whole.unit == "recording":
-        return f"Over the whole recording ({time(whole.length_ns)})"
+        return ""
     host_ns = float((whole.windows.finish - whole.windows.begin).mean())
     notes = []
     if whole.warm_up:
-        notes.append(f"the mean of {counted(whole.count, 'step')}, without the slow first")
+        notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
-        notes.append(f"the mean of {counted(whole.count, 'step')}, without the first, which began in earlier work")
+        notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
     if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
-        notes.append(f"on the host {time(host_ns)}")
-    return f"In a step of {time(whole.length_ns)}" + (f" ({'; '.join(notes)})" if notes else "")
+        notes.append(f"{time(host_ns)} on the host")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 _PARTS = {

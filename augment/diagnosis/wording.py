@@ -1,57 +1,41 @@
-"""How findings say numbers, names and places."""
+"""How findings and answers become text, for whatever shows them: titles, advice and evidence, in the words of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment import units
-from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Answer, Finding, Fine, Found
+from augment.text import Words
 from augment.trace import ON_DEVICE, Trace
 
-LONGEST_NAME = 60
+
+def title(words: Words, finding: Finding) -> str:
+    """What was found, and what its cure would save: ``…; hiding it would save up to 3.8 ms per step (8.8 %)``."""
+    found = finding.found
+    text = found.seen.title(words)
+    if found.saved_ns is None:
+        return text
+    saving = words.saving(found.saved_ns, "this fix alone" if finding.alone else "")
+    return f"{text}; {found.seen.cure(words)} would save {'up to ' if found.at_most else ''}{saving}"
 
 
-def time(ns: float) -> str:
-    """``3.1 ms``: two digits, or as many as there are before the point."""
-    return units.rounded(ns, units.TIMES)
+def advice(words: Words, finding: Finding) -> str:
+    """What to change."""
+    return finding.found.seen.advice(words)
 
 
-def size(count: float) -> str:
-    """``25 MB``."""
-    return units.rounded(count, units.SIZES)
+def evidence(words: Words, finding: Finding) -> Sequence[str]:
+    """More that was seen."""
+    return finding.found.seen.evidence(words)
 
 
-def percent(ratio: float) -> str:
-    """``12 %``; one digit after the point below 10 %."""
-    return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f} %"
-
-
-def count(number: float, noun: str, nouns: str = "") -> str:
-    """``1 call``, ``12 calls``, ``2.5 calls``; ``nouns`` where an s does not do."""
-    return units.counted(number, noun, nouns)
-
-
-def short(name: str) -> str:
-    """A name that fits a sentence."""
-    name = " ".join(name.split())
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-
-
-def a_step(trace: Trace) -> str:
-    """``per step``, or ``in the recording``."""
-    return "per step" if measure(trace).unit == "step" else "in the recording"
-
-
-def shorter(trace: Trace, saved_ns: int) -> str:
-    """``a step would be 3.1 ms (12 %) shorter``."""
-    whole = measure(trace)
-    return f"{_A[whole.unit]} would be {time(saved_ns)} ({percent(whole.ratio(saved_ns))}) shorter"
-
-
-def of_a_step(trace: Trace, ns: float) -> str:
-    """``2.3 % of a step``."""
-    whole = measure(trace)
-    return f"{percent(whole.ratio(ns))} of {_A[whole.unit]}"
+def answer_text(words: Words, answer: Answer) -> str:
+    """What a rule says that found nothing; of a finding its title without the saving."""
+    if isinstance(answer, Found):
+        return answer.seen.title(words)
+    if not isinstance(answer, Fine):
+        return words.fill(answer.why)
+    return words.fill(answer.seen) if isinstance(answer.seen, str) else answer.seen.fine(words, answer.saved_ns)
 
 
 def track_of(trace: Trace, row: int) -> str:
@@ -62,22 +46,3 @@ def track_of(trace: Trace, row: int) -> str:
     if trace.events.category[row] in ON_DEVICE:
         return f"GPU {track.device} stream {track.stream}"
     return track.thread_name or f"thread {track.tid}"
-
-
-def within(sentence: str) -> str:
-    """A sentence as part of another: with a small first letter, unless it begins with an abbreviation or a number."""
-    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """``a, b and c``; of more than ``most``, the first and how many more."""
-    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
-
-
-def called_from(lines: Sequence[str]) -> str:
-    """`` (called from a and b)``, to end an advice with; empty without ``lines``."""
-    return f" (called from {listed(lines)})" if lines else ""
-
-
-_A = {"step": "a step", "recording": "the recording"}

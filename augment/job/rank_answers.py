@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
-from augment.diagnosis.rules.straggling_rank import MOST_OF_IT, mend, nobody, way
-from augment.diagnosis.wording import percent, time
+from augment.diagnosis.late_ranks import MOST_OF_IT, fix_rank, nobody_late, way_to_fix
 from augment.job.rank_lists import rank_names
 from augment.job.rank_waits import late_ranks, rows_of_known
 from augment.job.step_parts import exposed_parts
 from augment.job_waits import LateRank
-from augment.units import counted
+from augment.text import counted, percent, time
 from augment.writers.files import TOLD
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def _said(answer: Answer, member: int, waits: _Waits) -> RankAnswer:
         sentence = f"Other ranks wait for this one: {longer}{_gain(itself, 'it', waits)}"
         if waits.ratio >= _LEAST_RATIO:
             sentence += f"; it waits for others itself for {waits.of_steps}"
-        return RankAnswer(sentence, f"This rank holds the job up: {way(itself)}", charged_ns=itself.charged_ns)
+        return RankAnswer(sentence, f"This rank delays the job: {way_to_fix(itself)}", charged_ns=itself.charged_ns)
     if waits.ratio < _LEAST_RATIO:
         return RankAnswer(f"This rank hardly waits for others ({waits.of_steps})")
     return _of_waiting(waits, late)
@@ -117,13 +116,13 @@ def _of_waiting(waits: _Waits, late: tuple[LateRank, ...]) -> RankAnswer:
         sentence += f", {percent(waits.share)} of it for {named}"
     culprit = next((each for each in late if each.name == named), next(iter(late), None))
     if culprit is None:
-        return RankAnswer(f"{sentence}; {_against(waits)}", nobody(named), named)
-    who = "" if culprit.name == named else f"; {culprit.name} holds up the job"
+        return RankAnswer(f"{sentence}; {_against(waits)}", nobody_late(named), named)
+    who = "" if culprit.name == named else f"; {culprit.name} delays the job"
     sentence += f"{who} ({culprit.reason}){_gain(culprit, culprit.name, waits)}; {_against(waits)}"
     if waits.wait_ns < waits.transfer_ns:
-        advice = f"Mend {culprit.name}: {way(culprit)}; the transfers here cost more than the waits"
+        advice = f"Fix {culprit.name}: {way_to_fix(culprit)}; the transfers here cost more than the waits"
         return RankAnswer(sentence, advice, named)
-    return RankAnswer(sentence, mend(culprit, waits.wait_ns / waits.count), named)
+    return RankAnswer(sentence, fix_rank(culprit, waits.wait_ns / waits.count), named)
 
 
 def _against(waits: _Waits) -> str:

@@ -297,7 +297,8 @@ def _figures(outcome: Findings) -> Figures:
     rows: Sequence[msgspec.Struct] = outcome.rows[:MOST_ROWS]
     columns = columns_of(type(rows[0]))
     figures = [column for column in columns if _is_figure(column)]
-    keys = [column.name for column in columns if not _is_figure(column) and column.name not in ("rank", "device")]
+    telling = [column for column in columns if column.is_key and not _is_figure(column)]
+    keys = [column.name for column in telling if column.name not in ("rank", "device")]
     values = np.array([[_number(getattr(row, column.name)) for column in figures] for row in rows], np.float64)
     return Figures(
         keys=[[f"{key}={getattr(row, key)}" for key in keys if getattr(row, key) is not None] for row in rows],

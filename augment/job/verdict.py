@@ -33,7 +33,7 @@ from augment.job.slow_groups import slow_groups
 from augment.job.stragglers import is_sparse
 from augment.job.summary import RankSummary
 from augment.job.verdict_rows import Row
-from augment.units import counted
+from augment.text import counted
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 LEAST_ONCE = 0.05  #: the same, if one step has most of it

@@ -142,8 +142,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
     shown.sort(key=lambda row: order.index(row.get("status", "found")))
     if brief:
-        verdict = " ".join(report["verdict"])
-        shown = [row for row in shown if is_grave(row, "warning") and row["title"] not in verdict]
+        shown = [row for row in shown if is_grave(row, "warning") and not row.get("in_verdict")]
     status = "found"
     if shown and shown[0].get("status", "found") == status:
         yield ""
@@ -171,11 +170,11 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
 
 
 def _where(row: Report) -> str:
-    from augment.report.units import duration, period
+    from augment.text import exact_time, period
 
     if row.get("start_ns") is None:
         return ""
-    where = f"{duration(row['dur_ns'])} on {row['track'] or 'the host'}"
+    where = f"{exact_time(row['dur_ns'])} on {row['track'] or 'the host'}"
     return f"; the longest of {row['count']}: {where} (augment open --at {period(row['start_ns'], row['dur_ns'])})"
 
 

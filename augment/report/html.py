@@ -15,7 +15,7 @@ import msgspec
 from augment.errors import UsageError
 from augment.report.document import Document, Row, Section, Table
 from augment.report.rows import totals
-from augment.report.units import period
+from augment.text import period
 
 _SEVERITIES = ("high", "warning", "info")
 _SUMMED = ("GPU", "rank", "ranks", "recorded", "steps")

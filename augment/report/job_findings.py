@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO
-from augment.diagnosis.wording import percent, time
 from augment.job.answer import Answer
+from augment.text import percent, time
 
 Row = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from augment.report.document import Document
 from augment.report.html import doubts, said
-from augment.units import counted
+from augment.text import counted
 
 _LEADS = 6
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from augment.diagnosis.wording import percent, short, time
 from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.rows import made_table, others, rows_of, table, totals
-from augment.units import TIMES, scale_of
+from augment.text import TIMES, percent, scale_of, short, time
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 12

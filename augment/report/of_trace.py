@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.diagnosis.wording import percent, short, size, time
 from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.kernels import kernels
@@ -14,7 +13,7 @@ from augment.report.over_time import over_time
 from augment.report.rows import not_possible, others, rows_of, table, totals
 from augment.report.steps import efficiency, steps
 from augment.sidecars import with_job
-from augment.units import counted
+from augment.text import counted, percent, short, size, time
 
 Sidecar = Mapping[str, Any]
 _LEAST = 0.0005  #: shares of the path below this are not drawn

@@ -12,7 +12,7 @@ from augment.history.store import Store, is_store
 from augment.report import of_diff, of_history, of_job, of_runs, of_trace
 from augment.report.document import Document
 from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
-from augment.units import counted
+from augment.text import counted
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace

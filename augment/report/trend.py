@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from augment.diagnosis.wording import percent, size, time
 from augment.history.changes import FEWEST, Change, changes
 from augment.report import charts
 from augment.report.document import Row, Section
-from augment.units import counted
+from augment.text import counted, percent, size, time
 
 MOST_SERIES = 6  #: series of a chart
 _NEAR = 1  #: changes of two figures that are so many runs apart belong together

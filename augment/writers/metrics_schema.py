@@ -154,6 +154,8 @@ def _type(hint: Any) -> Schema:
     origin = typing.get_origin(hint)
     if origin in (list, tuple) or getattr(origin, "__name__", "") == "Sequence":
         return _list_of(_type(typing.get_args(hint)[0]))
+    if origin is dict:
+        return {"type": "object"}
     if origin is typing.Literal:
         return {"enum": list(typing.get_args(hint))}
     members = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)

@@ -31,7 +31,7 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert ended.code == 0
     assert sorted(folder.rglob("*")) == before
     text = ended.out
-    assert "the GPU is" in text
+    assert "The GPU is" in text
     assert "! high: The host fetches batches" in text
     assert "→ The main process loads the data itself" in text
     assert "✓ pageable_copies: no step copies much from or to pageable memory" in text

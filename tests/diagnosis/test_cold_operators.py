@@ -16,6 +16,7 @@ from augment.diagnosis.rules import host_gaps, launch_bound
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
+from said import advice_of
 from simulator import simulate
 from tables import Event, call, kernel, op, trace_of
 
@@ -128,7 +129,7 @@ def test_a_cold_job_is_as_launch_bound_as_a_warm_one(tmp_path: Path) -> None:
     assert graphs[1] == pytest.approx(graphs[0], abs=0.1 * length)  # delays also empty the queue
     gaps = problem_of(host_gaps.check(after))
     assert gaps.saved_ns == pytest.approx(late * US, rel=0.05, abs=0.02 * length)
-    assert "at their first call" in gaps.advice
+    assert "at their first call" in advice_of(gaps)
 
 
 def plainly(document: Document) -> list[float]:

@@ -12,12 +12,13 @@ import augment
 from augment.analyses.diagnosis import Row
 from augment.annotations import Flows, SliceTrack
 from augment.derived.critical.savings import joined
+from augment.diagnosis.devices import words
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import bands
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import shorter
+from augment.diagnosis.wording import title
 from augment.findings import Findings
 from augment.writers import metrics
 from tables import op
@@ -52,10 +53,10 @@ def test_rows_say_what_where_and_how_much() -> None:
 def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:
     text = outcome()[0].verdict.text
     assert 1 <= len(text) <= 5
-    assert text[0].startswith("In a step of 19 ms the GPU is 7")
+    assert text[0].startswith("The GPU is busy 72 % of a step of 19 ms: ")
     assert "The host fetches batches for 5.1 ms per step" in text[1]
     healthy = outcome(HEALTHY)[0].verdict.text
-    assert "Nothing grave was found" in healthy[1]
+    assert healthy[1].startswith("No serious problem. The largest minor one: ")
     assert all(sentence.startswith("Possible: ") for sentence in healthy[2:])
 
 
@@ -64,12 +65,12 @@ def test_savings_of_several_findings_say_that_they_are_not_a_sum() -> None:
     trace = trace_of(changed(host_stall_us=10_000.0, run_ahead=None, faults=("late_copies",)))
     findings = [each for each in diagnose(trace).findings if each.found.saved_ns]
     assert len(findings) > 1
-    assert all(each.found.title.endswith(" shorter by that alone") for each in findings)
+    assert all(title(words(trace), each).endswith(", this fix alone)") for each in findings)
     grave = [each for each in findings if each.is_grave][:3]
     together = saved_a_step(trace, joined([each.found.cut for each in grave if each.found.cut is not None]))
     alone = [each.found.saved_ns or 0 for each in grave]
     assert max(alone) <= together <= min(sum(alone), measure(trace).length_ns)
-    assert verdict(trace)[-1].endswith(f"{shorter(trace, together)} in all.")
+    assert verdict(trace)[-1].endswith(f" would save {words(trace).saving(together)}.")
 
 
 def test_the_sidecar_has_the_verdict() -> None:
@@ -119,10 +120,10 @@ def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
     outer = op("aten::mm", 100, 140)
     augmented = augment.augment(made_of(*events, outer, op("aten::empty", 110, 120)), only=["diagnosis"])
     (sentence,) = augmented.verdict.text
-    assert sentence.startswith(
-        "There is no GPU work in this recording: only the host can be judged; of 60 ns in operators"
+    assert sentence.startswith("There is no GPU work in this recording: only the host can be judged. ")
+    assert sentence.endswith(
+        "It spends 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty of 60 ns in operators."
     )
-    assert sentence.endswith("it spends 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty.")
 
 
 def test_short_spans_all_over_a_step_are_one_band() -> None:

@@ -16,6 +16,7 @@ from augment.diagnosis.rules import allocator_calls
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
+from said import advice_of
 from simulator import simulate
 from tables import Event, call, op, trace_of
 
@@ -26,7 +27,7 @@ CALLS = changed(ranks=1, steps=3, layers=3, collectives="none", work=0.15, fault
 def advice(trace: Trace) -> str:
     answer = allocator_calls.check(trace)
     assert isinstance(answer, Found), answer
-    return answer.advice
+    return advice_of(answer)
 
 
 def products(*operators: str, name: str = "aten::mm", nested: bool = False) -> Trace:

@@ -14,6 +14,7 @@ from augment.diagnosis.rules import data_loading
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, Event, load, real_trace, save
+from said import advice_of
 from simulator import simulate
 from tables import annotation, op, trace_of
 
@@ -28,7 +29,7 @@ JOB = changed(ranks=1, steps=4, layers=2, host_stall_us=20_000.0)
 def advice(trace: Trace) -> str:
     answer = data_loading.check(trace)
     assert isinstance(answer, Found), answer
-    return answer.advice
+    return advice_of(answer)
 
 
 def loop(*steps: str, name: str = WORKERS) -> Trace:

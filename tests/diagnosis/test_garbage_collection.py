@@ -13,6 +13,7 @@ from augment.diagnosis.rule import Found, NotApplicable
 from augment.diagnosis.rules import garbage_collection, host_gaps
 from augment.readers import read
 from metamorphic import load, save
+from said import title_of
 from simulator import simulate
 
 JOB = {"work": 0.4, "collectives": "none"}
@@ -40,7 +41,7 @@ def test_collections_are_named_and_predicted(name: str, tmp_path: Path) -> None:
     trace = read(str(save(document, tmp_path / "gc.json")))
     answer = garbage_collection.check(trace)
     assert isinstance(answer, Found)
-    assert answer.title.startswith("Python collects garbage 1 time per step, for up to 6.")
+    assert title_of(answer).startswith("Python collects garbage 1 time per step, for up to 6.")
     assert answer.saved_ns is not None
     true = 1 - measure(trace_of(changed(**JOB))).length_ns / measure(bare).length_ns
     assert abs(measure(trace).ratio(answer.saved_ns) - true) < POINTS

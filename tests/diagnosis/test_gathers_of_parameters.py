@@ -19,6 +19,7 @@ from augment.diagnosis.sharding import carries_activations, gathers_of_parameter
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
+from said import advice_of, title_of
 from simulator import simulate
 from tables import Event, annotation, call, kernel, op
 from tables import trace_of as table_of
@@ -73,7 +74,7 @@ def test_a_late_gather_is_told_of_parameters_alone() -> None:
     """Metamorphic: of the same times, only those launched by FSDP could begin earlier."""
     phases = [(f"FSDP::pre_forward (layers.{layer})", GATHER) for layer in range(20)]
     answer = problem_of(late_gathers.check(job(*phases)))
-    assert "begin too late" in answer.title
+    assert "begin too late" in title_of(answer)
     server = job(*(("execute_model", name) for _, name in phases))
     assert isinstance(late_gathers.check(server), NotApplicable)
     assert problem_of(exposed_communication.check(server)).saved_ns
@@ -84,8 +85,8 @@ def test_advice_of_buckets_and_units_is_for_training() -> None:
         trained, served = job(*[("backward", name)] * 20), job(*[("execute_model", name)] * 20)
         assert trains(trained)
         assert not trains(served)
-        assert words in problem_of(exposed_communication.check(trained)).advice
-        advice = problem_of(exposed_communication.check(served)).advice
+        assert words in advice_of(problem_of(exposed_communication.check(trained)))
+        advice = advice_of(problem_of(exposed_communication.check(served)))
         assert "micro-batch" in advice
         assert words not in advice
 

@@ -16,6 +16,7 @@ from augment.diagnosis.whole import held_up, late_device
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
+from said import title_of
 from simulator import simulate
 
 LATE = 400.0  #: µs that another process keeps a shared device
@@ -54,7 +55,7 @@ def test_a_device_that_is_late_once_lacks_earlier_work(job: Document, tmp_path: 
     trace = trace_of(delayed(job, 1)[0], tmp_path)
     assert late_device(trace) == 0
     assert held_up(trace) is None
-    assert "lacks earlier work" in problem_of(partial_recording.check(trace)).title
+    assert "lacks earlier work" in title_of(problem_of(partial_recording.check(trace)))
 
 
 def test_a_device_that_is_late_again_and_again_is_held_up(job: Document, tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_a_device_that_is_late_again_and_again_is_held_up(job: Document, tmp_pat
     assert len(held.start) == times > 3
     assert (held.end - held.start).tolist() == pytest.approx([LATE * 1_000] * times, rel=0.05)
     answer = problem_of(partial_recording.check(trace))
-    assert f"{times} times: something that is not in the file holds it up" in answer.title
+    assert f"{times} times: something that is not in the file holds it up" in title_of(answer)
     assert all(each.found.confidence == "low" for each in diagnose(trace).findings if each.found.saved_ns)
 
 
@@ -117,4 +118,4 @@ def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tm
     for gone, words in ((kernels[-count:], "ends before the GPU ran the last"), (kernels[::5], "not in the recording")):
         lost = {id(each) for each in gone}
         trace = trace_of(job | {"traceEvents": [each for each in rows if id(each) not in lost]}, tmp_path)
-        assert words in problem_of(partial_recording.check(trace)).title
+        assert words in title_of(problem_of(partial_recording.check(trace)))

@@ -16,6 +16,7 @@ from augment.findings import Skipped
 from augment.trace import Category, Trace
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
+from said import advice_of, title_of
 from tables import Event, annotation, call, kernel, op, trace_of
 
 STEPS = [annotation(f"ProfilerStep#{number}", 1_000_000 * number, 1_000_000 * (number + 1)) for number in range(3)]
@@ -53,10 +54,10 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
     trace = launching(launch, device)
     assert vendor(trace) == name
     (finding,) = (each for each in diagnose(trace).findings if each.rule == "launch_bound")
-    assert finding.found.title.startswith(f"The {noun} waits ")
-    assert advice in finding.found.advice
+    assert title_of(finding.found, trace).startswith(f"The {noun} waits ")
+    assert advice in advice_of(finding.found, trace)
     text = " ".join(verdict(trace))
-    assert f"the {noun} is" in text
+    assert f"The {noun} is" in text
     others = {"GPU", "NPU"} - {noun}
     assert not any(other in text for other in others)
 
@@ -69,10 +70,10 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
     trace = trace_of(*STEPS, *fetches, *work, *inner)
     text = verdict(trace)
     assert text[0] == (
-        "There is no GPU work in this recording: only the host can be judged; of 1.2 ms in operators, it spends 75 % "
-        "in aten::mm and 25 % in aten::copy_."
+        "There is no GPU work in this recording: only the host can be judged. It spends 75 % in aten::mm and "
+        "25 % in aten::copy_ of 1.2 ms in operators."
     )
-    assert text[1].startswith("The host fetches batches for 390 µs per step, and computes nothing meanwhile; without")
+    assert text[1].startswith("The host fetches batches for 390 µs per step and computes nothing meanwhile; ")
     (finding,) = diagnose(trace).findings
     assert (finding.severity, finding.found.confidence, finding.found.saved_ns) == ("high", "medium", 390_000)
 

@@ -7,6 +7,7 @@ from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and
 
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.rule import Fine, NotApplicable
+from said import title_of
 from simulator import JobOptions
 
 
@@ -142,8 +143,8 @@ def test_two_faults_are_both_found() -> None:
 def test_a_slow_step_is_an_outlier_with_its_cause() -> None:
     job = changed(steps=8, run_ahead=None, host_stall_us=60_000.0, host_stall_step=4, collectives="none")
     (outlier,) = (each for each in diagnosis_of(job).findings if each.rule == "step_outliers")
-    assert "Step 4 takes longer" in outlier.found.title
-    assert "waiting for the host" in outlier.found.title
+    assert "Step 4 takes longer" in title_of(outlier.found)
+    assert "waiting for the host" in title_of(outlier.found)
     assert outlier.saved_ratio == pytest.approx(60_000 / (8 * 14_000 + 60_000), abs=0.05)
     assert "step_outliers" not in severities(changed(steps=8, run_ahead=None, step_jitter=0.03))
 
@@ -163,6 +164,6 @@ def test_a_stage_that_waits_for_others_is_found() -> None:
 def test_a_warm_up_step_is_told_as_such() -> None:
     (start,) = (each for each in diagnosis_of(changed(warmup=3.0)).findings if each.rule == "slow_start")
     assert start.severity == "info"
-    assert "is left out here" in start.found.title
+    assert "is left out here" in title_of(start.found)
     small = [each.rule for each in diagnosis_of(changed(warmup=3.0)).findings if each.severity == "info"]
     assert small[0] == "slow_start"  # it says what the others are about

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from augment.diagnosis.rules.straggling_rank import mend
+from augment.diagnosis.late_ranks import fix_rank
 from augment.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import RankAnswer, rank_answer, track
@@ -61,7 +61,7 @@ def test_each_rank_is_told_whom_it_waits_for(cause: str, tmp_path: Path) -> None
             continue
         assert said.sentence.startswith("This rank only waits for other ranks for ")
         assert said.waits_for == f"rank {LATE}"
-        assert said.advice.startswith(f"Mend rank {LATE}, not the communication here: ")
+        assert said.advice.startswith(f"Fix rank {LATE} rather than communication on this rank: ")
         # what computation hides is in the plain sum, too
         assert said.wait_ns <= plain_wait_ns(paths, rank, JOB.clock_offset_ns) / JOB.steps + 20_000
         assert said.wait_ns > said.transfer_ns
@@ -72,7 +72,7 @@ def test_nobody_is_blamed_in_a_healthy_job(tmp_path: Path) -> None:
     for rank in range(JOB.ranks):
         said = rank_answer(job, rank)
         assert "holds up" not in said.sentence
-        assert "Mend" not in said.advice
+        assert "Fix" not in said.advice
         assert said.charged_ns == -1
 
 
@@ -122,10 +122,10 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
 def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     """In the recorded job the replay gains a tenth of the wait if the late rank is like the median."""
     late = LateRank("rank 7", is_own=False, cause="host", reason="", charged_ns=9, gain_ns=5, confidence="high")
-    assert mend(late, 8).startswith("Mend rank 7, not the communication here: look at what its host does")
-    assert mend(late, 11).startswith("Mend rank 7 (most of the wait would remain): look at what its host does")
-    assert "remain" not in mend(replace(late, gain_ns=None), 11)
+    assert fix_rank(late, 8).startswith("Fix rank 7 rather than communication on this rank: see its own findings for")
+    assert fix_rank(late, 11).startswith("Fix rank 7 (most of the wait would remain): see its own findings for")
+    assert "remain" not in fix_rank(replace(late, gain_ns=None), 11)
     job = recorded(shared_traces / "dlrm_8rank_v100_param" / "kineto")
     if job is None:
         pytest.skip("the job is not at hand")
-    assert rank_answer(job, 0).advice.startswith("Mend rank 7 (most of the wait would remain): ")
+    assert rank_answer(job, 0).advice.startswith("Fix rank 7 (most of the wait would remain): ")

@@ -28,6 +28,7 @@ from augment.job.summary import summarize
 from augment.readers import read
 from augment.report.health import of_jobs, report_on
 from augment.trace import Trace
+from said import advice_of, title_of
 from simulator import JobOptions, simulate
 
 JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, clock_offset_ns=(0, 70_000, -2_000_000, 900))
@@ -80,17 +81,17 @@ def test_ranks_that_wait_say_for_whom_and_why(cause: str, seed: int) -> None:
     for rank, trace in enumerate(traces):
         finding = answers(trace)["straggling_rank"]
         assert isinstance(finding, Found)
-        assert {"host": "its host", "compute": "its device computes longer"}[cause] in finding.title
+        assert {"host": "its host", "compute": "its device computes longer"}[cause] in title_of(finding)
         assert finding.saved_ns is not None
         assert measure(trace).ratio(finding.saved_ns) == pytest.approx(gained, abs=POINTS)
         if rank == LATE:
-            assert finding.title.startswith("Other ranks wait for this one: it takes ")
+            assert title_of(finding).startswith("Other ranks wait for this one: it takes ")
             continue
-        assert " of it for rank 2 (" in finding.title
-        assert finding.advice.startswith("Mend rank 2, not the communication here: ")
+        assert "mostly (100 %) rank 2 (" in title_of(finding)
+        assert advice_of(finding).startswith("Fix rank 2 rather than communication on this rank: ")
         alone, here = (answers(each)["exposed_communication"] for each in (before[rank], trace))
         assert isinstance(alone, Found)
-        assert "first see whether a rank comes late" in alone.advice
+        assert "first see whether a rank comes late" in advice_of(alone)
         assert alone.at_most
         assert isinstance(here, Fine) or (here.saved_ns or 0) < (alone.saved_ns or 0) / 2
     assert job.verdict.rows[0].rank == LATE
@@ -140,7 +141,7 @@ def test_a_folder_is_judged_as_a_job(tmp_path: Path) -> None:
     reports = [report_on(str(path), lambda _: None) for path in paths]
     assert len(list(of_jobs(reports))) == 1
     for report in (reports[0], reports[1], reports[3]):
-        assert any(sentence.startswith("The GPU only waits for other ranks") for sentence in report["verdict"])
+        assert any("does nothing but wait for other ranks" in sentence for sentence in report["verdict"])
         assert report["rows"][0]["rule"] == "straggling_rank"
 
 
@@ -163,4 +164,4 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
             assert waits_of_job(trace).wait_ns[-LAST:].sum() == pytest.approx(waited, rel=0.05)
             finding = answers(trace)["straggling_rank"]
             assert isinstance(finding, Found)
-            assert "100 % of it for rank 2 (its host, outside operators in `# running sparse arch`" in finding.title
+            assert "mostly (100 %) rank 2 (its host, outside operators in `# running sparse arch`" in title_of(finding)

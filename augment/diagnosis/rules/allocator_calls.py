@@ -23,24 +23,27 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
-from augment.arrays.ordering import is_among
 from augment.arrays.types import Bools, Int64s
-from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import matching
 from augment.diagnosis.first_calls import at_first_calls
+from augment.diagnosis.held_memory import most_held
+from augment.diagnosis.host_causes import allocating
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import confidence_in, host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.rules import long_calls
-from augment.diagnosis.rules.memory_capacity import most_held
-from augment.diagnosis.rules.synchronizing_calls import callers
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
-from augment.trace import LAUNCHES, Category, Trace, derived
+from augment.diagnosis.measure import confidence_in, measure, work_in_steps
+from augment.diagnosis.places import callers
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    NotApplicable,
+    Seen,
+)
+from augment.text import Words, counted, listed, time
+from augment.trace import LAUNCHES, Category, Trace
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
@@ -49,80 +52,81 @@ _FREES = re.compile(r"Free")
 _PINNED = re.compile(r"Host")
 _RETRIES = re.compile(r"M*(F+M)+")  #: an operator's calls, F gives back, M asks: what was given back made room for one
 SHORT = 0.5  #: the least share of the device's memory that PyTorch holds when it is short
-_RETRY = (
-    "Memory is given back before more is asked for, so it is short or fragmented: set "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad to a few sizes, use a smaller batch"
-)
-_NOT_KEPT = (
-    "Memory is not kept: nearly every tensor is a request to the driver; unset PYTORCH_NO_CUDA_MEMORY_CACHING "
-    "(PYTORCH_NO_HIP_MEMORY_CACHING), and see whether a custom allocator is installed"
-)
-_GIVEN_BACK = (
-    "Memory is given back to the driver, but not because more is needed: look for torch.cuda.empty_cache() in the "
-    "step, or a library that frees its own workspace, in the operators named"
-)
-_SET_UP = (
-    "These operators give memory back at their first call in the recording, not later: libraries set themselves up. "
-    "Run some steps before the recording begins (a warmup in the profiler's schedule)"
-)
-_PINNED_ADVICE = "Pinned memory is reserved again and again: reserve buffers once, and reuse them"
-_GROWING = "Sizes still change from step to step: pad to a few sizes, or record after more steps"
-_STARTING = (
-    "More memory is needed than before, as at the start of a run: run some steps before the recording begins. If it "
-    "goes on then, sizes change: pad to a few sizes"
-)
+Why = Literal["not_kept", "retry", "pinned", "set_up", "given_back", "growing", "starting"]
+_ADVICE: dict[Why, str] = {
+    "retry": "Memory is given back before more is requested, so it is short or fragmented: set "
+    "{allocator}=expandable_segments:True, pad to a few sizes, or use a smaller batch",
+    "not_kept": "Memory is not kept: nearly every tensor is a request to the driver. Unset "
+    "PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), and check for a custom allocator",
+    "given_back": "Memory is given back to the driver, but not because more is needed: look for "
+    "{torch}.empty_cache() in the step, or a library that frees its own workspace, in the operators named",
+    "set_up": "These operators give memory back at their first call in the recording, not later: libraries set "
+    "themselves up. Run some steps before the recording begins (a warmup in the profiler's schedule)",
+    "pinned": "Pinned memory is reserved again and again: reserve buffers once, and reuse them",
+    "growing": "Sizes still change from step to step: pad to a few sizes, or record after more steps",
+    "starting": "More memory is needed than before, as at the start of a run: run some steps before the recording "
+    "begins. If it goes on then, sizes change: pad to a few sizes",
+}
 
 
-@derived  # launch_bound asks, too
+class AllocatorCalls(Seen, frozen=True):
+    """Calls that request memory of the driver, or give it back."""
+
+    call_count: float
+    calls: list[str]  #: their names
+    host_ns: int  #: per step
+    callers: list[str]  #: those with most of the time first
+    why: Why
+
+    def title(self, words: Words) -> str:
+        calls = f"{counted(self.call_count, 'call')} of {listed(self.calls)}"
+        return f"{calls} {words.per_step} take the host {time(self.host_ns)}, most in {listed(self.callers)}"
+
+    def cure(self, words: Words) -> str:
+        return "avoiding them"
+
+    def advice(self, words: Words) -> str:
+        return words.fill(_ADVICE[self.why])
+
+
 def check(trace: Trace) -> Answer:
     """Predict steps without these calls."""
-    events = trace.events
-    calls = events.slices_of(*LAUNCHES)
-    if not len(calls):
+    if not len(trace.events.slices_of(*LAUNCHES)):
         return NotApplicable("no call of the runtime was recorded")
-    named = matching(trace, long_calls.MEMORY)
-    rows = rows_in_steps(trace, calls[named[events.name[calls]]])
-    rows = rows[~is_among(rows, long_calls.single_calls(trace))]  # those create the context
-    if not len(rows):
+    cause = allocating(trace)
+    if cause is None:
         return Fine("no step asks the driver for memory")
-    spans = Spans.of(trace, rows)
-    cut = joined([host_cut(trace, events.track[rows], spans.start, spans.end), without_waits(trace, rows)])
-    saved = saved_a_step(trace, cut)
-    often = count(len(rows) / measure(trace).count, "call")
-    spent = int((spans.end - spans.start).sum()) // measure(trace).count
-    names = listed(sorted(set(trace.names_of(rows))))
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"{often} {a_step(trace)} of {names} ({time(spent)}) cost {of_a_step(trace, saved)}"),
-        title=f"{often} of {names} {a_step(trace)} take the host {time(spent)}, most in "
-        f"{listed(callers(trace, rows))}; otherwise " + shorter(trace, saved),
-        advice=_advice(trace, rows),
-        spans=spans,
-        confidence=confidence_in(trace, saved),
-        cut=cut,
+    spans, rows, steps = cause.spans, cause.spans.row, measure(trace).count
+    seen = AllocatorCalls(
+        call_count=len(rows) / steps,
+        calls=sorted(set(trace.names_of(rows))),
+        host_ns=int((spans.end - spans.start).sum()) // steps,
+        callers=callers(trace, rows),
+        why=_why(trace, rows),
     )
+    confidence = confidence_in(trace, cause.saved_ns)
+    return judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _advice(trace: Trace, rows: Int64s) -> str:
-    """What to do, by the order of these calls."""
+def _why(trace: Trace, rows: Int64s) -> Why:
+    """Why there are such calls, by their order."""
     kernels = np.count_nonzero(trace.events.category[gpu_work(trace).row[work_in_steps(trace)]] == Category.KERNEL)
     names, dur = trace.names_of(rows), trace.events.dur[rows]
     frees, pinned = (np.array([pattern.search(name) is not None for name in names]) for pattern in (_FREES, _PINNED))
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
-        return _NOT_KEPT
+        return "not_kept"
     retried = _retried(trace, rows, frees, pinned)
     rest = ~retried & ~pinned
     first = _setting_up(trace, rows, frees & rest) & rest
-    growing = _STARTING if measure(trace).unit == "recording" else _GROWING
-    parts = {
-        _RETRY: retried,
-        _PINNED_ADVICE: pinned & ~retried,
-        _SET_UP: first,
-        _GIVEN_BACK: frees & rest & ~first,
+    growing: Why = "starting" if measure(trace).unit == "recording" else "growing"
+    parts: dict[Why, Bools] = {
+        "retry": retried,
+        "pinned": pinned & ~retried,
+        "set_up": first,
+        "given_back": frees & rest & ~first,
         growing: ~frees & rest & ~first,
     }
-    return max(parts, key=lambda advice: int(dur[parts[advice]].sum()))
+    return max(parts, key=lambda why: int(dur[parts[why]].sum()))
 
 
 def _setting_up(trace: Trace, rows: Int64s, given_back: Bools) -> Bools:

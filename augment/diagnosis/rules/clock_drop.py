@@ -18,14 +18,39 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.step_windows import step_of_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import percent, shorter
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, percent
 from augment.trace import Category, Trace
 
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
 SLOWER = 0.05  #: as a whole
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
+
+
+class ClockDrop(Seen, frozen=True):
+    """Equal kernels that get slower."""
+
+    growth_ratio: float
+
+    def title(self, words: Words) -> str:
+        growth = percent(self.growth_ratio)
+        return f"Equal kernels take {growth} longer in the last steps than in the first, as if the clock had dropped"
+
+    def cure(self, words: Words) -> str:
+        return "a steady clock"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"equal kernels take {percent(self.growth_ratio)} longer at the end than at the start"
+
+    def advice(self, words: Words) -> str:
+        return f"Look at clocks, power and temperature ({words.clock_tool})"
 
 
 def check(trace: Trace) -> Answer:
@@ -49,22 +74,13 @@ def check(trace: Trace) -> Answer:
     growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
     grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
     if growth < SLOWER or grown < ALIKE or not _steady_rise(ns[same].sum(axis=0)):
-        return Fine(f"equal kernels take {percent(growth)} longer at the end than at the start")
+        return Fine(ClockDrop(growth))
     late = places[step[places] >= third]
     less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
     cut = without_work(trace, late, less.astype(np.int64))
     saved = saved_a_step(trace, cut)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"equal kernels take {percent(growth)} longer at the end, which costs nothing"),
-        title=f"Equal kernels take {percent(growth)} longer in the last steps than in the first, as if the clock "
-        "had been lowered; otherwise " + shorter(trace, saved),
-        advice="Look at clocks, power and temperature (nvidia-smi -q -d CLOCK,PERFORMANCE)",
-        spans=Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64)),
-        confidence="medium",
-        cut=cut,
-    )
+    spans = Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
+    return judged(trace, ClockDrop(growth), saved, spans=spans, confidence="medium", cut=cut)
 
 
 def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:

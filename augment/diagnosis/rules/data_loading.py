@@ -12,55 +12,81 @@ if most is the first fetch of an epoch, look at later steps before. Use ``pin_me
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
 from augment.derived.names.matching import STEP, starting
+from augment.diagnosis.host_causes import fetching
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import FETCH, fetches, fetches_in_steps, host_cut, measure, saved_by_host
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, of_a_step, shorter, time
-from augment.trace import Category, Trace, derived
+from augment.diagnosis.measure import FETCH, fetches, measure
+from augment.diagnosis.rule import (
+    Answer,
+    Confidence,
+    NotApplicable,
+    Seen,
+)
+from augment.text import Words, time
+from augment.trace import Category, Trace
 
 NAME = "data_loading"
 
 
-@derived  # launch_bound asks, too
+Why = Literal["no_workers", "slow_workers", "first_of_epoch"]
+_ADVICE: dict[Why, str] = {
+    "no_workers": "The main process loads the data itself: give DataLoader num_workers above 0 (start with 4 to 8), "
+    "pin_memory=True and persistent_workers=True",
+    "slow_workers": "The workers are too slow: more num_workers or prefetch_factor, less work per sample (decode and "
+    "augment ahead of time or on the {gpu}), pin_memory=True",
+    "first_of_epoch": "Most of it is the first fetch of an epoch, when the workers only begin to load: look at later "
+    "steps before adding workers; if epochs are short, persistent_workers=True",
+}
+
+
+class Fetches(Seen, frozen=True):
+    """Fetches of batches."""
+
+    fetch_ns: int  #: of the host, per step
+    host_alone: bool  #: no work of a device was recorded
+    why: Why
+
+    def title(self, words: Words) -> str:
+        fetch = f"The host fetches batches for {time(self.fetch_ns)} {words.per_step}"
+        return f"{fetch} and computes nothing meanwhile" if self.host_alone else f"{fetch} while the {words.gpu} waits"
+
+    def cure(self, words: Words) -> str:
+        return "having them ready"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        fetch = f"fetching batches takes the host {time(self.fetch_ns)} {words.per_step}"
+        return f"{fetch} and would save {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return words.fill(_ADVICE[self.why])
+
+
 def check(trace: Trace) -> Answer:
     """Predict steps whose batches are there at once."""
-    events = trace.events
-    rows = fetches_in_steps(trace)
-    if not len(rows):
+    cause = fetching(trace)
+    if cause is None:
         return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
-    spans = Spans.of(trace, rows)
-    cut = host_cut(trace, events.track[rows], spans.start, spans.end)
-    alone = not len(gpu_work(trace))
+    spans, alone = cause.spans, not len(gpu_work(trace))
     fetch = int((spans.end - spans.start).sum()) // measure(trace).count
-    saved = fetch if alone else saved_by_host(trace, cut)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(
-            f"fetching batches takes the host {time(fetch)} {a_step(trace)} and would save {of_a_step(trace, saved)}"
-        ),
-        title=f"The host fetches batches for {time(fetch)} {a_step(trace)}"
-        f"{', and computes nothing meanwhile' if alone else ' while the GPU waits'}; without that, "
-        + shorter(trace, saved),
-        advice=_advice(trace, rows),
-        spans=spans,
-        confidence="medium" if alone else "high",
-        cut=cut,
-    )
+    saved = fetch if alone else cause.saved_ns
+    confidence: Confidence = "medium" if alone else "high"
+    seen = Fetches(fetch, alone, _why(trace, spans.row))
+    return judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _advice(trace: Trace, rows: Int64s) -> str:
-    """What to do about the fetches ``rows``."""
+def _why(trace: Trace, rows: Int64s) -> Why:
+    """Why the fetches ``rows`` take long."""
     if not any("MultiProcessing" in name for name in trace.names_of(rows)):
-        return _WORKERS
+        return "no_workers"
     dur, first = trace.events.dur[rows], _first_of_iterators(trace, rows)
-    return _BEGINNING if 2 * dur[first].sum() > dur.sum() else _MORE
+    return "first_of_epoch" if 2 * dur[first].sum() > dur.sum() else "slow_workers"
 
 
 def _first_of_iterators(trace: Trace, rows: Int64s) -> Bools:
@@ -80,15 +106,3 @@ def _first_of_iterators(trace: Trace, rows: Int64s) -> Bools:
 
 
 _DRAW = "aten::random_"
-_WORKERS = (
-    "The main process loads the data itself: give DataLoader num_workers above 0 (start with 4 to 8), pin_memory=True "
-    "and persistent_workers=True"
-)
-_MORE = (
-    "The workers are too slow: more num_workers or prefetch_factor, less work per sample (decode and augment ahead of "
-    "time or on the GPU), pin_memory=True"
-)
-_BEGINNING = (
-    "Most of it is the first fetch of an epoch, when the workers only begin to load: look at later steps before adding "
-    "workers; if epochs are short, persistent_workers=True"
-)

@@ -22,15 +22,42 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.rules.unfused_optimizer import in_optimizer
-from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.diagnosis.optimizers import in_optimizer
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, counted, time
 from augment.trace import Trace
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3
 _FAMILIES = ("elementwise",)
 _COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
+
+
+class Chains(Seen, frozen=True):
+    """Chains of elementwise kernels."""
+
+    chain_count: float
+    kernel_count: float
+    gpu_ns: int  #: per step
+
+    def title(self, words: Words) -> str:
+        chains = f"{counted(self.chain_count, 'chain')} of elementwise kernels {words.per_step}"
+        return f"{chains} ({counted(self.kernel_count, 'kernel')}, {time(self.gpu_ns)}) could be one kernel each"
+
+    def cure(self, words: Words) -> str:
+        return "fusing them"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        chains = f"{counted(self.chain_count, 'chain')} of elementwise kernels {words.per_step}"
+        return f"fusing {chains} would save {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)"
 
 
 def check(trace: Trace) -> Answer:
@@ -53,16 +80,12 @@ def check(trace: Trace) -> Answer:
     cut = fused(trace, places, less[places])
     saved = saved_a_step(trace, cut)
     total = int(dur[places].sum()) // measure(trace).count
-    chains = count(len(start) / measure(trace).count, "chain")
-    kernels = count(len(places) / measure(trace).count, "kernel")
+    steps = measure(trace).count
     ends = work.end[stop - 1] if len(stop) else np.empty(0, np.int64)
     return judged(
         trace,
+        Chains(chain_count=len(start) / steps, kernel_count=len(places) / steps, gpu_ns=total),
         saved,
-        fine=Fine(f"fusing {chains} of elementwise kernels {a_step(trace)} would save {of_a_step(trace, saved)}"),
-        title=f"{chains} of elementwise kernels {a_step(trace)} ({kernels}, {time(total)}) could be one kernel each; "
-        "fused, " + shorter(trace, saved),
-        advice="torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)",
         spans=Spans(work.ts[start], ends, work.row[start]),
         confidence="medium",
         cut=cut,

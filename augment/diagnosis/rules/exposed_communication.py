@@ -14,27 +14,109 @@ overlap it with a second micro-batch, spread a layer over fewer devices, kernels
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Collectives, collectives, exposed_within
+from augment.derived.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_within
 from augment.derived.collectives.waits_of_job import transfer_ns, waits_of_job
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
-from augment.diagnosis.sharding import trains
-from augment.diagnosis.wording import a_step, count, of_a_step, percent, shorter, size, time
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.diagnosis.sharding import SMALL_BYTES, trains
+from augment.text import Words, counted, percent, size, time
 from augment.trace import Trace
 
 NAME = "exposed_communication"
-SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
-_CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
+
+
+_CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
+_SERVING = (
+    "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
+    "use kernels made for small messages (one-shot or NVLS all-reduce)"
+)
+_SHARDED = (
+    "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
+    "set_modules_to_forward_prefetch, fewer and larger units); in BF16"
+)
+_BY_KIND = {
+    **dict.fromkeys((ALL_GATHER, REDUCE_SCATTER, "Gather"), _SHARDED),
+    ALL_REDUCE: "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, no_sync() "
+    "while accumulating",
+}
+_OTHERS = "Overlap it with computation of other data"
+
+
+class ExposedCommunication(Seen, frozen=True):
+    """Communication that computation does not hide; times are per step. ``wait_ns``, of it for late ranks, is None
+    where the traces of other ranks are not at hand."""
+
+    exposed_ns: int
+    wait_ns: int | None
+    kind: str  #: of the collectives with most of the exposed time
+    group: str  #: theirs; empty if it has no name
+    rank_count: int | None  #: of that group
+    most_ratio: float  #: their share of the exposed time
+    trains: bool
+    collective_count: float  #: of that kind and group
+    median_bytes: float | None
+    beyond_fastest_ratio: float | None  #: of their time, beyond the fastest of equal size; None if unknown or small
+    small_count: int | None  #: of them below 1 MB, if those have most of the time; not per step
+
+    def _exposed(self, words: Words) -> str:
+        return f"{time(self.exposed_ns)} of communication {words.per_step} is exposed"
+
+    def title(self, words: Words) -> str:
+        if self.wait_ns is not None:
+            return f"{self._exposed(words)}: {self._parts(self.wait_ns)}"
+        ranks = "" if self.rank_count is None else counted(self.rank_count, "rank")
+        group = ", ".join(filter(None, (self.group, ranks)))
+        label = f"{self.kind} ({group})" if group else self.kind
+        return f"{self._exposed(words)}, {percent(self.most_ratio)} of it {label}"
+
+    def _parts(self, wait_ns: int) -> str:
+        return f"{time(self.exposed_ns - wait_ns)} transfers and {time(wait_ns)} waiting for late ranks"
+
+    def cure(self, words: Words) -> str:
+        return "hiding it" if self.wait_ns is None else "hiding the transfers"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        parts = "" if self.wait_ns is None else f" ({self._parts(self.wait_ns)})"
+        return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return self._way + (_CHECK if self.wait_ns is None else "")
+
+    @property
+    def _way(self) -> str:
+        """What to do about collectives of this kind; buckets and units are those of a run that trains."""
+        if not self.trains:
+            return _SERVING
+        return _BY_KIND.get(self.kind, _OTHERS)
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        causes = []
+        if self.median_bytes is not None:
+            often = counted(self.collective_count, "collective")
+            causes.append(f"{often} {words.per_step}, median {size(self.median_bytes)}")
+        if self.beyond_fastest_ratio is not None:
+            beyond = f"{percent(self.beyond_fastest_ratio)} of their time is beyond the fastest of equal size"
+            causes.append(f"{beyond}: waiting for other ranks, or contention")
+        if self.small_count is not None:
+            causes.append(f"most of it in {self.small_count} collectives below 1 MB")
+        return causes
 
 
 def check(trace: Trace) -> Answer:
@@ -43,44 +125,40 @@ def check(trace: Trace) -> Answer:
     inside = np.flatnonzero(work_in_steps(trace)[every.place]) if len(every) else np.empty(0, np.intp)
     if not len(inside):
         return NotApplicable("no communication kernel runs in the steps")
-    place = every.place[inside]
-    transfer, known = transfer_ns(trace), trace.job_waits is not None
-    cut = without_work(trace, place, transfer[inside])
-    saved = saved_a_step(trace, cut)
-    exposed = int(every.exposed_ns[inside].sum()) // measure(trace).count
+    steps, known = measure(trace).count, trace.job_waits is not None
+    cut = without_work(trace, every.place[inside], transfer_ns(trace)[inside])
+    exposed = int(every.exposed_ns[inside].sum()) // steps
     moves = every.exposed_ns[inside] - _waits(trace, inside)
-    label, worst, share = _worst(every, inside, moves)
-    waits = exposed - int(moves.sum()) // measure(trace).count
-    row = gpu_work(trace).row[every.place[worst]]
-    bare = f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation"
-    parts = f"{time(exposed - waits)} of it transfers, {time(waits)} waiting for late ranks"
-    alone = f"{bare}, {percent(share)} of it {label}; if it were, and no rank is late, {shorter(trace, saved)}"
-    answer = judged(
-        trace,
-        saved,
-        fine=Fine(f"{bare}{f' ({parts})' if known else ''}; hidden, it would save {of_a_step(trace, saved)}"),
-        title=f"{bare}, {parts}; were transfers hidden, {shorter(trace, saved)}" if known else alone,
-        advice=_advice(trace, label) + ("" if known else _CHECK),
-        spans=Spans(every.ts[worst], every.end[worst], row),
-        confidence="high",
-        cut=cut,
-        evidence=_causes(trace, every, worst),
+    kind, group, worst, share = _worst(every, inside, moves)
+    dur, sizes = every.dur[worst], every.bytes[worst]
+    sized = sizes != UNKNOWN
+    small = sized & (sizes < SMALL_BYTES)
+    name = group.description if group.description not in ("", "undefined") else group.name
+    seen = ExposedCommunication(
+        exposed_ns=exposed,
+        wait_ns=exposed - int(moves.sum()) // steps if known else None,
+        kind=kind,
+        group=name,
+        rank_count=group.size if group.size != UNKNOWN else None,
+        most_ratio=share,
+        trains=trains(trace),
+        collective_count=len(worst) / steps,
+        median_bytes=float(median(sizes[sized])) if sized.any() else None,
+        beyond_fastest_ratio=None if known else _beyond_fastest(sizes, dur),
+        small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
     )
-    return replace(answer, at_most=not known) if isinstance(answer, Found) else answer
+    spans = Spans(every.ts[worst], every.end[worst], gpu_work(trace).row[every.place[worst]])
+    saved = saved_a_step(trace, cut)
+    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=not known)
 
 
-def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Places, float]:
-    """The kind and group with most exposed time, of ``ns`` in each collective: its label, its collectives, its share
-    of the time."""
+def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Group, Places, float]:
+    """The kind and group with most exposed time, of ``ns`` in each collective; its collectives, its share of all."""
     (kinds, groups), which = combinations(every.kind.codes[inside], every.group[inside])
     exposed = sums(which, ns, len(kinds))
     most = int(np.argmax(exposed))
-    group = every.groups[int(groups[most])]
-    name = group.description if group.description not in ("", "undefined") else group.name
-    size_of = f" of {group.size} ranks" if group.size != UNKNOWN else ""
-    of_group = f" in group {name}{size_of}" if name else size_of
-    label = f"{every.kind.values[int(kinds[most])]}{of_group}"
-    return label, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
+    kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
+    return kind, group, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
 
 
 def _waits(trace: Trace, chosen: Places) -> Int64s:
@@ -90,25 +168,13 @@ def _waits(trace: Trace, chosen: Places) -> Int64s:
     return exposed_within(trace, every.place[chosen], start, start + wait)
 
 
-def _causes(trace: Trace, every: Collectives, worst: Places) -> list[str]:
-    """What the collectives' own figures say of the cause."""
-    causes = []
-    dur, sizes = every.dur[worst], every.bytes[worst]
-    known = sizes != UNKNOWN
-    if known.any():
-        often = count(len(worst) / measure(trace).count, "collective")
-        causes.append(f"{often} {a_step(trace)}, median {size(median(sizes[known]))}")
-    if known.all() and len(worst) > 3 and trace.job_waits is None:
-        excess = dur - _fastest(sizes, dur)
-        if excess.sum() > SURELY_WAITING * dur.sum():
-            share = percent(float(excess.sum() / max(int(dur.sum()), 1)))
-            causes.append(
-                f"{share} of their time is beyond the fastest of equal size: waiting for other ranks, or contention"
-            )
-    small = known & (sizes < SMALL_BYTES)
-    if dur[small].sum() > 0.5 * dur.sum():
-        causes.append(f"most of it in {int(small.sum())} collectives below 1 MB")
-    return causes
+def _beyond_fastest(sizes: Int64s, dur: Int64s) -> float | None:
+    """The share of the time of collectives beyond the fastest of equal size; None if that is not known, or little."""
+    if not (sizes != UNKNOWN).all() or len(sizes) <= 3:
+        return None
+    excess = dur - _fastest(sizes, dur)
+    beyond = float(excess.sum() / max(int(dur.sum()), 1))
+    return beyond if excess.sum() > SURELY_WAITING * dur.sum() else None
 
 
 def _fastest(sizes: Int64s, dur: Int64s) -> Int64s:
@@ -118,24 +184,3 @@ def _fastest(sizes: Int64s, dur: Int64s) -> Int64s:
     np.minimum.at(least, which, dur)
     fastest: Int64s = least[which]
     return fastest
-
-
-def _advice(trace: Trace, label: str) -> str:
-    """What to do about collectives of this kind; buckets and units are those of a run that trains."""
-    if not trains(trace):
-        return (
-            "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer "
-            "devices, or use kernels made for small messages (one-shot or NVLS all-reduce)"
-        )
-    kind = label.split(" ", 1)[0].lower().replace("_", "")
-    if "gather" in kind or "reducescatter" in kind:
-        return (
-            "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
-            "set_modules_to_forward_prefetch, fewer and larger units); in BF16"
-        )
-    if "allreduce" in kind:
-        return (
-            "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, no_sync() while "
-            "accumulating"
-        )
-    return "Overlap it with computation of other data"

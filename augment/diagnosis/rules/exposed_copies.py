@@ -24,12 +24,51 @@ from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size, time
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, called_from, counted, size, time
 from augment.trace import Category, Trace
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
+
+
+class Copies(Seen, frozen=True):
+    """Copies between host and device."""
+
+    copy_count: float
+    moved_bytes: float  #: per step
+    copy_ns: int  #: per step
+    other_ns: int  #: of a step, in which nothing is copied
+    can_be_hidden: bool  #: there is as much other time
+    lines: list[str]  #: of the user's program
+
+    def _what(self, words: Words) -> str:
+        return f"{counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
+
+    def title(self, words: Words) -> str:
+        what = f"{self._what(words)} ({size(self.moved_bytes)}, {time(self.copy_ns)})"
+        if self.can_be_hidden:
+            return f"{what} hold up the {words.gpu}"
+        return f"{what} are nearly all that is done, with {time(self.other_ns)} of other time to hide them behind"
+
+    def cure(self, words: Words) -> str:
+        return "hiding them" if self.can_be_hidden else "removing them"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"{self._what(words)} ({size(self.moved_bytes)}) cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        way = (
+            "Copy the next batch on its own stream while the step computes; make tensors on the device"
+            if self.can_be_hidden
+            else "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
+        )
+        return way + called_from(self.lines)
 
 
 def check(trace: Trace) -> Answer:
@@ -43,33 +82,19 @@ def check(trace: Trace) -> Answer:
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
     cut = joined([without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
     saved = saved_a_step(trace, cut)
-    moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
-    often = count(len(copies) / measure(trace).count, "copy", "copies")
-    spent = int(dur.sum()) // measure(trace).count
-    spans = Spans(work.ts[copies], work.end[copies], work.row[copies])
-    lines = python_lines(trace, work.launch[copies])
-    rest = max(measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // measure(trace).count, 0)
-    what = f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)})"
+    steps = measure(trace).count
+    rest = max(measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // steps, 0)
     fits = rest >= saved / 2
-    saved = min(saved, rest) if fits else saved
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"{often} {a_step(trace)} between host and device ({size(moved)}) cost {of_a_step(trace, saved)}"),
-        title=f"{what} hold up the GPU; hidden, {shorter(trace, saved)}"
-        if fits
-        else f"{what} are nearly all that is done, with {time(rest)} of other time to hide them behind; without them, "
-        + shorter(trace, saved),
-        advice=(
-            "Copy the next batch on its own stream while the step computes; make tensors on the device"
-            if fits
-            else "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
-        )
-        + called_from(lines),
-        spans=spans,
-        confidence="high",
-        cut=cut,
+    seen = Copies(
+        copy_count=len(copies) / steps,
+        moved_bytes=float(events.bytes.at(work.row[copies], 0).sum()) / steps,
+        copy_ns=int(dur.sum()) // steps,
+        other_ns=rest,
+        can_be_hidden=fits,
+        lines=python_lines(trace, work.launch[copies]),
     )
+    spans = Spans(work.ts[copies], work.end[copies], work.row[copies])
+    return judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
 
 
 def _host_meanwhile(trace: Trace, copies: Int64s) -> Cut:

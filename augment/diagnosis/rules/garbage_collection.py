@@ -24,8 +24,13 @@ from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.places import python_lines
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, time
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, called_from, counted, time
 from augment.trace import COMPLETE, ON_DEVICE, Category, Trace
 
 NAME = "garbage_collection"
@@ -33,6 +38,30 @@ _NAMES = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
 _FLAG = "_ExperimentalConfig(record_python_gc_info=True) with with_stack=True"
+
+
+class Collections(Seen, frozen=True):
+    """Collections of Python's garbage."""
+
+    collection_count: float
+    longest_ns: int
+    lines: list[str]  #: of the user's program
+
+    def title(self, words: Words) -> str:
+        often = f"{counted(self.collection_count, 'time')} {words.per_step}"
+        return f"Python collects garbage {often}, for up to {time(self.longest_ns)}"
+
+    def cure(self, words: Words) -> str:
+        return "avoiding that"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"{self.title(words)}: costs {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        way = (
+            "Call gc.freeze() after start-up, or gc.disable() and gc.collect() every so many steps on all ranks at once"
+        )
+        return way + called_from(self.lines)
 
 
 def check(trace: Trace) -> Answer:
@@ -47,20 +76,12 @@ def check(trace: Trace) -> Answer:
     track = np.where(np.isin(track, critical_graph(trace).lane), track, main_track(trace)).astype(np.int32)
     cut = host_cut(trace, track, spans.start, spans.end)
     saved = saved_by_host(trace, cut)
-    often = f"{count(len(rows) / measure(trace).count, 'time')} {a_step(trace)}"
-    most = int((spans.end - spans.start).max())
-    lines = python_lines(trace, longest(spans, 64).row)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"Python collects garbage {often}, up to {time(most)}: costs {of_a_step(trace, saved)}"),
-        title=f"Python collects garbage {often}, for up to {time(most)}; otherwise " + shorter(trace, saved),
-        advice="Call gc.freeze() after start-up, or gc.disable() and gc.collect() every so many steps on all ranks at "
-        "once" + called_from(lines),
-        spans=spans,
-        confidence="high",
-        cut=cut,
+    seen = Collections(
+        collection_count=len(rows) / measure(trace).count,
+        longest_ns=int((spans.end - spans.start).max()),
+        lines=python_lines(trace, longest(spans, 64).row),
     )
+    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut)
 
 
 def collections(trace: Trace) -> Int64s:

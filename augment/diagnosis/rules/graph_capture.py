@@ -12,42 +12,61 @@ from __future__ import annotations
 
 from augment.arrays.intervals import total, union
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.diagnosis.captures import captures
+from augment.diagnosis.host_causes import capturing
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
-from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
-from augment.trace import Trace, derived
+from augment.diagnosis.measure import measure, within_steps
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, counted, time
+from augment.trace import Trace
 
 NAME = "graph_capture"
-_STEADY = "Capture a few sizes once and pad to them; TORCH_LOGS=cudagraphs,recompiles says why graphs are made again"
+_STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
 
 
-@derived  # launch_bound asks, too
+class Captures(Seen, frozen=True):
+    """Captures of graphs."""
+
+    capture_count: float
+    capture_ns: int  #: per step
+    in_every_step: bool
+
+    def title(self, words: Words) -> str:
+        capture = f"Graphs are captured for {time(self.capture_ns)} {words.per_step}"
+        return f"{capture}, while the {words.gpu} runs none of them"
+
+    def cure(self, words: Words) -> str:
+        return "avoiding that"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        often = f"{counted(self.capture_count, 'capture')} of graphs {words.per_step}"
+        return f"{often} ({time(self.capture_ns)}) cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return words.fill(_STEADY if self.in_every_step else _ONCE)
+
+
 def check(trace: Trace) -> Answer:
     """Predict steps in which no graph is made."""
     if not len(gpu_work(trace)):
-        return NotApplicable("no GPU work was recorded that the host could hold up")
-    spans = captures(trace)
-    which, parts = within_steps(trace, spans.start, spans.end)
-    if not len(which):
+        return NotApplicable("no {gpu} work was recorded that the host could hold up")
+    cause = capturing(trace)
+    if cause is None:
         return NotApplicable("no graph is captured in the steps")
-    cut = host_cut(trace, trace.events.track[spans.row], spans.start, spans.end)
-    saved = saved_by_host(trace, cut)
-    spent = union(parts.start, parts.end)
-    ns = total(spent) // measure(trace).count
-    often = count(len(which) / measure(trace).count, "capture")
-    steady = len(which) >= measure(trace).count > 1
-    confidence: Confidence = "high" if steady else "medium"
+    which, parts = within_steps(trace, cause.spans.start, cause.spans.end)
+    steps = measure(trace).count
+    steady = len(which) >= steps > 1
+    spent = total(union(parts.start, parts.end)) // steps
     return judged(
         trace,
-        saved,
-        fine=Fine(f"{often} of graphs {a_step(trace)} ({time(ns)}) cost {of_a_step(trace, saved)}"),
-        title=f"Graphs are captured for {time(ns)} {a_step(trace)}, while the GPU runs nothing of them; otherwise "
-        + shorter(trace, saved),
-        advice=_STEADY if steady else _ONCE,
-        spans=Spans(parts.start, parts.end, spans.row[which]),
-        confidence=confidence,
-        cut=cut,
+        Captures(capture_count=len(which) / steps, capture_ns=spent, in_every_step=steady),
+        cause.saved_ns,
+        spans=Spans(parts.start, parts.end, cause.spans.row[which]),
+        confidence="high" if steady else "medium",
+        cut=cause.cut,
     )

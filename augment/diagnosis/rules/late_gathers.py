@@ -20,12 +20,40 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
 from augment.diagnosis.sharding import gathers_of_parameters
-from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.text import Words, counted, time
 from augment.trace import Trace
 
 NAME = "late_gathers"
+
+
+class LateGathers(Seen, frozen=True):
+    """Gathers of parameters that begin too late."""
+
+    gather_count: float
+    exposed_ns: int  #: per step, that they could have begun earlier
+
+    def title(self, words: Words) -> str:
+        late = f"{counted(self.gather_count, 'gather')} {words.per_step} begin too late"
+        return f"{late}: computation waits {time(self.exposed_ns)} for them though their stream was free"
+
+    def cure(self, words: Words) -> str:
+        return "prefetching them"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"gathers that could begin earlier cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return (
+            "Prefetch further ahead: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (FSDP2), "
+            "forward_prefetch=True and BACKWARD_PRE (FSDP1)"
+        )
 
 
 def check(trace: Trace) -> Answer:
@@ -46,15 +74,6 @@ def check(trace: Trace) -> Answer:
     saved = saved_a_step(trace, cut)
     late = less > 0
     exposed = int(less.sum()) // measure(trace).count
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"gathers that could begin earlier cost {of_a_step(trace, saved)}"),
-        title=f"{count(int(late.sum()) / measure(trace).count, 'gather')} {a_step(trace)} begin too late: computation "
-        f"waits {time(exposed)} for them though their stream was free; earlier, " + shorter(trace, saved),
-        advice="Prefetch further ahead: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (FSDP2), "
-        "forward_prefetch=True and BACKWARD_PRE (FSDP1)",
-        spans=Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]]),
-        confidence="medium",
-        cut=cut,
-    )
+    seen = LateGathers(gather_count=int(late.sum()) / measure(trace).count, exposed_ns=exposed)
+    spans = Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]])
+    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)

@@ -16,7 +16,8 @@ one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -27,7 +28,7 @@ from augment.arrays.statistics import median
 from augment.arrays.types import Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
-from augment.derived.critical.savings import Cut, joined, without_waits
+from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import type_coverage
@@ -37,6 +38,7 @@ from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.captures import capture_times
 from augment.diagnosis.first_calls import cold_times
+from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, other_causes
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     fetches_in_steps,
@@ -46,31 +48,21 @@ from augment.diagnosis.measure import (
     within_steps,
     work_in_steps,
 )
-from augment.diagnosis.rule import Answer, Confidence, Fine, Found, NoData, NotApplicable, Spans
-from augment.diagnosis.rules import allocator_calls, data_loading, graph_capture, host_gaps, long_calls, recompilation
-from augment.diagnosis.rules.host_gaps import LONG_NS
-from augment.diagnosis.waiting import waiting_calls
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
-from augment.diagnosis.wording import short as short_name
+from augment.diagnosis.rule import (
+    Answer,
+    Confidence,
+    NoData,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, counted, listed, time
+from augment.text import short as short_name
 from augment.trace import Category, Trace
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
-_OF_GRAPHS = (
-    "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, Python), "
-    "prepare the next step while the device works, or put more into each graph"
-)
-_WITHOUT_GRAPHS = (
-    "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph); "
-    "fuse small kernels with torch.compile; use a larger batch"
-)
-_STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
-_OF_ASCEND = (
-    "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False)), use graph mode "
-    "(torchair), or a larger batch"
-)
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
-_CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
 #: what launching consists of, and what its parts are called
 _PARTS = {
     BoundBy.CPU_OPERATOR: "in operators",
@@ -96,11 +88,63 @@ class _Short(Struct, frozen=True):
         return slice(*np.searchsorted(self.track, (track, track + 1)).tolist())
 
 
+Launcher = Literal["calls", "graphs", "compiling_calls"]
+_ADVICE: dict[Launcher, str] = {
+    "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
+    "Python), prepare the next step while the device works, or put more into each graph",
+    "calls": "Launch many kernels at once with {use_graphs}; fuse small kernels with torch.compile; use a larger batch",
+    "compiling_calls": "Run operators as they are, without compiling them "
+    "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
+}
+_STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
+
+
+class LaunchBound(Seen, frozen=True):
+    """A host that is too slow in launching; times are per step."""
+
+    wait_ns: int  #: of the device, for the host to launch
+    kernel_count: float
+    launch_count: float
+    launcher: Launcher
+    parts: list[tuple[str, int]]  #: of the wait: where the host is, and ns
+    operators: list[tuple[str, int]]  #: those with most of the time in operators, and ns
+    kernel_ns: int  #: the median kernel
+    call_ns: int  #: the median call that launches one
+    has_stacks: bool
+
+    def title(self, words: Words) -> str:
+        number = counted(self.kernel_count, "kernel")
+        graphs = f" in {counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
+        parts = listed([f"{time(ns)} {where}" for where, ns in self.parts])
+        wait = f"The {words.gpu} waits {time(self.wait_ns)} {words.per_step} for the host to launch {number}"
+        return f"{wait}{graphs}: {parts}"
+
+    def cure(self, words: Words) -> str:
+        return "removing that wait"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        number = counted(self.kernel_count, "kernel")
+        return f"launching costs {words.share(saved_ns)} ({number} {words.per_step})"
+
+    def advice(self, words: Words) -> str:
+        slows = self.launcher == "calls" and self.has_stacks
+        return words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        named = listed([f"{name} {time(ns)}" for name, ns in self.operators])
+        call = time(self.call_ns)
+        return [
+            *([f"most of the time in operators: {named}"] if named else []),
+            f"a kernel takes {time(self.kernel_ns)}, the call that launches it {call}, in the median",
+            *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
+        ]
+
+
 def check(trace: Trace) -> Answer:
     """Predict steps whose launches cost the host nothing."""
     work = gpu_work(trace)
     if not len(work):
-        return NotApplicable("no GPU work was recorded")
+        return NotApplicable("no {gpu} work was recorded")
     kernels = trace.events.category[work.row] == Category.KERNEL
     places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_ROW) & kernels)
     if not len(places):
@@ -108,54 +152,36 @@ def check(trace: Trace) -> Answer:
     waits = _waits(trace, *GapCategory)
     stretches, short = _short_work(trace, waits)
     cut = host_cut(trace, *stretches)
-    others = _others(trace)
+    others = other_causes(trace)
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
-    waited, parts, names = _waiting_a_step(trace, waits, short)
-    saved = max(min(saved, waited), 0)
-    kernel = int(median(work.end[places] - work.ts[places]))
+    waited, parts, operators = _waiting_a_step(trace, waits, short)
     calls = distinct(work.launch[places])
-    call = int(median(trace.events.dur[calls]))
-    number = count(len(places) / measure(trace).count, "kernel")
-    graphs = len(places) >= GRAPH * len(calls)
-    launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')}" if graphs else ""
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
-    confidence: Confidence = "medium" if stacks or skewed else "high"
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"launching costs {of_a_step(trace, saved)} ({number} {a_step(trace)})"),
-        title=f"The GPU waits {time(waited)} {a_step(trace)} for the host to launch {number}"
-        f"{f' {launches}' if graphs else ''}: {parts}; if none of it took time, {shorter(trace, saved)}",
-        advice=_advice(trace.names_of(calls[:1])[0], graphs=graphs, stacks=stacks),
-        spans=_charged(trace, short),
-        confidence=confidence,
-        cut=cut,
-        evidence=[
-            *names,
-            f"a kernel takes {time(kernel)}, the call that launches it {time(call)}, in the median",
-            *(["stacks were recorded: the host is slower than usual"] if stacks else []),
-        ],
+    launcher: Launcher = "calls"
+    if len(places) >= GRAPH * len(calls):
+        launcher = "graphs"
+    elif trace.names_of(calls[:1])[0].startswith("AscendCL@"):
+        launcher = "compiling_calls"
+    seen = LaunchBound(
+        wait_ns=waited,
+        kernel_count=len(places) / measure(trace).count,
+        launch_count=len(calls) / measure(trace).count,
+        launcher=launcher,
+        parts=parts,
+        operators=operators,
+        kernel_ns=int(median(work.end[places] - work.ts[places])),
+        call_ns=int(median(trace.events.dur[calls])),
+        has_stacks=stacks,
     )
+    confidence: Confidence = "medium" if stacks or skewed else "high"
+    saved = max(min(saved, waited), 0)
+    return judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 
-def _advice(launch: str, *, graphs: bool, stacks: bool) -> str:
-    """The advice for a host whose first ``launch`` is this call."""
-    if graphs:
-        return _OF_GRAPHS
-    if launch.startswith("AscendCL@"):
-        return _OF_ASCEND
-    return _WITHOUT_GRAPHS + (_STACKS if stacks else "")
-
-
-def _others(trace: Trace) -> Cut:
-    """What other rules blame a late host on."""
-    answers = [rule.check(trace) for rule in _CAUSES]
-    cuts = [answer.cut for answer in answers if isinstance(answer, Found) and answer.cut is not None]
-    return joined([*cuts, without_waits(trace, waiting_calls(trace))])
-
-
-def _waiting_a_step(trace: Trace, waits: Spans, short: _Short) -> tuple[int, str, list[str]]:
+def _waiting_a_step(
+    trace: Trace, waits: Spans, short: _Short
+) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]]]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns, the mean of all devices; the parts that it consists of; and the operators with most of it. Gaps of
     any category count: a kernel may be launched while the one before still runs, and yet come late."""
@@ -169,10 +195,9 @@ def _waiting_a_step(trace: Trace, waits: Spans, short: _Short) -> tuple[int, str
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
-    parts = [f"{time(of_kind[kind])} {_PARTS[kind]}" for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
+    parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
-    named = listed([f"{short_name(trace.strings[name])} {time(ns_of_name[name] / each)}" for name in most])
-    return whole, listed(parts), [f"most of the time in operators: {named}"] if named else []
+    return whole, parts, [(short_name(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
 
 
 def _charged(trace: Trace, short: _Short) -> Spans:
@@ -203,7 +228,7 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
     fetches = fetches_in_steps(trace)
     longest_ns = np.zeros(256, np.int64)
     longest_ns[list(_PARTS)] = LONG_NS
-    longest_ns[BoundBy.RUNTIME_CALL] = long_calls.LONG_NS
+    longest_ns[BoundBy.RUNTIME_CALL] = LONG_CALL_NS
     none, no_ns = np.empty(0, np.int32), np.empty(0, np.int64)
     stretches: list[tuple[Int32s, Int64s, Int64s]] = [(none, no_ns, no_ns)]
     parts: list[tuple[Int32s, Int64s, Int64s, Bytes, Int32s]] = [(none, no_ns, no_ns, np.empty(0, np.uint8), none)]

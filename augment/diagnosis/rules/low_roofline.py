@@ -24,30 +24,56 @@ from augment.derived.operators.roofs import Bound, roofs
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import saved_a_step, work_in_steps
 from augment.diagnosis.products import UNKNOWN_DEVICE
-from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
-from augment.diagnosis.wording import listed, of_a_step, percent, short, shorter
+from augment.diagnosis.rule import (
+    Answer,
+    NoData,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, listed, percent, short
 from augment.trace import Trace
 
 NAME = "low_roofline"
 LOW, GOOD = 0.40, 0.70
 
 
+class LowRoofline(Seen, frozen=True):
+    """Matrix products far below their roofline bound."""
+
+    reached_ratio: float
+    operators: list[str]  #: with their shapes; most of the time first
+
+    def title(self, words: Words) -> str:
+        where = listed(self.operators, 2)
+        return f"Products reach {percent(self.reached_ratio)} of their roofline bound, most of the time in {where}"
+
+    def cure(self, words: Words) -> str:
+        return f"reaching {percent(GOOD)}"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"matrix products below {percent(LOW)} of their roofline bound would save {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape"
+
+
 def check(trace: Trace) -> Answer:
     """Predict steps whose slow shapes are as fast as good kernels."""
     work, gpu = operator_work(trace), gpu_work(trace)
     if not len(gpu_work(trace)):
-        return NotApplicable("no GPU work was recorded")
+        return NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
         return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     if not any(device_peaks(trace).values()):
-        return NoData("what the device can do at most is unknown", UNKNOWN_DEVICE)
+        return NoData("the peaks of the device are unknown", UNKNOWN_DEVICE)
     on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
     places = places[work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
     product = np.array(sure, np.bool_)
     judged_ones = product[work.kind] & is_any(on_roof.bound, (Bound.COMPUTE, Bound.MEMORY)) & (on_roof.ns > 0)
     if not judged_ones.any():
-        return NotApplicable("no matrix product has a roof")
+        return NotApplicable("no matrix product has a roofline bound")
     ratio = np.where(judged_ones, on_roof.roof_ns / np.maximum(on_roof.ns, 1), np.inf)
     slow = ratio < LOW
     less = np.where(slow, 1 - np.where(slow, ratio, 0) / GOOD, 0.0)
@@ -59,17 +85,9 @@ def check(trace: Trace) -> Answer:
     spent = _times(work, chosen, on_roof.ns)
     share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
     kernel = on_roof.kernel[chosen]
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"matrix products below {percent(LOW)} of their roof would save {of_a_step(trace, saved)}"),
-        title=f"Products reach {percent(share)} of their roof, most of the time in "
-        f"{listed([short(name) for name, _ in spent.most_common()], 2)}; at {percent(GOOD)}, " + shorter(trace, saved),
-        advice="Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape",
-        spans=Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel]),
-        confidence="low",
-        cut=cut,
-    )
+    seen = LowRoofline(reached_ratio=share, operators=[short(name) for name, _ in spent.most_common()])
+    spans = Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel])
+    return judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)
 
 
 def _times(work: OperatorWork, owners: Int32s, ns: Int64s) -> Counter[str]:

@@ -14,6 +14,7 @@ or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,9 +25,15 @@ from augment.derived.names.matching import strings_where
 from augment.derived.operators.peaks import device_peaks
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.products import UNKNOWN_DEVICE, fit_text
-from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
+from augment.diagnosis.products import UNKNOWN_DEVICE, Fit, fit_of
+from augment.diagnosis.rule import (
+    Answer,
+    NoData,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, listed, short, time
 from augment.trace import Trace
 
 NAME = "matrix_units"
@@ -36,6 +43,33 @@ _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
 #: numbers of 16 bits and less, which such kernels may read, too, and convert
 _SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
+
+
+class MatrixUnitsUse(Seen, frozen=True):
+    """FP32 matrix products without matrix units."""
+
+    product_ns: int  #: per step
+    kernels: list[str]  #: most of the time first
+    can_use_tf32: bool
+    fit: Fit
+
+    def title(self, words: Words) -> str:
+        return f"FP32 matrix products take {time(self.product_ns)} {words.per_step} without matrix units"
+
+    def cure(self, words: Words) -> str:
+        return "running them twice as fast"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"FP32 products without matrix units take {words.share(self.product_ns)}"
+
+    def advice(self, words: Words) -> str:
+        if self.can_use_tf32:
+            return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
+        units = f"this device has {words.matrix_units} for it, but not for FP32"
+        return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        return [listed(self.kernels), *([_TF32] if self.can_use_tf32 else []), self.fit.text()]
 
 
 def check(trace: Trace) -> Answer:
@@ -58,22 +92,14 @@ def check(trace: Trace) -> Answer:
     cut = without_work(trace, places, dur - dur // FASTER)
     saved = saved_a_step(trace, cut)
     ns = int(dur.sum()) // measure(trace).count
-    names = [short(name) for name in _by_time(trace, places, dur)]
-    confidence: Confidence = "high" if tf32 else "medium"
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"FP32 products without matrix units take {of_a_step(trace, ns)}"),
-        title=f"FP32 matrix products take {time(ns)} {a_step(trace)} without matrix units; twice as fast, "
-        + shorter(trace, saved),
-        advice='Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
-        if tf32
-        else "Use torch.autocast with FP16 (and a GradScaler): this device has tensor cores for it, but not for FP32",
-        spans=Spans(work.ts[places], work.end[places], work.row[places]),
-        confidence=confidence,
-        cut=cut,
-        evidence=[listed(names), *([_TF32] if tf32 else []), fit_text(trace, places, dur)],
+    seen = MatrixUnitsUse(
+        product_ns=ns,
+        kernels=[short(name) for name in _by_time(trace, places, dur)],
+        can_use_tf32=tf32,
+        fit=fit_of(trace, places, dur),
     )
+    spans = Spans(work.ts[places], work.end[places], work.row[places])
+    return judged(trace, seen, saved, spans=spans, confidence="high" if tf32 else "medium", cut=cut)
 
 
 def _by_time(

@@ -32,12 +32,45 @@ from augment.diagnosis.measure import (
     work_in_steps,
 )
 from augment.diagnosis.places import python_lines
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, called_from, counted, size
 from augment.trace import Category, Trace
 
 NAME = "pageable_copies"
 LEAST_BYTES = 64 << 10  #: smaller copies to the device do not make the host wait; those to the host read single values
+
+
+class PageableCopies(Seen, frozen=True):
+    """Copies from or to pageable memory."""
+
+    copy_count: float
+    moved_bytes: float  #: per step
+    lines: list[str]  #: of the user's program
+
+    @property
+    def _copies(self) -> str:
+        return counted(self.copy_count, "copy", "copies")
+
+    def title(self, words: Words) -> str:
+        copies = f"{self._copies} {words.per_step}, {size(self.moved_bytes)}"
+        return f"The host waits for copies of pageable memory ({copies})"
+
+    def cure(self, words: Words) -> str:
+        return "pinned memory"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        copies = f"{self._copies} {words.per_step} of pageable memory"
+        return f"{copies} ({size(self.moved_bytes)}) cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
+        return way + called_from(self.lines)
 
 
 def check(trace: Trace) -> Answer:
@@ -57,21 +90,13 @@ def check(trace: Trace) -> Answer:
     spans = Spans.of(trace, calls)
     cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])
     saved = saved_a_step(trace, cut)
-    moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
-    often = count(len(copies) / measure(trace).count, "copy", "copies")
-    lines = python_lines(trace, longest(spans, 64).row)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"{often} {a_step(trace)} of pageable memory ({size(moved)}) cost {of_a_step(trace, saved)}"),
-        title=f"{often} {a_step(trace)} ({size(moved)}) {'goes' if often.startswith('1 ') else 'go'} through pageable "
-        "memory, and the host waits; with pinned memory, " + shorter(trace, saved),
-        advice="Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
-        + called_from(lines),
-        spans=spans,
-        confidence=confidence_in(trace, saved),
-        cut=cut,
+    steps = measure(trace).count
+    seen = PageableCopies(
+        copy_count=len(copies) / steps,
+        moved_bytes=float(events.bytes.at(work.row[copies], 0).sum()) / steps,
+        lines=python_lines(trace, longest(spans, 64).row),
     )
+    return judged(trace, seen, saved, spans=spans, confidence=confidence_in(trace, saved), cut=cut)
 
 
 def _waits_of(trace: Trace, calls: Int64s) -> Int64s:

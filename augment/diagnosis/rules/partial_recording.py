@@ -16,6 +16,8 @@ schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the reco
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from augment.arrays.intervals import total
@@ -23,7 +25,14 @@ from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
 from augment.diagnosis.measure import late_beginnings
-from augment.diagnosis.rule import Answer, Fine, Found, Spans
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    Found,
+    Seen,
+    Severity,
+    Spans,
+)
 from augment.diagnosis.whole import (
     MOST_LOST,
     MOST_UNLAUNCHED,
@@ -35,70 +44,125 @@ from augment.diagnosis.whole import (
     share_of_work,
     unlaunched_ratio,
 )
-from augment.diagnosis.wording import count, percent, time
+from augment.text import Words, counted, percent, time
 from augment.trace import COMPLETE, Trace
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
 
 
+Problem = Literal[
+    "truncated",
+    "cut_without_causes",
+    "cut",
+    "cut_with_earlier_work",
+    "ends_early",
+    "lost_kernels",
+    "held_up",
+    "late_first_work",
+    "excerpt",
+    "no_launches",
+    "earlier_work",
+]
+_TITLES: dict[Problem, str] = {
+    "truncated": "The file is not whole ({what}): figures cover what is there",
+    "cut_without_causes": "The file is a part of a recording ({what}), made by augment cut: causes cannot be told from "
+    "what is left",
+    "cut": "The file is a part of a recording ({what}), made by augment cut",
+    "cut_with_earlier_work": "The file is a part of a recording ({what}), made by augment cut: {ratio} of the {gpu}'s "
+    "work was launched earlier",
+    "ends_early": "The recording ends before the {gpu} ran the last {ratio} of the kernels that were launched: in the "
+    "end it only seems to wait",
+    "lost_kernels": "{ratio} of the kernels that were launched are not in the recording: the {gpu} only seems to wait",
+    "held_up": "The {gpu} begins work up to {time} after its launch, {count}: something that is not in the file holds "
+    "it up",
+    "late_first_work": "The first work of a stream was queued for {time} while the file shows an idle {gpu}: it "
+    "probably lacks earlier work",
+    "excerpt": "Only {count} of {gpu} work: too few to tell what usually happens",
+    "no_launches": "{ratio} of the {gpu}'s work has no launch in the recording: what it waited for is unknown",
+    "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began: its causes are unknown",
+}
+_OF_A_PART = "What holds of this part need not hold of the whole: diagnose that, too"
+_ADVICE: dict[Problem, str] = {
+    "truncated": "Let the profiler stop before the process ends, and record again",
+    "cut_without_causes": _OF_A_PART,
+    "cut": _OF_A_PART,
+    "cut_with_earlier_work": _OF_A_PART,
+    "ends_early": "Call {torch}.synchronize() before the recording ends, so that all work is in it",
+    "lost_kernels": "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are "
+    "full",
+    "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. A {gpu} that was idle "
+    "may also need time to wake up",
+    "late_first_work": "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a "
+    "launch and its work",
+    "excerpt": "Record several whole steps",
+    "no_launches": "Record with ProfilerActivity.CPU, too; of some devices no launches are recorded",
+    "earlier_work": "Give the profiler's schedule a warmup step, or synchronize before it begins",
+}
+
+
+class PartialRecording(Seen, frozen=True):
+    """What is missing from the recording, or looks like it."""
+
+    problem: Problem
+    what: str = ""  #: why the file is not whole, or which part it is
+    work_ratio: float | None = None  #: the share of the work, or of the launched kernels, that is concerned
+    late_ns: int | None = None  #: how late work begins
+    count: int | None = None  #: of late beginnings, or of pieces of work
+
+    def title(self, words: Words) -> str:
+        noun = "time" if self.problem == "held_up" else "piece"
+        return words.fill(
+            _TITLES[self.problem],
+            what=self.what,
+            ratio=percent(self.work_ratio or 0.0),
+            time=time(self.late_ns or 0),
+            count=counted(self.count or 0, noun),
+        )
+
+    def advice(self, words: Words) -> str:
+        return words.fill(_ADVICE[self.problem])
+
+
 def check(trace: Trace) -> Answer:
     """Ask the reader, and count the work launched before the recording."""
     if trace.partial is not None:
-        title = f"The file is not whole ({trace.partial}): figures cover what is there"
-        advice = "Let the profiler stop before the process ends, and record again"
-        return Found(title, advice, _whole(trace), "high", severity="warning", first=True)
+        return _first(trace, PartialRecording("truncated", trace.partial))
+    early = before_recording(trace)
+    ratio = share_of_work(trace, early)
     if part := cut_text(trace.source.metadata):
-        return _cut(trace, part)
+        if lacks_causes(trace.source.metadata):
+            return _first(trace, PartialRecording("cut_without_causes", part))
+        if ratio >= MOST_EARLY:
+            return _first(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
+        return _first(trace, PartialRecording("cut", part), severity="info")
     if answer := _lost(trace) or _late(trace) or _excerpt(trace):
         return answer
-    work = gpu_work(trace)
-    early = before_recording(trace)
-    if (ratio := share_of_work(trace, early)) < MOST_EARLY:
+    if ratio < MOST_EARLY:
         return Fine("the recording is whole")
-    return Found(
-        f"{percent(ratio)} of the GPU's work was launched before the recording began: its causes are unknown",
-        "Give the profiler's schedule a warmup step, or synchronize before it begins",
-        Spans.of(trace, work.row[early]),
-        "high",
-        severity="info",
-        of_recording=True,
-    )
+    seen, spans = PartialRecording("earlier_work", work_ratio=ratio), Spans.of(trace, gpu_work(trace).row[early])
+    return Found(seen, spans, "high", severity="info", of_recording=True)
+
+
+def _first(trace: Trace, seen: PartialRecording, severity: Severity = "warning") -> Found:
+    """What puts all else in doubt."""
+    return Found(seen, _whole(trace), "high", severity=severity, first=True)
 
 
 def _lost(trace: Trace) -> Found | None:
     """What is to be said if kernels that were launched are missing."""
     if (ratio := lost_ratio(trace)) <= MOST_LOST:
         return None
-    if ends_early(trace):
-        return Found(
-            f"The recording ends before the GPU ran the last {percent(ratio)} of the kernels that were launched: "
-            "in the end it only seems to wait",
-            "Call torch.cuda.synchronize() before the recording ends, so that all work is in it",
-            _whole(trace),
-            "high",
-            severity="warning",
-            first=True,
-        )
-    return Found(
-        f"{percent(ratio)} of the kernels that were launched are not in the recording: the GPU only seems to wait",
-        "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are full",
-        _whole(trace),
-        "high",
-        severity="warning",
-        first=True,
-    )
+    return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=ratio))
 
 
 def _excerpt(trace: Trace) -> Found | None:
     """What is to be said if there is too little, or launches are missing."""
     if is_excerpt(trace):
-        title = f"Only {count(len(gpu_work(trace)), 'piece')} of GPU work: too few to tell what usually happens"
-        return Found(title, "Record several whole steps", _whole(trace), "high", severity="info", of_recording=True)
+        seen = PartialRecording("excerpt", count=len(gpu_work(trace)))
+        return Found(seen, _whole(trace), "high", severity="info", of_recording=True)
     if (ratio := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
-        title = f"{percent(ratio)} of the GPU's work has no launch in the recording: what it waited for is unknown"
-        advice = "Record with ProfilerActivity.CPU, too; of some devices no launches are recorded"
-        return Found(title, advice, _whole(trace), "high", severity="info", first=True)
+        return _first(trace, PartialRecording("no_launches", work_ratio=ratio), severity="info")
     return None
 
 
@@ -107,27 +171,14 @@ def _late(trace: Trace) -> Found | None:
     device, held = late_device(trace), held_up(trace)
     if device is None:
         return None
-    if held is not None:
-        return Found(
-            f"The GPU begins work up to {time(int((held.end - held.start).max()))} after its launch, {len(held.start)} "
-            "times: something that is not in the file holds it up",
-            "See whether other processes use this GPU (nvidia-smi): they take turns. A GPU that was idle may also need "
-            "time to wake up",
-            Spans(held.start, held.end, np.full(len(held.start), -1, np.int64)),
-            "medium",
-            severity="warning",
-            first=True,
-        )
-    late = late_beginnings(trace)[device]
-    return Found(
-        f"The first work of a stream was queued for {time(total(late))} while the file shows an idle GPU: it "
-        "probably lacks earlier work",
-        "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a launch and its work",
-        Spans(late.start, late.end, np.full(len(late.start), -1, np.int64)),
-        "medium",
-        severity="warning",
-        first=True,
-    )
+    if held is None:
+        late = late_beginnings(trace)[device]
+        seen = PartialRecording("late_first_work", late_ns=total(late))
+    else:
+        late = held
+        seen = PartialRecording("held_up", late_ns=int((late.end - late.start).max()), count=len(late.start))
+    spans = Spans(late.start, late.end, np.full(len(late.start), -1, np.int64))
+    return Found(seen, spans, "medium", severity="warning", first=True)
 
 
 def _whole(trace: Trace) -> Spans:
@@ -140,16 +191,3 @@ def _whole(trace: Trace) -> Spans:
     start, end = limits_of(trace.source.metadata) or (int(events.ts[0]), last)
     start, end = max(start, int(events.ts[0])), min(end, last)
     return Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))
-
-
-def _cut(trace: Trace, part: str) -> Found:
-    """A part of a recording."""
-    advice = "What holds of this part need not hold of the whole: diagnose that, too"
-    title = f"The file is a part of a recording ({part}), made by augment cut"
-    spans = _whole(trace)
-    if lacks_causes(trace.source.metadata):
-        title = f"{title}: causes cannot be told from what is left"
-        return Found(title, advice, spans, "high", severity="warning", first=True)
-    if (ratio := share_of_work(trace, before_recording(trace))) >= MOST_EARLY:
-        title = f"{title}: {percent(ratio)} of the GPU's work was launched earlier"
-    return Found(title, advice, spans, "high", severity="info", first=True)

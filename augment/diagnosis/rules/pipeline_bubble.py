@@ -17,11 +17,34 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.collective_kinds import RECV, SEND
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, of_a_step, shorter, time
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, time
 from augment.trace import Trace
 
 NAME = "pipeline_bubble"
+
+
+class PipelineBubble(Seen, frozen=True):
+    """Waiting for other pipeline stages."""
+
+    exposed_ns: int  #: per step
+
+    def title(self, words: Words) -> str:
+        return f"This stage waits {time(self.exposed_ns)} {words.per_step} for messages of other stages"
+
+    def cure(self, words: Words) -> str:
+        return "removing that wait"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"waiting for other stages costs {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
 
 def check(trace: Trace) -> Answer:
@@ -36,14 +59,5 @@ def check(trace: Trace) -> Answer:
     saved = saved_a_step(trace, cut)
     exposed = int(every.exposed_ns[chosen].sum()) // measure(trace).count
     row = gpu_work(trace).row[every.place[chosen]]
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"waiting for other stages costs {of_a_step(trace, saved)}"),
-        title=f"This stage waits {time(exposed)} {a_step(trace)} for messages of other stages; without that, "
-        + shorter(trace, saved),
-        advice="Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how",
-        spans=Spans(every.ts[chosen], every.end[chosen], row),
-        confidence="medium",
-        cut=cut,
-    )
+    spans = Spans(every.ts[chosen], every.end[chosen], row)
+    return judged(trace, PipelineBubble(exposed), saved, spans=spans, confidence="medium", cut=cut)

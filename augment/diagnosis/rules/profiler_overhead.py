@@ -10,18 +10,49 @@ schedule a ``warmup`` step; record steps after the first ones, when kernels are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from augment.arrays.intervals import total, union
 from augment.arrays.ordering import distinct
 from augment.derived.critical.critical_graph import critical_graph
 from augment.diagnosis.measure import measure, within_steps
-from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
-from augment.diagnosis.wording import listed, of_a_step, time
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    Found,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, listed, time
 from augment.trace import Category, Trace
 
 NAME = "profiler_overhead"
 TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting
+
+
+class ProfilerOverhead(Seen, frozen=True):
+    """The profiler's own work on threads that launch."""
+
+    overhead_ns: int  #: per step
+    slices: list[str]
+
+    def title(self, words: Words) -> str:
+        overhead = f"{time(self.overhead_ns)}, {words.share(self.overhead_ns)}"
+        return f"The profiler itself takes {overhead}, on the threads that launch work"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"the profiler itself takes {words.share(self.overhead_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return (
+            "Read all figures with care; record fewer steps without with_stack and profile_memory, after a warmup step"
+        )
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        return [listed(self.slices)]
 
 
 def check(trace: Trace) -> Answer:
@@ -37,15 +68,13 @@ def check(trace: Trace) -> Answer:
     whole = union(parts.start, parts.end)
     ns = total(whole) // measure(trace).count
     ratio = measure(trace).ratio(ns)
+    seen = ProfilerOverhead(ns, sorted(set(trace.names_of(rows[which]))))
     if ratio < TOLD_RATIO:
-        return Fine(f"the profiler itself takes {of_a_step(trace, ns)}")
-    names = sorted(set(trace.names_of(rows[which])))
+        return Fine(seen)
     return Found(
-        f"The profiler itself takes {time(ns)}, {of_a_step(trace, ns)}, on the threads that launch work",
-        "Read all figures with care; record fewer steps without with_stack and profile_memory, after a warmup step",
+        seen,
         Spans(parts.start, parts.end, spans.row[which]),
         "high",
         severity="warning" if ratio >= GRAVE_RATIO else "info",
-        evidence=[listed(names)],
         first=ratio >= GRAVE_RATIO,
     )

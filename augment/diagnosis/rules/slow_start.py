@@ -14,11 +14,35 @@ import numpy as np
 from augment.arrays.statistics import median
 from augment.derived.steps.step_windows import step_windows
 from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
-from augment.diagnosis.wording import time
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    Found,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, time
 from augment.trace import Trace
 
 NAME = "slow_start"
+
+
+class SlowStart(Seen, frozen=True):
+    """The first step beside the others."""
+
+    first_ns: int
+    times: float  #: as long as the median of the others
+
+    def title(self, words: Words) -> str:
+        first = f"The first recorded step takes {time(self.first_ns)}"
+        return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"the first step takes {self.times:.1f} times as long as the others"
+
+    def advice(self, words: Words) -> str:
+        return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"
 
 
 def check(trace: Trace) -> Answer:
@@ -30,15 +54,8 @@ def check(trace: Trace) -> Answer:
     factor = float(length[0] / max(median(length[1:]), 1.0))
     if measure(trace).hidden:
         return Fine("the first step began while earlier work ran on the device, and is left out")
+    seen = SlowStart(int(length[0]), factor)
     if not measure(trace).warm_up:
-        return Fine(f"the first step takes {factor:.1f} times as long as the others")
-    title = f"The first recorded step takes {time(int(length[0]))}, {factor:.1f} times as long as the others"
-    none = np.full(1, -1, np.int64)
-    return Found(
-        f"{title}: it is left out here",
-        "Give the profiler's schedule a warmup step, so that only steady steps are recorded",
-        Spans(windows.start[:1], windows.end[:1], none),
-        "high",
-        severity="info",
-        of_recording=True,
-    )
+        return Fine(seen)
+    spans = Spans(windows.start[:1], windows.end[:1], np.full(1, -1, np.int64))
+    return Found(seen, spans, "high", severity="info", of_recording=True)

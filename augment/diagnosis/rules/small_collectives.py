@@ -20,14 +20,44 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
-from augment.diagnosis.rules.exposed_communication import SMALL_BYTES
-from augment.diagnosis.sharding import carries_activations
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size
+from augment.diagnosis.rule import (
+    Answer,
+    NoData,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.diagnosis.sharding import SMALL_BYTES, carries_activations
+from augment.text import Words, counted, listed, size
 from augment.trace import Trace
 
 NAME = "small_collectives"
 LEAST_COUNT = 4  #: per step, of one kind and group
+
+
+class SmallCollectives(Seen, frozen=True):
+    """Small collectives that could be joined."""
+
+    collective_count: float
+    kinds: list[str]
+    mean_bytes: float
+
+    @property
+    def _number(self) -> str:
+        return counted(self.collective_count, "collective")
+
+    def title(self, words: Words) -> str:
+        of = f"{listed(self.kinds)}, {size(self.mean_bytes)} on average"
+        return f"{self._number} {words.per_step} move less than 1 MB each ({of})"
+
+    def cure(self, words: Words) -> str:
+        return "joining them"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"{self._number} {words.per_step} below 1 MB cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
 
 
 def check(trace: Trace) -> Answer:
@@ -54,21 +84,10 @@ def check(trace: Trace) -> Answer:
     less = transfer[small] - most[which] // np.maximum(often[which], 1)
     cut = without_work(trace, every.place[small], np.maximum(less, 0))
     saved = saved_a_step(trace, cut)
-    number = count(len(small) / measure(trace).count, "collective")
-    names = sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()})
-    row = gpu_work(trace).row[every.place[small]]
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"{number} {a_step(trace)} below 1 MB cost {of_a_step(trace, saved)}"),
-        title=f"{number} {a_step(trace)} move less than 1 MB each ({listed(names)}, {_mean(every.bytes[small])} on "
-        "average); joined, " + shorter(trace, saved),
-        advice="Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them",
-        spans=Spans(every.ts[small], every.end[small], row),
-        confidence="medium",
-        cut=cut,
+    seen = SmallCollectives(
+        collective_count=len(small) / measure(trace).count,
+        kinds=sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()}),
+        mean_bytes=float(every.bytes[small].mean()) if len(small) else 0.0,
     )
-
-
-def _mean(sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
-    return size(float(sizes.mean())) if len(sizes) else size(0)
+    spans = Spans(every.ts[small], every.end[small], gpu_work(trace).row[every.place[small]])
+    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)

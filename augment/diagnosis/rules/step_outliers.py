@@ -15,8 +15,16 @@ import numpy as np
 from augment.arrays.statistics import median
 from augment.derived.steps.step_figures import step_figures
 from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NotApplicable, Spans
-from augment.diagnosis.wording import listed, percent, shorter, time
+from augment.diagnosis.rule import (
+    LEAST_RATIO,
+    Answer,
+    Fine,
+    Found,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, listed, percent, time
 from augment.trace import Trace
 
 NAME = "step_outliers"
@@ -28,6 +36,32 @@ _PARTS = {
     "host_wait_ns": "waiting for the host",
     "other_wait_ns": "other waits",
 }
+
+
+class StepOutliers(Seen, frozen=True):
+    """Steps that take much longer than the others."""
+
+    steps: list[int]  #: their numbers
+    longest_ns: int
+    median_ns: int  #: of all steps
+    part: str  #: of them that grew most; empty if none explains half
+    part_ratio: float  #: of the growth
+
+    def title(self, words: Words) -> str:
+        takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take"
+        steps = takes.format(listed([str(number) for number in self.steps]))
+        times = f"{self.longest_ns / max(self.median_ns, 1):.1f} times the median of {time(self.median_ns)}"
+        grown = f", {percent(self.part_ratio)} of it in {self.part}" if self.part else ""
+        return f"{steps} longer, up to {times}{grown}"
+
+    def cure(self, words: Words) -> str:
+        return "making them like the others"
+
+    def advice(self, words: Words) -> str:
+        return (
+            "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another "
+            "size"
+        )
 
 
 def check(trace: Trace) -> Answer:
@@ -42,23 +76,20 @@ def check(trace: Trace) -> Answer:
     saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
     if measure(trace).ratio(saved) < LEAST_RATIO:
         return Fine(f"steps take {time(length.min())} to {time(length.max())}")
-    numbers = [f"step {number}" for number in windows.number[outlying].tolist()]
-    times = float(length.max()) / middle
-    takes = "takes" if len(numbers) == 1 else "take"
-    title = f"{listed(numbers).capitalize()} {takes} longer, up to {times:.1f} times the median of {time(middle)}"
-    grown = _grown(trace, outlying)
-    row = np.full(int(outlying.sum()), -1, np.int64)
-    return Found(
-        f"{title}{grown}; otherwise " + shorter(trace, saved),
-        "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another size",
-        Spans(windows.start[outlying], windows.end[outlying], row),
-        "medium",
-        saved,
+    part, share = _grown(trace, outlying)
+    seen = StepOutliers(
+        steps=windows.number[outlying].tolist(),
+        longest_ns=int(length.max()),
+        median_ns=int(middle),
+        part=part,
+        part_ratio=share,
     )
+    spans = Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
+    return Found(seen, spans, "medium", saved)
 
 
-def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
-    """The part of the outlying steps that grew most, if it explains half of the growth."""
+def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, float]:
+    """The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half."""
     figures = step_figures(trace, measure(trace).windows)[0]
     growth = float(figures.step_ns[outlying].mean() - figures.step_ns[~outlying].mean())
     grown = {
@@ -67,4 +98,4 @@ def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
         if key in figures.of_device
     }
     most = max(grown, key=lambda name: grown[name], default="")
-    return f", {percent(grown[most] / growth)} of it in {most}" if most and 2 * grown[most] > growth else ""
+    return (most, grown[most] / growth) if most and 2 * grown[most] > growth else ("", 0.0)

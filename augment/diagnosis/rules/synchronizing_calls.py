@@ -12,63 +12,68 @@ nothing is saved and nothing is found.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
-import numpy as np
-
-from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import without_waits
-from augment.derived.host.enclosing import innermost, outermost
-from augment.derived.names.matching import STEP, starting
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
-from augment.diagnosis.places import python_lines
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.places import callers, python_lines
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
 from augment.diagnosis.waiting import waiting_calls
-from augment.diagnosis.wording import a_step, called_from, count, listed, of_a_step, short, shorter, time
-from augment.trace import Category, Trace
+from augment.text import Words, called_from, counted, listed, time
+from augment.trace import Trace
 
 NAME = "synchronizing_calls"
+
+
+class SynchronizingCalls(Seen, frozen=True):
+    """Calls in which thost waits for the device."""
+
+    call_count: float
+    wait_ns: int  #: per step
+    callers: list[str]  #: the longest first
+    lines: list[str]  #: of the user's program
+
+    def _waits(self, words: Words) -> str:
+        calls = f"{counted(self.call_count, 'call')} {words.per_step}"
+        return f"host waits for the {words.gpu} in {calls}"
+
+    def title(self, words: Words) -> str:
+        return f"The {self._waits(words)}, longest in {listed(self.callers)}"
+
+    def cure(self, words: Words) -> str:
+        return "avoiding that"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"the {self._waits(words)} ({time(self.wait_ns)}): costs {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        way = (
+            f"Take the call out of the step or do it every so many steps; keep the value on the {words.gpu}; copy with "
+            "non_blocking=True and read it a step later"
+        )
+        return way + called_from(self.lines)
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        return [f"called from {line}" for line in self.lines] or ["with_stack=True would record the Python line"]
 
 
 def check(trace: Trace) -> Answer:
     """Predict steps in which no call waits."""
     calls = waiting_calls(trace)
     if not len(calls):
-        return NotApplicable("no call of a step waits for the GPU")
+        return NotApplicable("no call of a step waits for the {gpu}")
     cut = without_waits(trace, calls)
     saved, spans = saved_a_step(trace, cut), Spans.of(trace, calls)
-    waited = int((spans.end - spans.start).sum()) // measure(trace).count
-    often = count(len(calls) / measure(trace).count, "call")
-    whom = callers(trace, calls)
-    lines = python_lines(trace, longest(spans, 64).row)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(
-            f"the host waits for the GPU in {often} {a_step(trace)} ({time(waited)}): costs {of_a_step(trace, saved)}"
-        ),
-        title=f"The host waits for the GPU in {often} {a_step(trace)}, longest in {listed(whom)}; without that, "
-        + shorter(trace, saved),
-        advice="Take the call out of the step or do it every so many steps; keep the value on the GPU; copy with "
-        "non_blocking=True and read it a step later" + called_from(lines),
-        spans=spans,
-        confidence=confidence_in(trace, saved),
-        cut=cut,
-        evidence=[f"called from {line}" for line in lines] or ["with_stack=True would record the Python line"],
+    seen = SynchronizingCalls(
+        call_count=len(calls) / measure(trace).count,
+        wait_ns=int((spans.end - spans.start).sum()) // measure(trace).count,
+        callers=callers(trace, calls),
+        lines=python_lines(trace, longest(spans, 64).row),
     )
-
-
-def callers(trace: Trace, calls: Int64s) -> list[str]:
-    """What waits, by the outermost operator around each of ``calls``, else by the call; the longest first."""
-    around = outermost(trace, calls, (Category.CPU_OP,), _no_step(trace))
-    inner = innermost(trace, calls, (Category.USER_ANNOTATION,), _no_step(trace))
-    named = np.where(around >= 0, around, np.where(inner >= 0, inner, calls))
-    spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(named), trace.events.dur[calls].tolist(), strict=True):
-        spent[short(name)] += ns
-    return [name for name, _ in spent.most_common()]
-
-
-def _no_step(trace: Trace) -> Bools:
-    return ~starting(trace, STEP)
+    return judged(trace, seen, saved, spans=spans, confidence=confidence_in(trace, saved), cut=cut)

@@ -18,19 +18,38 @@ from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.roofs import roofs
 from augment.diagnosis.measure import longest, measure, work_in_steps
 from augment.diagnosis.products import MULTIPLE, is_unfit, sizes_text
-from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Spans
-from augment.diagnosis.wording import listed, of_a_step
+from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
+from augment.text import Words, listed
 from augment.trace import Trace
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products
 
 
+class UnalignedShapes(Seen, frozen=True):
+    """Products of 16-bit numbers with sizes that fit badly."""
+
+    product_ns: int  #: per step
+    operators: list[str]  #: with their sizes; most of the time first
+
+    def title(self, words: Words) -> str:
+        return f"{self._products(words)}, most in {listed(self.operators)}"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return self._products(words)
+
+    def _products(self, words: Words) -> str:
+        return f"Products with sizes that are no multiples of {MULTIPLE} take {words.share(self.product_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"
+
+
 def check(trace: Trace) -> Answer:
     """Look at the sizes of products."""
     work = operator_work(trace)
     if not len(gpu_work(trace)):
-        return NotApplicable("no GPU work was recorded")
+        return NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
         return NoData("no shapes of operators were recorded", "record with record_shapes=True")
     on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
@@ -42,18 +61,13 @@ def check(trace: Trace) -> Answer:
     unfit = np.array([is_unfit(call) for call in work.calls], np.bool_) & half
     chosen = np.flatnonzero(inside & unfit[work.kind])
     ns = int(on_roof.ns[chosen].sum()) // measure(trace).count
-    if measure(trace).ratio(ns) < LEAST_RATIO:
-        return Fine(f"products with sizes that are no multiples of {MULTIPLE} take {of_a_step(trace, ns)}")
     spent: Counter[str] = Counter()
     for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
         spent[f"{work.calls[kind].operator} {sizes_text(work.calls[kind])}"] += dur
+    seen = UnalignedShapes(ns, [name for name, _ in spent.most_common()])
+    if measure(trace).ratio(ns) < LEAST_RATIO:
+        return Fine(seen)
     kernels = on_roof.kernel[chosen]
     gpu = gpu_work(trace)
-    return Found(
-        f"Products with sizes that are no multiples of {MULTIPLE} take {of_a_step(trace, ns)}, most in "
-        f"{listed([name for name, _ in spent.most_common()])}",
-        "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8",
-        longest(Spans(gpu.ts[kernels], gpu.end[kernels], gpu.row[kernels]), 64),
-        "low",
-        severity="info",
-    )
+    spans = longest(Spans(gpu.ts[kernels], gpu.end[kernels], gpu.row[kernels]), 64)
+    return Found(seen, spans, "low", severity="info")

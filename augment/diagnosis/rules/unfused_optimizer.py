@@ -17,47 +17,56 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import fused, joined
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
-from augment.derived.gpu.launches import NO_ROW
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import starting, strings_where
+from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, short, shorter
-from augment.trace import Category, Trace, derived
+from augment.diagnosis.optimizers import in_optimizer, steps_of_optimizers
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, counted, listed, short
+from augment.trace import Category, Trace
 
 NAME = "unfused_optimizer"
 KEPT = 1 / 3  #: of the kernels' time
 MOST_KERNELS = 32  #: that a fused step launches
 MOSTLY = 0.8  #: this share of the kernels must be single operations: else the optimizer does more than update
-_STEP = "Optimizer.step#"
 _SINGLE = ("elementwise", "optimizer", "copy_transpose")
 _FUSED = ("FusedAdam", "FusedSgd", "FusedAdagrad", "fused_adam", "fused_sgd", "triton_")
 
 
-@derived
-def _steps_of_optimizers(trace: Trace) -> Bools:
-    """For each string whether it names a step of an optimizer."""
-    return starting(trace, _STEP)
+class Optimizer(Seen, frozen=True):
+    """The kernels of the optimizer."""
 
+    optimizers: list[str]
+    kernel_count: float
 
-@derived
-def in_optimizer(trace: Trace) -> Bools:
-    """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
-    work = gpu_work(trace)
-    inside = np.zeros(len(work), np.bool_)
-    known = np.flatnonzero(work.launch != NO_ROW)
-    if _steps_of_optimizers(trace).any() and len(known):
-        around = innermost(trace, work.launch[known], (Category.USER_ANNOTATION,), _steps_of_optimizers(trace))
-        inside[known] = around >= 0
-    return inside
+    def _launches(self) -> str:
+        return f"optimizer ({listed(self.optimizers)}) launches {counted(self.kernel_count, 'kernel')}"
+
+    def title(self, words: Words) -> str:
+        return f"The {self._launches()} {words.per_step} where a fused one launches a few"
+
+    def cure(self, words: Words) -> str:
+        return "fusing it"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
+        return f"the {self._launches()}{fusing}"
+
+    def advice(self, words: Words) -> str:
+        return "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
 
 def check(trace: Trace) -> Answer:
     """Predict steps with a fused optimizer."""
     events, work = trace.events, gpu_work(trace)
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows_in_steps(trace, rows[_steps_of_optimizers(trace)[events.name[rows]]])
+    rows = rows_in_steps(trace, rows[steps_of_optimizers(trace)[events.name[rows]]])
     if not len(rows):
         return NotApplicable("no step of an optimizer was recorded")
     places = np.flatnonzero(in_optimizer(trace) & work_in_steps(trace) & (events.category[work.row] == Category.KERNEL))
@@ -65,7 +74,7 @@ def check(trace: Trace) -> Answer:
     names = [short(name) for name in sorted(set(trace.names_of(rows)))]
     plain = places[_single(trace)[places] & ~_fused(trace, work.row[places])]
     if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
-        return Fine(f"the optimizer ({listed(names)}) launches {count(number, 'kernel')}")
+        return Fine(Optimizer(names, number))
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
     spans = Spans.of(trace, rows)
     cut = joined(
@@ -74,19 +83,8 @@ def check(trace: Trace) -> Answer:
             fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64)),
         ]
     )
-    saved = saved_a_step(trace, cut)
-    each = measure(trace)
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"the optimizer launches {count(number, 'kernel')}; fused, it would save {of_a_step(trace, saved)}"),
-        title=f"The optimizer ({listed(names)}) launches {count(len(places) / each.count, 'kernel')} {a_step(trace)} "
-        "where a fused one launches a few; fused, " + shorter(trace, saved),
-        advice="Pass fused=True to the optimizer, or foreach=True where it has no fused version",
-        spans=spans,
-        confidence="medium",
-        cut=cut,
-    )
+    seen = Optimizer(names, len(places) / measure(trace).count)
+    return judged(trace, seen, saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
 
 
 def _single(trace: Trace) -> Bools:

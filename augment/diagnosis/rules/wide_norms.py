@@ -20,13 +20,37 @@ from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, of_a_step, shorter, time
+from augment.diagnosis.rule import (
+    Answer,
+    NotApplicable,
+    Seen,
+    Spans,
+)
+from augment.text import Words, time
 from augment.trace import Trace
 
 NAME = "wide_norms"
 _HALF = re.compile(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")
 _WIDE = re.compile(r"<(?:\d+, *)*float\b")
+
+
+class WideNorms(Seen, frozen=True):
+    """Norms and softmax in FP32."""
+
+    norm_ns: int  #: per step
+
+    def title(self, words: Words) -> str:
+        norms = f"Norms and softmax take {time(self.norm_ns)} {words.per_step} in FP32"
+        return f"{norms}, between products of 16-bit numbers"
+
+    def cure(self, words: Words) -> str:
+        return "halving that"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"norms and softmax in FP32 take {words.share(self.norm_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return "Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model"
 
 
 def check(trace: Trace) -> Answer:
@@ -45,15 +69,6 @@ def check(trace: Trace) -> Answer:
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = without_work(trace, places, dur // 2)
     saved = saved_a_step(trace, cut)
-    ns = int(dur.sum()) // measure(trace).count
-    return judged(
-        trace,
-        saved,
-        fine=Fine(f"norms and softmax in FP32 take {of_a_step(trace, ns)}"),
-        title=f"Norms and softmax take {time(ns)} {a_step(trace)} in FP32, between products of 16-bit numbers; in half "
-        "the time, " + shorter(trace, saved),
-        advice="Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model",
-        spans=Spans(work.ts[places], work.end[places], work.row[places]),
-        confidence="low",
-        cut=cut,
-    )
+    seen = WideNorms(int(dur.sum()) // measure(trace).count)
+    spans = Spans(work.ts[places], work.end[places], work.row[places])
+    return judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)

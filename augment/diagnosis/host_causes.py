@@ -1,0 +1,221 @@
+"""Who owns which stretch of the host's time: each cause of a late host but launching itself, decided here once.
+
+Rules say what their cause is; `launch_bound` leaves out what others would save. A new cause is a function here, in
+:data:`CAUSES`, and a rule.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.ordering import distinct, is_among
+from augment.arrays.types import Bools, Int32s, Int64s
+from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.critical.critical_path import BoundBy, host_kinds
+from augment.derived.critical.handovers import main_track
+from augment.derived.critical.savings import Cut, joined, without_waits
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.enclosing import outermost
+from augment.derived.host.host_segments import host_segments
+from augment.derived.names.matching import matching, starting
+from augment.diagnosis.captures import captures
+from augment.diagnosis.first_calls import cold_times
+from augment.diagnosis.measure import (
+    fetches_in_steps,
+    host_cut,
+    measure,
+    rows_in_steps,
+    saved_a_step,
+    saved_by_host,
+    within_steps,
+)
+from augment.diagnosis.rule import LEAST_RATIO, Spans
+from augment.diagnosis.waiting import waiting_calls
+from augment.trace import LAUNCHES, Category, Trace, derived
+
+LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
+LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
+MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
+IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless they idle for :data:`LONG_CALL_NS`
+MEMORY = re.compile(
+    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
+)
+_OTHER_RULES = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
+_COMPILING = re.compile(
+    r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
+    r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
+)
+_RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
+_COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
+
+
+class Cause(Struct, frozen=True):
+    """What holds the host up: the slices, the cut that takes them out of the steady steps, and what that saves."""
+
+    spans: Spans
+    cut: Cut
+    saved_ns: int  #: per step
+
+
+@derived
+def fetching(trace: Trace) -> Cause | None:
+    """Fetches of batches."""
+    return _of_slices(trace, fetches_in_steps(trace))
+
+
+@derived
+def allocating(trace: Trace) -> Cause | None:
+    """Calls that ask the driver for memory, and wait while they do."""
+    calls = trace.events.slices_of(*LAUNCHES)
+    rows = rows_in_steps(trace, calls[matching(trace, MEMORY)[trace.events.name[calls]]])
+    rows = rows[~is_among(rows, single_calls(trace))]  # those create the context
+    if not len(rows):
+        return None
+    spans = Spans.of(trace, rows)
+    cut = joined([host_cut(trace, trace.events.track[rows], spans.start, spans.end), without_waits(trace, rows)])
+    return Cause(spans, cut, saved_a_step(trace, cut))
+
+
+@derived
+def calling(trace: Trace) -> Cause | None:
+    """Single calls of the runtime while devices idle."""
+    return _of_slices(trace, single_calls(trace))
+
+
+@derived
+def stalling(trace: Trace) -> Cause | None:
+    """Long stretches of the launching threads that are no launching."""
+    spans = _stretches(trace)
+    if not len(within_steps(trace, spans.start, spans.end)[0]):
+        return None
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    return _of_spans(trace, spans, track)
+
+
+@derived
+def compiling(trace: Trace) -> Cause | None:
+    """Work of the compiler in steady steps; without steps it cannot be said whether it goes on."""
+    rows = compilations(trace)
+    if not len(rows) or measure(trace).unit == "recording":
+        return None
+    spans = Spans.of(trace, rows_in_steps(trace, rows))
+    return _of_spans(trace, spans, trace.events.track[spans.row])
+
+
+@derived
+def capturing(trace: Trace) -> Cause | None:
+    """Captures and instantiations of graphs."""
+    spans = captures(trace)
+    if not len(within_steps(trace, spans.start, spans.end)[0]):
+        return None
+    return _of_spans(trace, spans, trace.events.track[spans.row])
+
+
+CAUSES = (fetching, allocating, calling, stalling, compiling, capturing)
+
+
+def other_causes(trace: Trace) -> Cut:
+    """What a late host is blamed on but launching: each cause that would save enough to be a finding, and calls that
+    wait for the device."""
+    known = [cause for cause in (find(trace) for find in CAUSES) if cause is not None]
+    cuts = [cause.cut for cause in known if measure(trace).ratio(cause.saved_ns) >= LEAST_RATIO]
+    return joined([*cuts, without_waits(trace, waiting_calls(trace))])
+
+
+def _of_slices(trace: Trace, rows: Int64s) -> Cause | None:
+    return _of_spans(trace, Spans.of(trace, rows), trace.events.track[rows]) if len(rows) else None
+
+
+def _of_spans(trace: Trace, spans: Spans, track: Int32s) -> Cause:
+    cut = host_cut(trace, track, spans.start, spans.end)
+    return Cause(spans, cut, saved_by_host(trace, cut))
+
+
+@derived
+def single_calls(trace: Trace) -> Int64s:
+    """The rows of single long calls of the runtime in steady steps, during which devices idle; of calls within each
+    other, the outermost."""
+    events = trace.events
+    rows = rows_in_steps(trace, events.slices_of(*LAUNCHES))
+    rows = rows[events.dur[rows] >= LONG_CALL_NS]
+    names = events.name[rows]
+    rows = rows[~matching(trace, _OTHER_RULES)[names]]
+    rows = rows[~is_among(rows, waiting_calls(trace))]
+    memory = matching(trace, MEMORY)[events.name[rows]]
+    rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
+    rows = rows[outermost(trace, rows, LAUNCHES) == rows]
+    chosen: Int64s = rows[idle_ns(trace, rows) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)]
+    return chosen
+
+
+def idle_ns(trace: Trace, rows: Int64s) -> Int64s:
+    """The time in each call in which no device works, ns."""
+    work, events = gpu_work(trace), trace.events
+    busy = union(work.ts, np.maximum(work.end, work.ts))
+    idle: Int64s = events.dur[rows].copy()
+    which, _, parts = clip(Intervals(events.ts[rows], events.ts[rows] + events.dur[rows]), busy)
+    np.subtract.at(idle, which, parts.end - parts.start)
+    return idle
+
+
+@derived
+def compiles(trace: Trace) -> Bools:
+    """For each string of the trace whether it names work of the compiler."""
+    return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
+
+
+def compilations(trace: Trace) -> Int64s:
+    """The rows of the compiler's work."""
+    rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    return rows[compiles(trace)[trace.events.name[rows]]]
+
+
+def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
+    """Whether each stretch, which crosses no limit of ``times``, is in one of them."""
+    first, stop = touched(start, end, times)
+    inside: Bools = (stop > first) & (end > start)
+    return inside
+
+
+def _stretches(trace: Trace) -> Spans:
+    """The long stretches of the launching threads, and all within operators that launch a kernel for the first time
+    and take long for it; of other threads than the main one only those in a slice."""
+    segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
+    parts = [(np.empty(0, np.int64),) * 3]
+    for lane in lanes[lanes >= 0].tolist():
+        part = segments.of(lane)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        long = (np.diff(ts) >= LONG_NS) | inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
+        chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
+        chosen[chosen] = ~_elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
+        parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
+    return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:
+    """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
+    them, as the main thread does for the backward pass."""
+    events = trace.events
+    rows = events.slices_of(Category.CPU_OP)
+    rows = rows[events.track[rows] != lane]
+    ts = events.ts[rows]
+    first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
+    some = stop > first
+    spread = np.zeros(len(start), np.int64)
+    spread[some] = ts[stop[some] - 1] - ts[first[some]]
+    idle = (row < 0) | (events.category[row] != Category.CPU_OP)
+    elsewhere: Bools = idle & (2 * spread > end - start)
+    return elsewhere
+
+
+def _other_work(trace: Trace, row: Int64s) -> Bools:
+    """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
+    kind = host_kinds(trace, row)
+    other: Bools = (kind == BoundBy.CPU_OPERATOR) | (kind == BoundBy.OUTSIDE_OPERATORS)
+    named = compiles(trace) | starting(trace, *_COMMUNICATION)
+    other &= ~((row >= 0) & named[trace.events.name[row]])
+    return other

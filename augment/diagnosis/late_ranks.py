@@ -1,0 +1,34 @@
+"""What to do about a late rank: the same words in a rank's own diagnosis and in what its job reports to it."""
+
+from __future__ import annotations
+
+from augment.job_waits import LateRank
+
+MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
+_TURNS = (
+    "No single rank delays the job: the ranks take turns at being late. Even out their work (lengths of sequences, "
+    "data loading), or let them meet less often (no_sync() while accumulating, larger batches)"
+)
+_OF_CAUSE = {
+    "host": "see its own findings for what its host does before collectives",
+    "compute": "give it less work, or compare its device's clock and kernels with those of its peers",
+}
+_OF_OTHER = "see its own findings"
+
+
+def nobody_late(named: str) -> str:
+    """What to do where no rank delays the job; ``named``: the rank that this one mostly waits for, if it is one."""
+    return f"By the figures of the job, fixing {named} alone would gain little" if named else _TURNS
+
+
+def fix_rank(late: LateRank, waited_ns: float) -> str:
+    """What to do about a late rank, of a rank that waits ``waited_ns`` per step: in vain, most of it, if others would
+    be late in its place."""
+    remains = late.gain_ns is not None and late.gain_ns < waited_ns / 2
+    rather = " (most of the wait would remain)" if remains else " rather than communication on this rank"
+    return f"Fix {late.name}{rather}: {way_to_fix(late)}"
+
+
+def way_to_fix(late: LateRank) -> str:
+    """What to do about a late rank, to end an advice with."""
+    return _OF_CAUSE.get(late.cause, _OF_OTHER)

@@ -1,0 +1,32 @@
+"""The work that steps of optimizers launch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.types import Bools
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.enclosing import innermost
+from augment.derived.names.matching import starting
+from augment.trace import Category, Trace, derived
+
+_STEP = "Optimizer.step#"
+
+
+@derived
+def steps_of_optimizers(trace: Trace) -> Bools:
+    """For each string whether it names a step of an optimizer."""
+    return starting(trace, _STEP)
+
+
+@derived
+def in_optimizer(trace: Trace) -> Bools:
+    """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
+    work = gpu_work(trace)
+    inside = np.zeros(len(work), np.bool_)
+    known = np.flatnonzero(work.launch != NO_ROW)
+    if steps_of_optimizers(trace).any() and len(known):
+        around = innermost(trace, work.launch[known], (Category.USER_ANNOTATION,), steps_of_optimizers(trace))
+        inside[known] = around >= 0
+    return inside

@@ -1,0 +1,222 @@
+"""All text that is made of figures: units, numbers of digits, lists, and the words that fit a run.
+
+A figure in a table has three decimals, a size has one; a figure in a sentence has two digits in all. Figures become
+text here and at the edges (terminal, pages, timelines, files) alone: no text is compared, split or rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, and its sign
+
+TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+SIZES: Scales = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
+LONGEST_NAME = 60  #: letters of a name in a sentence
+_ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the smaller unit has four digits
+_DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
+_SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def scale_of(value: float, scales: Scales) -> tuple[float, str]:
+    """The unit that shows ``value`` with at least one digit before the point, and the unit's size."""
+    return next((entry for entry in scales if abs(value) >= entry[0]), scales[-1])
+
+
+def exact(value: float, scales: Scales) -> str:
+    """``384.634 ms``, ``13.8 MB``: for tables."""
+    scale, sign = scale_of(value, scales)
+    return f"{value / scale:,.{_DIGITS[scales]}f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
+
+
+def exact_time(ns: float) -> str:
+    """``384.634 ms``."""
+    return exact(ns, TIMES)
+
+
+def exact_size(count: float) -> str:
+    """``13.8 MB``."""
+    return exact(count, SIZES)
+
+
+def rounded(value: float, scales: Scales) -> str:
+    """``380 ms``, ``3.1 ms``: two digits, or as many as there are before the point; for sentences."""
+    scale, sign = next((entry for entry in scales if abs(value) >= _ROLLS_OVER * entry[0]), scales[-1])
+    scaled = value / scale  # 999.6 ms are 1.0 s, not 1,000 ms
+    return f"{scaled:,.0f} {sign}" if abs(scaled) >= 9.95 or scale == 1 else f"{scaled:.1f} {sign}"
+
+
+def time(ns: float) -> str:
+    """``3.1 ms``: two digits, or as many as there are before the point."""
+    return rounded(ns, TIMES)
+
+
+def size(count: float) -> str:
+    """``25 MB``."""
+    return rounded(count, SIZES)
+
+
+def four_digits(value: float, scales: Scales) -> str:
+    """``62.41 ms``, ``13.34 s``: for names of slices that differ little."""
+    scale, sign = scale_of(value, scales)
+    scaled = value / scale
+    return f"{scaled:,.0f} {sign}" if abs(scaled) >= 1000 else f"{scaled:.4g} {sign}"
+
+
+def three_digits(ns: float) -> str:
+    """``30.7 ms``: for the times of jobs, of which differences matter."""
+    for scale, unit in TIMES[:2]:
+        if ns >= scale:
+            return f"{ns / scale:.3g} {unit}" if ns < 1000 * scale else f"{ns / scale:,.0f} {unit}"
+    return f"{ns / 1e3:.3g} µs"
+
+
+def time_unit(ns: float) -> tuple[float, str]:
+    """The unit to show ``ns`` in, and its length in ns; seconds only where milliseconds would be many."""
+    return scale_of(ns if ns >= 100e9 else min(ns, 999e6), TIMES)
+
+
+def period(start_ns: int, dur_ns: int) -> str:
+    """``84.779-88.415``: as ``augment open --at`` takes it, ms since the first event."""
+    return f"{start_ns / 1e6:.3f}-{(start_ns + dur_ns) / 1e6:.3f}"
+
+
+def value_text(value: float, unit: str) -> str:
+    """A figure of a table with its unit, one of :data:`augment.findings.UNITS`."""
+    if unit == "ratio":
+        return f"{100 * value:.1f} %"
+    if unit == "count":
+        return f"{value:,.1f}"
+    return exact(value, {"ns": TIMES, "FLOP": OPERATIONS}.get(unit, SIZES))
+
+
+def signed_text(value: float, unit: str) -> str:
+    """A difference of two such figures with its sign; ratios in percentage points."""
+    if unit == "ratio":
+        return f"{100 * value:+.1f} points"
+    return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
+
+
+def percent(ratio: float) -> str:
+    """``12 %``; one digit after the point below 10 %."""
+    return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f} %"
+
+
+def share(part: float, whole: float) -> str:
+    """``12.3 %``, for tables; a dash if ``whole`` is 0."""
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def counted(count: float, noun: str, nouns: str = "") -> str:
+    """``1 call``, ``12 calls``, ``2.5 calls``. ``nouns`` is the plural if it is not formed with an s."""
+    text = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:,.1f}"
+    return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
+
+
+def spelled(number: int) -> str:
+    """Small numbers as words."""
+    return _SPELLED[number] if number < len(_SPELLED) else f"{number:,}"
+
+
+def short(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name that fits a sentence."""
+    name = " ".join(name.split())
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """``a, b and c``; of more than ``most``, the first and how many more."""
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+
+
+def called_from(lines: Sequence[str]) -> str:
+    """`` (called from a and b)``, to end an advice with; empty without ``lines``."""
+    return f" (called from {listed(lines)})" if lines else ""
+
+
+class Words(Struct, frozen=True):
+    """The words that fit a run: what its device's vendor calls things, and what a figure is a share of: a steady step
+    of ``length_ns``, or the whole ``recording``. They are chosen before names of the user's program are filled in."""
+
+    unit: Literal["step", "recording"] = "step"
+    length_ns: int = 0
+    gpu: str = "GPU"
+    graphs: str = "CUDA graphs"
+    use_graphs: str = "CUDA graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph)"
+    graph_logs: str = "TORCH_LOGS=cudagraphs,recompiles"
+    matrix_units: str = "tensor cores"
+    clock_tool: str = "nvidia-smi -q -d CLOCK,PERFORMANCE"
+    process_tool: str = "nvidia-smi"
+    allocator: str = "PYTORCH_CUDA_ALLOC_CONF"
+    torch: str = "torch.cuda"
+
+    def fill(self, template: str, **values: str) -> str:
+        """A text of ours with its ``{gpu}`` and other words, and ``values``, which may be of the user's program."""
+        return template.format_map({**{name: getattr(self, name) for name in self.__struct_fields__}, **values})
+
+    @property
+    def per_step(self) -> str:
+        """``per step``, or ``in the recording``."""
+        return "per step" if self.unit == "step" else "in the recording"
+
+    @property
+    def a_step(self) -> str:
+        """``a step``, or ``the recording``."""
+        return "a step" if self.unit == "step" else "the recording"
+
+    def ratio(self, ns: float) -> float:
+        """The share of a step."""
+        return ns / self.length_ns if self.length_ns else 0.0
+
+    def share(self, ns: float) -> str:
+        """``2.3 % of a step``."""
+        return f"{percent(self.ratio(ns))} of {self.a_step}"
+
+    def saving(self, saved_ns: int, note: str = "") -> str:
+        """``3.1 ms per step (12 %)``; a ``note`` follows the share."""
+        share = ", ".join(filter(None, (percent(self.ratio(saved_ns)), note)))
+        return f"{time(saved_ns)} {self.per_step} ({share})"
+
+
+#: how vendors differ from NVIDIA, in whose words the defaults are
+_VENDORS: dict[str, dict[str, str]] = {
+    "nvidia": {},
+    "amd": {
+        "graphs": "HIP graphs",
+        "use_graphs": "HIP graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph)",
+        "clock_tool": "amd-smi metric --clock --power --temperature",
+        "process_tool": "amd-smi process",
+        "allocator": "PYTORCH_HIP_ALLOC_CONF",
+        "matrix_units": "matrix cores",
+    },
+    "ascend": {
+        "gpu": "NPU",
+        "graphs": "graph mode (torchair)",
+        "use_graphs": "graph mode (torchair)",
+        "graph_logs": "TORCH_LOGS=recompiles",
+        "clock_tool": "npu-smi info",
+        "process_tool": "npu-smi info",
+        "allocator": "PYTORCH_NPU_ALLOC_CONF",
+        "torch": "torch.npu",
+    },
+    "mtia": {
+        "gpu": "MTIA device",
+        "graphs": "fewer and larger operators",
+        "use_graphs": "fewer and larger operators",
+        "clock_tool": "the vendor's tool",
+        "process_tool": "the vendor's tool",
+        "torch": "torch.mtia",
+    },
+}
+VENDORS = tuple(_VENDORS)
+
+
+def words_of(vendor: str, unit: Literal["step", "recording"] = "step", length_ns: int = 0) -> Words:
+    """The words for the device of a vendor, one of :data:`VENDORS`."""
+    return replace(Words(unit, length_ns), **_VENDORS[vendor])

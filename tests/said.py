@@ -1,0 +1,20 @@
+"""What a rule's answer says, in the words of a trace."""
+
+from __future__ import annotations
+
+from augment.diagnosis.devices import words
+from augment.diagnosis.rule import Found
+from augment.text import Words
+from augment.trace import Trace
+
+
+def title_of(found: Found, trace: Trace | None = None) -> str:
+    return found.seen.title(Words() if trace is None else words(trace))
+
+
+def advice_of(found: Found, trace: Trace | None = None) -> str:
+    return found.seen.advice(Words() if trace is None else words(trace))
+
+
+def evidence_of(found: Found, trace: Trace | None = None) -> list[str]:
+    return [*found.seen.evidence(Words() if trace is None else words(trace))]
