@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick fuzz wheels
+.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-service clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -38,6 +38,9 @@ check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages a
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python proto/judge.py
 	$(BIN)/python tests/commit_subjects.py
+
+release: $(STAMP) ## VERSION: joins changelog.d/ into CHANGELOG.md and sets the version
+	$(BIN)/python -m building.release $(VERSION)
 
 docs: $(STAMP)   ## write the generated pages anew
 	$(BIN)/python docs/generate.py
