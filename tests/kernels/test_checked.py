@@ -46,19 +46,21 @@ def small_tables() -> ExitStack:
     """Have every table begin so small that it must grow, and few rows drawn."""
     stack = ExitStack()
     for name, value in {
-        "readers.event_scanner.LEAST_ROOM": 8,
-        "readers.event_scanner.LEAST_PLACES": 2,
-        "readers.perfetto.rows._FIRST_ROOM": 8,
-        "kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(table, min(room, 4), min(pool, 64)),
-        "derived.source.arg_columns_scan.LEAST_ROOM": 1,
-        "writers.perfetto.args_scan._OUT_BYTES": 256,
-        "writers.perfetto.encoding._OUT_BYTES": 256,
-        "writers.rendering._BUFFER_BYTES": 256,
-        "bounds.LEAST_ROWS": 30,
-        "bounds.SMALL_ROWS": 30,
-        "arrays.ordering._FEW": 8,
+        "augment.readers.event_scanner.LEAST_ROOM": 8,
+        "augment.readers.event_scanner.LEAST_PLACES": 2,
+        "augment.readers.perfetto.rows._FIRST_ROOM": 8,
+        "augment.kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(
+            table, min(room, 4), min(pool, 64)
+        ),
+        "augment.derived.source.arg_columns_scan.LEAST_ROOM": 1,
+        "augment.writers.perfetto.args_scan._OUT_BYTES": 256,
+        "augment.writers.perfetto.encoding._OUT_BYTES": 256,
+        "augment.writers.rendering._BUFFER_BYTES": 256,
+        "augment.bounds.LEAST_ROWS": 30,
+        "augment.bounds.SMALL_ROWS": 30,
+        "augment.arrays.ordering._FEW": 8,
     }.items():
-        stack.enter_context(patch(f"augment.{name}", value))
+        stack.enter_context(patch(name, value))
     return stack
 
 
