@@ -1,4 +1,4 @@
-"""A table of metrics for notebooks: columns by name, as a pandas frame or as an Arrow stream.
+"""A table of metrics for notebooks: columns by name, as a pandas frame or an Arrow table.
 
 The columns are those of the sidecar, and their names contain their units. Integers stay integers, also in columns where
 some are missing: times since 1970 in nanoseconds do not fit a double.
@@ -36,7 +36,7 @@ class Table(Struct, frozen=True, eq=False):
     """Columns of equal length. ``reason`` says why the analysis was skipped, or what is missing from its rows.
 
     ``table["time_ns"]`` is a column as a list, ``table.frame()`` a pandas frame. Polars, pyarrow and DuckDB take the
-    table itself: ``polars.DataFrame(table)``.
+    table itself, ``polars.DataFrame(table)``, where pyarrow is installed.
     """
 
     name: str
@@ -96,21 +96,21 @@ class Table(Struct, frozen=True, eq=False):
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The table as an Arrow stream (https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html)."""
-        from augment.arrays.arrow import stream_of
+        """The table as an Arrow stream (https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html).
 
-        del requested_schema  # the interface allows to give the types that the columns have
-        return stream_of({name: (self._kind(name).name, self._typed(name)) for name in self.columns})
+        Raises:
+            UsageError: pyarrow, which makes it, is not installed.
+        """
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise UsageError("Arrow needs pyarrow: pip install 'kineto-augment[history]'") from error
+        columns = {name: _arrow(pyarrow, self._kind(name), values) for name, values in self.columns.items()}
+        return pyarrow.table(columns).__arrow_c_stream__(requested_schema)
 
     def _kind(self, name: str) -> Kind:
         kind = self.kinds.get(name)
         return _kind_of_values(name, self.columns[name]) if kind is None or kind.name == "identity" else kind
-
-    def _typed(self, name: str) -> Sequence[Any]:
-        values = self.columns[name]
-        if self._kind(name).name == "text":
-            return _as_texts(values)
-        return values
 
     def __repr__(self) -> str:
         if self.status == "skipped":
@@ -205,6 +205,23 @@ def _series(pd: Any, kind: Kind, values: Sequence[Any]) -> Any:
 def _as_texts(values: Sequence[Any]) -> list[str | None]:
     """Values as text; those of several figures as JSON."""
     return [None if each is None else json_line(each) if isinstance(each, dict) else str(each) for each in values]
+
+
+def _arrow(pyarrow: Any, kind: Kind, values: Sequence[Any]) -> Any:
+    """The column as an Arrow array, in which each value can be missing."""
+    text = pyarrow.large_string()
+    if kind.name == "texts":
+        texts = [None if value is None else list(map(_valid, value)) for value in values]
+        return pyarrow.array(texts, pyarrow.large_list(text))
+    if kind.name == "text":
+        return pyarrow.array([None if value is None else _valid(value) for value in _as_texts(values)], text)
+    types = {"int": pyarrow.int64(), "float": pyarrow.float64(), "bool": pyarrow.bool_()}
+    return pyarrow.array(values, types[kind.name])
+
+
+def _valid(value: Any) -> str:
+    """``value`` as text that UTF-8 can encode, as Arrow's must be."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _cell(value: Any) -> str:

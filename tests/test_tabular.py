@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import itertools
 import json
 import subprocess
 import sys
@@ -17,7 +14,6 @@ import pytest
 
 import augment
 from augment.analyses import ANALYSES
-from augment.arrays import arrow
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace, Skipped
 from augment.tabular import Kind, Table, concatenated
@@ -32,6 +28,13 @@ COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "name": ("text", ["gemm µ", None, ""]),
     "pattern": ("texts", [["a", "b"], None, []]),
     "rank": ("int", [None, None, None]),
+}
+ARROW_TYPES = {
+    "int": "int64",
+    "float": "double",
+    "bool": "bool",
+    "text": "large_string",
+    "texts": "large_list<item: large_string>",
 }
 
 
@@ -151,83 +154,27 @@ def test_notebooks_display_a_bar_that_is_whole(augmented: AugmentedTrace) -> Non
         assert parser.open == []
 
 
-def structure(kind: Any, address: int) -> Any:
-    return kind.from_address(address)
+def test_an_arrow_table_has_the_values_and_their_types() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for rows in (0, 1, 3):
+        columns = {name: values[:rows] for name, (_, values) in COLUMNS.items()}
+        table = Table("example", columns, {name: Kind(kind) for name, (kind, _) in COLUMNS.items()})
+        made = pyarrow.table(table)
+        made.validate(full=True)
+        assert repr(made.to_pydict()) == repr(columns)
+        assert list(map(str, made.schema.types)) == [ARROW_TYPES[kind] for kind, _ in COLUMNS.values()]
 
 
-def consumed(capsule: object, *, release: bool = True) -> list[Any]:
-    """The columns of a stream, read as a consumer in C reads them; strings and lists by their offsets."""
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    stream = structure(arrow._Stream, pointer(capsule, arrow.STREAM))
-    schema, array, end = arrow._Schema(), arrow._Array(), arrow._Array()
-    end.release = 1
-    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    assert call(stream.get_schema)(ctypes.addressof(stream), ctypes.addressof(schema)) == 0
-    for out in (array, end):
-        assert call(stream.get_next)(ctypes.addressof(stream), ctypes.addressof(out)) == 0
-    assert end.release is None
-    children = zip(nested(arrow._Schema, schema), nested(arrow._Array, array), strict=True)
-    values = [(its_schema.name.decode(), column(its_schema, its_array)) for its_schema, its_array in children]
-    if release:
-        for each in (schema, array, stream):
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(each.release)(ctypes.addressof(each))
-            assert each.release is None
-    return values
+def test_a_text_that_is_no_unicode_is_mended_in_arrow() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = Table("example", {"name": ["a\udcff"], "names": [["\ud800", "b"]]})
+    assert pyarrow.table(table).to_pydict() == {"name": ["a?"], "names": [["?", "b"]]}
 
 
-def nested(kind: Any, parent: Any) -> list[Any]:
-    addresses = (ctypes.c_void_p * parent.n_children).from_address(parent.children)
-    return [structure(kind, address) for address in addresses]
-
-
-def column(schema: Any, array: Any) -> list[Any]:
-    count, form = array.length, schema.format
-    buffers = (ctypes.c_void_p * array.n_buffers).from_address(array.buffers)
-
-    def values(kind: Any, place: int, size: int) -> list[Any]:
-        return list((kind * size).from_address(buffers[place])) if size else []
-
-    def flags(place: int) -> list[bool]:
-        packed = values(ctypes.c_uint8, place, (count + 7) // 8)
-        return [bool(packed[i // 8] >> i % 8 & 1) for i in range(count)]
-
-    if form == b"b":
-        result = flags(1)
-    elif form in (b"l", b"g"):
-        result = values(ctypes.c_int64 if form == b"l" else ctypes.c_double, 1, count)
-    else:
-        offsets = values(ctypes.c_int64, 1, count + 1)
-        if form == b"U":
-            content = bytes(values(ctypes.c_uint8, 2, offsets[-1]))
-        else:
-            content = column(*nested(arrow._Schema, schema), *nested(arrow._Array, array))
-        result = [content[a:b] for a, b in itertools.pairwise(offsets)]
-        result = [each.decode() if form == b"U" else each for each in result]
-    valid = flags(0) if buffers[0] else [True] * count
-    assert valid.count(False) == array.null_count
-    return [each if known else None for each, known in zip(result, valid, strict=True)]
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_an_arrow_stream_has_the_values(rows: int) -> None:
-    cut = {name: (kind, values[:rows]) for name, (kind, values) in COLUMNS.items()}
-    assert repr(consumed(arrow.stream_of(cut))) == repr([(name, values) for name, (_, values) in cut.items()])
-
-
-def test_what_is_released_is_freed_at_the_next_export() -> None:
-    gc.collect()
-    arrow.stream_of({})
-    capsule = arrow.stream_of(COLUMNS)
-    consumed(capsule, release=False)  # and never released
-    held = len(arrow._EXPORTS)
-    consumed(arrow.stream_of(COLUMNS))
-    del capsule
-    arrow.stream_of({})  # which frees the released one, is freed itself at the next
-    assert len(arrow._EXPORTS) == held + 1
-    arrow.stream_of({})
-    assert len(arrow._EXPORTS) == held + 1
+def test_without_pyarrow_arrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[history\]'"):
+        Table("example", {"time_ns": [1]}).__arrow_c_stream__()
 
 
 READERS = {

@@ -24,12 +24,6 @@ _SCAN_ARGS = (
 
 KERNELS: dict[str, tuple[str, ...]] = {
     "arg_columns.scan_columns": (INT, INT, INT, INTS, INT32S, INT, "wanted_args.Wanted"),
-    "arrow.get_last_error": (INT,),
-    "arrow.get_next": 2 * (INT,),
-    "arrow.get_schema": 2 * (INT,),
-    "arrow.release_array": (INT,),
-    "arrow.release_schema": (INT,),
-    "arrow.release_stream": (INT,),
     "call_stacks.nest": (INTS, INTS, INT32S, INT32S, INT32S, INT32S),
     "critical_loops.bind": (INT32S, INTS, INT32S, INT32S, INT32S),
     "critical_loops.latest": (INT32S, INT32S, INT32S, INT32S, INTS, INTS),

@@ -100,11 +100,6 @@ def _address(memory: Any) -> int:
     return ctypes.addressof(memory) if isinstance(memory, _RECORDS) else int(memory.ctypes.data)
 
 
-def address_of(name: str) -> int:
-    """The address of a kernel of the catalogue whose arguments are integers, for callers outside Python."""
-    return ctypes.cast(getattr(_library(), name.replace(".", "_")), ctypes.c_void_p).value or 0
-
-
 def own_target() -> str:
     """The name of this machine's platform."""
     machine = platform.machine().lower()
