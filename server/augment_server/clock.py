@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-MOST_PAUSE_NS = 24 * 3600 * 10**9  #: at most this much of the time without a running server counts
 _CATCH_UP = 10  #: while it is behind the time of day, it runs a tenth faster
 
 
@@ -14,10 +13,11 @@ class Clock:
     """Advances with the machine's monotonic clock, and is never ahead of the time of day.
 
     The time of day may be wrong after a jump or at the machine's start, so this clock approaches it slowly. Stored data
-    is then kept longer, and never expires early by more than a day and a tenth of its life.
+    is then kept longer, and never expires early by more than a tenth of its life, and ``pause_ns`` for each start.
 
     Args:
         saved_ns: the last saved time; None if there is none.
+        pause_ns: at most this much of the time without a running server counts.
         time_of_day: the system's, in ns.
         monotonic: of the system, in ns.
     """
@@ -25,12 +25,13 @@ class Clock:
     def __init__(
         self,
         saved_ns: int | None,
+        pause_ns: int,
         time_of_day: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._time_of_day, self._monotonic = time_of_day, monotonic
         now = time_of_day()
-        self._now = now if saved_ns is None else min(now, saved_ns + MOST_PAUSE_NS)
+        self._now = now if saved_ns is None else min(now, saved_ns + pause_ns)
         self._asked = monotonic()
         self._lock = threading.Lock()
 

@@ -44,6 +44,7 @@ class Core:
         state: the state directory.
         roots: folders whose files clients may name.
         repair: move an unusable database aside, with all its files.
+        network: whether the state directory may lie on a network's file system.
         client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
@@ -59,10 +60,12 @@ class Core:
         client_of: Callable[[Any], str],
         *,
         repair: bool = False,
+        network: bool = False,
     ) -> None:
         self._observer, self._max_stored = observer, limits.max_stored_bytes
         self._apart = Apart()
-        self._storage = Storage(state, repair=repair)
+        self._storage = Storage(state, repair=repair, network=network)
+        self.lost = asyncio.Event()  #: set once another server has taken over the state directory
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)
         self._retention = Retention(self._storage, limits)
@@ -84,7 +87,13 @@ class Core:
 
     async def start(self) -> None:
         """Resume the unfinished work of an earlier server, and start."""
-        for job in await self._apart(self._retention.recover):
+        loop = asyncio.get_running_loop()
+        self._storage.lease.when_lost(lambda: loop.call_soon_threadsafe(self.lost.set))
+
+        def tell(text: str) -> None:
+            self._observer.log(logging.ERROR, text)
+
+        for job in await self._apart(self._retention.recover, tell):
             self._scheduler.queued(job)
         await self._scheduler.start()
         self._sweeping = asyncio.create_task(self._sweep())

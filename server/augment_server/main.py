@@ -52,6 +52,11 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     is_flag=True,
     help="If the state directory's database is lost or damaged, move all its content aside and start empty.",
 )
+@click.option(
+    "--network-state",
+    is_flag=True,
+    help="Allow a state directory on a network file system, which one machine alone may use.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow addresses beyond this machine without TLS.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="The server's certificate and its chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")

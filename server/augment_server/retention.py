@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from augment_server import parts
@@ -16,6 +17,7 @@ from augment_server.requests import LIFE_NS
 from augment_server.storage import Storage, now_ns, remove
 
 FRESH_S = 600.0  #: data used within this time is not removed to make room
+_PAUSES = 10  #: while no server runs, at most this part of the shorter life passes
 T = TypeVar("T")
 _TOGETHER = 200  #: jobs or uploads that are removed in one transaction
 _MOST_SWEPT = 20_000  #: maximum of each kind in one sweep, so that other work need not wait
@@ -35,12 +37,18 @@ class Retention:
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
         saved = storage.row("SELECT ns FROM clock")
-        self.clock = Clock(saved["ns"] if saved else None)
+        life_s = min(limits.artifact_life_s, limits.upload_life_s)
+        self.clock = Clock(saved["ns"] if saved else None, int(life_s * 1e9) // _PAUSES)
         self.stopping = False  #: whether the current sweep shall end early
         self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
-    def recover(self) -> list[str]:
+    def recover(self, tell: Callable[[str], None]) -> list[str]:
         """After a start: complete unfinished moves, queue interrupted jobs again, remove orphaned files.
+
+        An upload or a file for which this fails does not keep the others from it.
+
+        Args:
+            tell: called with a sentence on each such failure.
 
         Returns:
             The ids of waiting jobs, the oldest first.
@@ -48,23 +56,41 @@ class Retention:
         storage = self._storage
         with storage.lock:
             for row in storage.rows("SELECT * FROM uploads"):
-                part, blob = storage.part(row["id"]), storage.blob(row["sha256"] or "-")
-                if row["complete"] and not blob.exists():
-                    if part.exists():
-                        os.rename(part, blob)
-                    else:
-                        self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
-                elif not row["complete"]:
-                    there = part.stat().st_size if part.exists() else 0
-                    self._update("UPDATE uploads SET received = MIN(received, ?) WHERE id = ?", there, row["id"])
+                try:
+                    self._recover_upload(row)
+                except OSError as error:  # noqa: PERF203
+                    self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+                    tell(f"uploads/{row['id']}: is to be sent again, its bytes cannot be used: {error!r}")
             change = "UPDATE jobs SET state = ?, queued_ns = ? WHERE state = ?"
             self._update(change, QUEUED, now_ns(), RUNNING)
             with storage.writing() as db:
                 parts.recover(db)
-            self._drop_strays()
+            self._drop_strays(tell)
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
-    def _drop_strays(self) -> None:
+    def _recover_upload(self, row: sqlite3.Row) -> None:
+        """Complete the move of a complete upload's bytes; count those of another one.
+
+        All bytes in the file are the upload's, in order. After a crash of the machine some may be missing before its
+        end; then only those count that were synced.
+
+        Raises:
+            OSError: the bytes cannot be moved or looked at.
+        """
+        part, blob = self._storage.part(row["id"]), self._storage.blob(row["sha256"] or "-")
+        there = part.stat().st_size if part.exists() else 0
+        if row["complete"]:
+            if not blob.exists() and part.exists():
+                os.rename(part, blob)
+            elif not blob.exists():
+                self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+            return
+        most = row["size"] if row["size"] is not None else there
+        received = min(there, most if self._storage.is_same_boot else row["received"])
+        if received != row["received"]:
+            self._update("UPDATE uploads SET received = ? WHERE id = ?", received, row["id"])
+
+    def _drop_strays(self, tell: Callable[[str], None]) -> None:
         """Remove files without a row in the database."""
         storage = self._storage
         begun = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
@@ -72,8 +98,12 @@ class Retention:
         ranks = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
         for folder, kept in (("parts", begun), ("artifacts", jobs), ("ranks", ranks), ("work", set())):
             for path in (storage.root / folder).iterdir():
-                if path.name not in kept:
+                if path.name in kept:
+                    continue
+                try:
                     remove(path)
+                except OSError as error:
+                    tell(f"{folder}/{path.name}: belongs to nothing, and cannot be removed: {error!r}")
 
     def sweep(self, busy: Collection[str]) -> None:
         """Remove data beyond the limits of age and number, but no upload in ``busy``, whose bytes are arriving."""

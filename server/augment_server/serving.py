@@ -54,6 +54,7 @@ class Settings:
     listen: Address
     state: Path
     repair: bool
+    network_state: bool
     limits: Limits
     roots: tuple[Path, ...]
     tls: TlsFiles | None
@@ -70,7 +71,8 @@ def serve(settings: Settings) -> int:
     """Serve until a signal; returns the exit code.
 
     Raises:
-        AugmentError: a port or the state directory is taken, or a file cannot be used.
+        AugmentError: a port or the state directory is taken, or a file cannot be used; or another server has taken over
+            the state directory.
     """
     try:
         return asyncio.run(_serve(settings))
@@ -88,7 +90,13 @@ async def _serve(settings: Settings) -> int:
             emit(f"metrics on {server.metrics_url}")
         if server.http:
             emit(f"http on {server.http.url}")
-        await stop.wait()
+        asked, lost = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.core.lost.wait())
+        await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        lost.cancel()
+        if server.core.lost.is_set():
+            why = "another server has taken it over, so this one has stopped; let only one server use it"
+            raise AugmentError(f"--state-dir {settings.state}: {why}")
         await server.drain(settings.grace_s, stop)
     return 0
 
@@ -168,7 +176,15 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
         known_by = functools.partial(client_of, tokens=settings.tokens)
         observer = Observers(observers)
         wished, settings = settings.limits, dataclasses.replace(settings, limits=_within_files(settings.limits))
-        core = Core(settings.state, settings.limits, settings.roots, observer, known_by, repair=settings.repair)
+        core = Core(
+            settings.state,
+            settings.limits,
+            settings.roots,
+            observer,
+            known_by,
+            repair=settings.repair,
+            network=settings.network_state,
+        )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)
         server = _grpc_server(settings.limits, interceptors)

@@ -3,6 +3,7 @@
 ::
 
     lock           held by the server that uses the directory
+    lease          which server that is, renewed by it each second (:mod:`lease`)
     state.db       the records of uploads, jobs, artifacts (SQLite, write-ahead log)
     parts/ID       the bytes of an unfinished upload
     blobs/SHA256   the bytes of complete uploads, each content once
@@ -17,6 +18,7 @@ in the database and completes it at its next start (:mod:`retention`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -29,6 +31,8 @@ from typing import Any
 
 from augment.errors import AugmentError
 from augment_server import columns
+from augment_server.errors import Refusal
+from augment_server.lease import Lease, boot, expect_local
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS uploads (
@@ -106,6 +110,8 @@ CREATE TABLE IF NOT EXISTS artifacts (
     sha256 TEXT NOT NULL,
     PRIMARY KEY (job, position)
 );
+CREATE TABLE IF NOT EXISTS lease (  -- of the server that uses the directory; boot: of the machine since its start
+    id INTEGER PRIMARY KEY, holder TEXT NOT NULL, boot TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, ns INTEGER NOT NULL);  -- by which ages are counted
 """
 #: the bytes of an upload that count for its client: the announced size, from the start; equal contents count once
@@ -158,44 +164,80 @@ class Storage:
     Args:
         root: the directory.
         repair: if the database is missing or unusable, move it aside with all files, and start empty.
+        network: whether the directory may lie on a network's file system.
 
     Raises:
-        AugmentError: another server uses the directory, it is not writable, or its database is unusable.
+        AugmentError: another server uses the directory, it is not writable or not on one disk, or its database is
+            unusable.
     """
 
-    def __init__(self, root: Path, *, repair: bool = False) -> None:
+    def __init__(self, root: Path, *, repair: bool = False, network: bool = False) -> None:
         self.root = root.absolute()  # symbolic links in other folders contain it
-        try:
-            root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock_file = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise AugmentError(f"--state-dir {root}: {(error.strerror or str(error)).lower()}") from error
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock_file)
-            raise AugmentError(f"--state-dir {root}: another server uses it; choose another folder") from error
         self.lock = threading.RLock()  #: held while rows and files change together
         self._local = threading.local()  # each thread has a connection for reading, so that readers never wait
         self._readers: list[sqlite3.Connection] = []
-        try:
-            if repair and self._fault():
-                self._put_aside()
-            for folder in _FOLDERS:
-                (root / folder).mkdir(exist_ok=True, mode=0o700)
-            if fault := self._fault():
-                advice = "restore state.db from a backup, or start once with --repair, which moves all files aside"
-                raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
-            self._writer = self._connect()
-            self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
-            columns.complete(self._writer)
-            self.secret = columns.secret(self._writer)  #: the key of page tokens
-        except AugmentError:
-            os.close(self._lock_file)
-            raise
-        except (OSError, sqlite3.Error) as error:
-            os.close(self._lock_file)
-            raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
+        with contextlib.ExitStack() as undo:
+            try:
+                root.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not network:
+                    expect_local(root)
+                self._lock_file = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise AugmentError(f"--state-dir {root}: {(error.strerror or str(error)).lower()}") from error
+            undo.callback(os.close, self._lock_file)
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise AugmentError(f"--state-dir {root}: another server uses it; choose another folder") from error
+            except OSError as error:
+                what = (error.strerror or str(error)).lower()
+                raise AugmentError(f"--state-dir {root}: its file system has no locks ({what})") from error
+            try:
+                self.lease = Lease(root, used=(root / "state.db").exists())
+                undo.callback(self.lease.release)
+                if repair and self._fault():
+                    self._put_aside()
+                for folder in _FOLDERS:
+                    (root / folder).mkdir(exist_ok=True, mode=0o700)
+                self._expect_one_disk()
+                if fault := self._fault():
+                    advice = "restore state.db from a backup, or start once with --repair, which moves all files aside"
+                    raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
+                self._writer = self._connect()
+                undo.callback(self._writer.close)
+                self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
+                columns.complete(self._writer)
+                self.secret = columns.secret(self._writer)  #: the key of page tokens
+                row = self._writer.execute("SELECT boot FROM lease").fetchone()
+                #: whether the machine has run since the last server: what that wrote is there, synced or not
+                self.is_same_boot = bool(row and row["boot"]) and row["boot"] == boot()
+                self._writer.execute("INSERT OR REPLACE INTO lease VALUES (0, ?, ?)", (self.lease.holder.id, boot()))
+            except (OSError, sqlite3.Error) as error:
+                raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
+            undo.pop_all()
+
+    def _expect_one_disk(self) -> None:
+        """Move a file through all folders, as uploads and outputs are later.
+
+        Raises:
+            AugmentError: a folder lies on another disk.
+        """
+        first, *others = (self.root / folder / f"probe-{self.lease.holder.id}" for folder in _FOLDERS)
+        first.touch()
+        for other in others:
+            try:
+                os.rename(first, other)
+            except OSError as error:
+                first.unlink()
+                if error.errno != errno.EXDEV:
+                    raise
+                what = f"{other.parent.name} and {first.parent.name} lie on different disks"
+                raise AugmentError(
+                    f"--state-dir {self.root}: {what}; files are moved between its folders: choose a folder that lies"
+                    " on one disk as a whole"
+                ) from error
+            first = other
+        first.unlink()
 
     def _fault(self) -> str:
         """What is wrong with the database; empty if it is usable or new."""
@@ -233,15 +275,28 @@ class Storage:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, on disk when the block is left, undone if it raises. One at a time."""
+        """A transaction, on disk when the block is left, undone if it raises. One at a time.
+
+        Raises:
+            Refusal: another server has taken over the directory.
+        """
         with self.lock:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._expect_lease()
                 yield self._writer
             except BaseException:
                 self._writer.execute("ROLLBACK")
                 raise
             self._writer.execute("COMMIT")
+
+    def _expect_lease(self) -> None:
+        if not self.lease.lost:
+            (holder,) = self._writer.execute("SELECT holder FROM lease").fetchone()
+            if holder == self.lease.holder.id:
+                return
+            self.lease.lose()
+        raise Refusal("DRAINING", "another server has taken over the state of this one; try again", retry_s=5)
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """The rows of a query on committed data; does not wait for writers."""
@@ -286,6 +341,7 @@ class Storage:
         with self.lock:
             for connection in (self._writer, *self._readers):
                 connection.close()
+            self.lease.release()
             os.close(self._lock_file)
 
 

@@ -234,8 +234,8 @@ class Uploads:
 
     def discarded(self, upload: str) -> None:
         """Discard all bytes, because they differ from what was announced."""
+        remove(self._storage.part(upload))  # first: a start counts the bytes that are there
         self.saved(upload, 0)
-        remove(self._storage.part(upload))
 
     def path_of_part(self, upload: str) -> Path:
         """The path of an unfinished upload's bytes."""

@@ -1,0 +1,243 @@
+"""One server at a time, whatever its mount and its lock; one disk; what a start finds after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from in_process import PATIENCE_S, eventually, serving, trace
+from serving_process import Ended, Server, augment
+from serving_process import serving as serving_process
+
+from augment.errors import AugmentError
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server.errors import Refusal
+from augment_server.lease import Holder, expect_local
+from augment_server.storage import Storage
+
+SENTENCE = "another server uses it, through another mount or without its file lock; choose another folder"
+
+
+def test_a_second_server_without_the_first_ones_lock(tmp_path: Path) -> None:
+    """As through a mount that has locks of its own."""
+    with serving(tmp_path / "state") as server:
+        (tmp_path / "state" / "lock").unlink()
+        with pytest.raises(AugmentError, match=SENTENCE):
+            Storage(tmp_path / "state")
+        (tmp_path / "state" / "lock").unlink()
+        (tmp_path / "state" / "lease").unlink()  # it comes back
+        with pytest.raises(AugmentError, match=SENTENCE):
+            Storage(tmp_path / "state")
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+        assert job.state == v1.Job.STATE_SUCCEEDED
+
+
+def test_a_second_server_through_another_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    with serving(tmp_path / "state"), pytest.raises(AugmentError, match="another server uses it"):
+        Storage(tmp_path / "link")
+
+
+def test_a_second_server_through_another_mount(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with serving(tmp_path / "state"):
+        mount = ["mount", "--bind", str(tmp_path / "state"), str(tmp_path / "other")]
+        if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("may not mount")
+        try:
+            for _ in range(2):  # the second time without the lock
+                with pytest.raises(AugmentError, match="another server uses it"):
+                    Storage(tmp_path / "other")
+                (tmp_path / "other" / "lock").unlink()
+        finally:
+            subprocess.run(["umount", str(tmp_path / "other")], check=True)
+
+
+def test_who_has_lost_the_directory_stops(tmp_path: Path) -> None:
+    """A server stands still for so long that another takes over, and goes on then."""
+    state = tmp_path / "state"
+    first = Server(state)
+    try:
+        eventually(lambda: stopped(first, state))
+        (state / "lock").unlink()
+        os.utime(state / "lease", (0, 0))
+        with serving_process(state) as second:
+            first.process.send_signal(signal.SIGCONT)
+            assert first.wait() == 1
+            assert f"--state-dir {state}: another server has taken it over, so this one has stopped" in first.errors
+            ended = augment("run", "--server", second.address, trace(tmp_path / "a.json"), "-o", tmp_path / "out")
+            assert ended.returncode == 0, ended.stderr
+            assert Holder.of((state / "lease").read_text())
+    finally:
+        first.process.kill()
+        first.close()
+
+
+def stopped(server: Server, state: Path) -> bool:
+    """Let a server stand still, unless it is in the midst of a transaction."""
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitpid(server.process.pid, os.WUNTRACED)
+    with contextlib.closing(sqlite3.connect(state / "state.db", timeout=0)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE").connection.rollback()
+        except sqlite3.OperationalError:
+            server.process.send_signal(signal.SIGCONT)
+            return False
+    return True
+
+
+def test_who_has_lost_the_database_commits_nothing(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    try:
+        with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as database, database:
+            database.execute("UPDATE lease SET holder = 'another'")
+        for _ in range(2):
+            with pytest.raises(Refusal, match="another server has taken over") as caught, storage.writing() as db:
+                db.execute("INSERT INTO leftovers VALUES ('job')")
+            assert caught.value.reason == "DRAINING"
+        assert storage.lease.lost
+        assert not storage.rows("SELECT * FROM leftovers")
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize("ended", ["killed", "released", "elsewhere"])
+def test_nothing_is_waited_for_after_an_end(tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, lease = tmp_path / "state", tmp_path / "state" / "lease"
+    if ended == "released":
+        Storage(state).close()
+        assert not lease.read_text()
+    else:
+        with serving_process(state) as server:
+            server.process.kill()
+        assert Holder.of(lease.read_text())
+    if ended == "elsewhere":  # of another machine, or another container: its process number tells nothing
+        lease.write_text(lease.read_text().replace('"boot": "', '"boot": "of another '))
+        os.utime(lease, (time.time() - 60, time.time() - 60))
+    elif ended == "killed" and not Holder.new().boot:
+        pytest.skip("the system does not tell whether it is the same boot")
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    Storage(state).close()
+    assert sorted(path.name for path in state.glob("lease*")) == ["lease"]
+
+
+def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts, place = tmp_path / "mountinfo", tmp_path.resolve()
+    escaped = str(place).replace(" ", r"\040")
+    lines = [
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda rw",
+        f"23 22 0:40 / {escaped}/far\\040away rw - nfs4 server:/x rw",
+        f"24 23 0:41 / {escaped}/far\\040away/near rw - tmpfs tmpfs rw",
+    ]
+    mounts.write_text("\n".join(lines) + "\n")
+    for folder in (place, place / "far", place / "far away" / "near", place / "far away" / "near" / "state"):
+        expect_local(folder, mounts)
+    for folder in (place / "far away", place / "far away" / "state"):
+        with pytest.raises(AugmentError, match=r"lies on a network file system \(nfs4\): .*--network-state"):
+            expect_local(folder, mounts)
+    expect_local(place, tmp_path / "none")
+
+    def refuse(_: Path) -> None:
+        raise AugmentError("far away")
+
+    monkeypatch.setattr("augment_server.storage.expect_local", refuse)
+    with pytest.raises(AugmentError, match="far away"):
+        Storage(tmp_path / "state")
+    Storage(tmp_path / "state", network=True).close()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another disk."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no other disk")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("folder", ["blobs", "artifacts"])
+def test_folders_on_different_disks(tmp_path: Path, elsewhere: Path, folder: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / folder).symlink_to(elsewhere)
+    with pytest.raises(Ended, match=rf"--state-dir .*: {folder} and .* lie on different disks; .* on one disk"):
+        Server(state)
+    assert not [path for place in (state, elsewhere) for path in place.rglob("*probe*")]
+    (state / folder).unlink()
+    Storage(state).close()  # nothing is broken
+
+
+def test_an_upload_that_cannot_be_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    with serving(state) as server:
+        uploads = [server.upload(trace(tmp_path / name, count=count)) for name, count in (("a.json", 3), ("b.json", 4))]
+        digests = [server.stub.GetUpload(calls.GetUploadRequest(name=name)).upload.sha256 for name in uploads]
+    for name, digest in zip(uploads, digests, strict=True):  # the server was killed before it moved them
+        (state / "blobs" / digest).rename(state / "parts" / name.removeprefix("uploads/"))
+    move = os.rename
+
+    def fail(before: Path, after: Path) -> None:
+        if Path(after).name == digests[0]:
+            raise OSError(5, "Input/output error")
+        move(before, after)
+
+    monkeypatch.setattr(os, "rename", fail)
+    logged = []
+    for _ in range(2):
+        with serving(state) as server:
+            first, second = (server.stub.GetUpload(calls.GetUploadRequest(name=name)).upload for name in uploads)
+            assert (first.state, second.state) == (v1.Upload.STATE_ACTIVE, v1.Upload.STATE_COMPLETE)
+            logged.append(server.observer.logged)
+    ((line,), nothing) = logged
+    assert line.startswith(f"{uploads[0]}: is to be sent again, its bytes cannot be used")
+    assert not nothing
+    with serving(state) as server:
+        again = server.upload(tmp_path / "a.json")
+        assert server.wait(server.create(again).name).state == v1.Job.STATE_SUCCEEDED
+
+
+def test_an_upload_goes_on_from_the_last_byte_after_a_kill(tmp_path: Path) -> None:
+    state, sent = tmp_path / "state", 5 * (64 << 10)
+    with serving_process(state) as server, grpc.insecure_channel(server.address) as channel:
+        stub = AugmentServiceStub(channel)
+        upload = stub.StartUpload(calls.StartUploadRequest(file_name="a.json", size_bytes=2 * sent)).upload.name
+
+        def get() -> v1.Upload:
+            return stub.GetUpload(calls.GetUploadRequest(name=upload)).upload
+
+        def pieces() -> Iterator[calls.UploadTraceRequest]:
+            yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=upload))
+            for _ in range(5):
+                yield calls.UploadTraceRequest(chunk=b"x" * (64 << 10))
+            eventually(lambda: get().received_bytes == sent)
+            server.process.kill()
+            server.process.wait(PATIENCE_S)
+
+        with pytest.raises(grpc.RpcError):
+            stub.UploadTrace(pieces())
+    storage = Storage(state)
+    assert storage.is_same_boot == bool(Holder.new().boot)
+    storage.close()
+    if not storage.is_same_boot:
+        return
+    with contextlib.closing(sqlite3.connect(state / "state.db")) as database:
+        rows = database.execute("SELECT received FROM uploads").fetchall()
+    assert rows == [(0,)]  # nothing was synced yet
+    for boot, there in (("another", 0), (Holder.new().boot, sent)):
+        with contextlib.closing(sqlite3.connect(state / "state.db")) as database, database:
+            database.execute("UPDATE lease SET boot = ?", (boot,))
+        with serving(state) as again:
+            assert again.stub.GetUpload(calls.GetUploadRequest(name=upload)).upload.received_bytes == there
