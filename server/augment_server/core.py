@@ -88,7 +88,11 @@ class Core:
     async def start(self) -> None:
         """Resume the unfinished work of an earlier server, and start."""
         loop = asyncio.get_running_loop()
-        self._storage.lease.when_lost(lambda: loop.call_soon_threadsafe(self.lost.set))
+
+        def lost() -> None:
+            loop.call_soon_threadsafe(self.lost.set)
+
+        self._storage.lease.when_lost(lost)
 
         def tell(text: str) -> None:
             self._observer.log(logging.ERROR, text)

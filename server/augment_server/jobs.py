@@ -41,6 +41,8 @@ FIELDS = {
     "labels": Field("labels", "labels"),
     "priority": Field("number", "priority"),
 }
+#: a whole job leaves other clients a tenth of what it takes itself, at most a gigabyte
+_LEFT, _MOST_LEFT = 10, 1 << 30
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
 
 
@@ -264,14 +266,53 @@ class Jobs:
             self._progress.pop(job, None)
         return ended
 
-    def expect_room(self, made: Outputs) -> None:
-        """Check that there is room for the outputs of a trace of a whole job.
+    def expect_stored(self, begun: Begun, made: Outputs) -> None:
+        """Check that this server stores as much as the outputs of a trace of a whole job take.
 
         Raises:
-            Refusal: there is no room.
+            Refusal: it does not.
         """
         with self._storage.writing() as db:
-            parts.expect_room(db, sum(file.size for file in made.files), self._limits.max_stored_bytes)
+            parts.expect_room(db, begun.id, sum(file.size for file in made.files), self._limits.max_stored_bytes)
+
+    def reserve(self, begun: Begun) -> int:
+        """What a step of a whole job must leave free on the disk, for other clients: a part of what the job takes.
+
+        Raises:
+            Refusal: the disk has not even the room for the traces under way, if each takes what the largest took.
+        """
+        taken = parts.taken(self._storage, begun.id)
+        reserve = min(taken.bytes // _LEFT, _MOST_LEFT)
+        self.expect_free(begun, reserve + taken.largest * taken.running)
+        return reserve
+
+    def expect_free(self, begun: Begun, size: int) -> None:
+        """Check that the disk has room for ``size`` bytes, or that this is no whole job's.
+
+        Raises:
+            Refusal: it has not.
+        """
+        if size and self._storage.free_bytes() < size:
+            raise Refusal("STORAGE_FULL", f"{begun.file_name}: the server's disk has no room for its outputs")
+
+    def no_room(self, begun: Begun) -> Refusal:
+        """The refusal of a whole job for which there is no room, with the room that it would need.
+
+        That is, for each trace, what those before took; as much again for the copies in which the job's tracks are
+        drawn; and as much again for a merged timeline.
+        """
+        taken = parts.taken(self._storage, begun.id)
+        left = max(0, min(self._storage.free_bytes(), self._limits.max_stored_bytes - taken.bytes))
+        name = _called(begun.spec, begun.inputs)
+        what = f"{name}: this server has no room for the outputs of all {taken.of} traces"
+        metadata = {"taken_bytes": str(taken.bytes), "free_bytes": str(left)}
+        if taken.traces:
+            copies = 3 if begun.spec.job.HasField("merge") else 2
+            needed = copies * taken.of * taken.bytes // taken.traces
+            metadata["needed_bytes"] = str(needed)
+            what += f", which would need about {needed} bytes: those of {taken.traces} take {taken.bytes}"
+        what += f"; {left} bytes are left; send fewer traces, or ask the server's operator"
+        return Refusal("STORAGE_FULL", what, metadata)
 
     def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
         """Record that a trace of a whole job is done, or cannot be converted.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 from augment_server.inputs import Given, Outputs, given_of
+from augment_server.storage import Storage
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
@@ -34,6 +35,17 @@ class Step:
     def is_last(self) -> bool:
         """Whether this is the last step, after all conversions."""
         return self.number == self.of - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the outputs for the converted traces of a whole job take."""
+
+    bytes: int
+    largest: int  #: bytes of one trace's
+    traces: int  #: the converted ones
+    running: int  #: those under way
+    of: int  #: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +96,32 @@ def begin(db: sqlite3.Connection, job: str) -> Step | None:
     return Step(row["position"], steps, ended, row["attempts"] + 1, row["deaths"])
 
 
-def expect_room(db: sqlite3.Connection, size: int, most: int) -> None:
-    """Check that the outputs for the traces of unfinished jobs stay within ``most`` bytes.
+def expect_room(db: sqlite3.Connection, job: str, size: int, most: int) -> None:
+    """Check that ``size`` more bytes of outputs for the traces of a job fit into ``most`` bytes for those of all jobs.
+
+    If they do not, that counts against jobs with more than an equal share.
 
     Raises:
-        Refusal: they do not.
+        Refusal: they do not, and this job has more.
     """
     open_jobs = "SELECT id FROM jobs WHERE state IN (?, ?)"
-    query = f"SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE origin >= 0 AND job IN ({open_jobs})"  # noqa: S608
-    (taken,) = db.execute(query, (QUEUED, RUNNING)).fetchone()
-    if taken + size > most:
+    query = f"SELECT job, SUM(bytes) FROM parts WHERE origin >= 0 AND job IN ({open_jobs}) GROUP BY job"  # noqa: S608
+    taken = {row[0]: row[1] for row in db.execute(query, (QUEUED, RUNNING)) if row[1]}
+    share = most // len({*taken, job})
+    if sum(taken.values()) + size > most and taken.get(job, 0) + size > share:
         what = f"the outputs of running jobs take all of the {most} bytes that this server stores"
         raise Refusal("STORAGE_FULL", what, retry_s=60)
+
+
+def taken(storage: Storage, job: str) -> Taken:
+    """What the converted traces of a job take."""
+    query = (
+        "SELECT COALESCE(SUM(bytes), 0) AS bytes, COALESCE(MAX(bytes), 0) AS largest, SUM(bytes > 0) AS traces,"
+        " SUM(state = ?) AS running, COUNT(*) AS of FROM parts WHERE job = ? AND origin >= 0"
+    )
+    row = storage.row(query, RUNNING, job)
+    assert row
+    return Taken(*row)
 
 
 def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:

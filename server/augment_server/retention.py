@@ -158,17 +158,28 @@ class Retention:
 
     def _fit(self, client: str, size: int, busy: Collection[str]) -> bool:
         room = self._limits.max_stored_bytes - size
-        if self.stored_bytes() <= room:
+        if self._counted(client) <= room:
             return True
         for kind, name, touched in self._to_go(client, size):
             if kind == "job":
                 self._remove_jobs([name], "room")
             elif name not in busy:
                 self._remove_uploads([(name, touched)], "room")
-            if self.stored_bytes() <= room:
+            if self._counted(client) <= room:
                 break
         self._drop_contents()
-        return self.stored_bytes() <= room
+        return self._counted(client) <= room
+
+    def _counted(self, client: str) -> int:
+        """The stored bytes that keep ``client`` from storing more: without what others' running jobs have made so far.
+
+        Those have the same room once more (:func:`parts.expect_room`).
+        """
+        others = f"SELECT id {_OPEN} AND client != ?"
+        query = f"SELECT COALESCE(SUM(bytes), 0) AS bytes FROM parts WHERE origin >= 0 AND job IN ({others})"  # noqa: S608
+        row = self._storage.row(query, client)
+        assert row
+        return self.stored_bytes() - int(row["bytes"])
 
     def _to_go(self, client: str, size: int) -> Iterator[tuple[str, str, int]]:
         """Final jobs and uploads that no job needs, in the order in which they are removed to make room for ``client``.

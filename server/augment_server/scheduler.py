@@ -8,10 +8,10 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from augment_server.errors import Refusal, disk_is_full, refusal_of
 from augment_server.inputs import NOTHING, Failure, Made, Outputs
@@ -30,6 +30,7 @@ T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
+_WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
 _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
 
 
@@ -177,7 +178,7 @@ class Scheduler:
         try:
             made = await attempt.work
             if begun.step and not begun.step.is_last:
-                await self._apart(self._jobs.expect_room, made)
+                await self._apart(self._jobs.expect_stored, begun, made)
             assert attempt.folder
             await self._apart(self._publish, begun, attempt.folder)
         except asyncio.CancelledError:
@@ -194,6 +195,9 @@ class Scheduler:
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
+            if error.reason == "STORAGE_FULL" and begun.step:
+                await self._end_whole(attempt)  # waiting with all that it takes, it would keep others from their room
+                return
             if error.reason == "STORAGE_FULL" and begun.attempts < self._limits.max_job_attempts:
                 await asyncio.sleep(_PAUSE_S)  # until then other data may be removed
                 await self._queue_again(begun)
@@ -217,12 +221,13 @@ class Scheduler:
             progress.next(said)
             self._changes(begun.id)
 
+        reserve = await self._apart(self._jobs.reserve, begun) if begun.step else 0
         deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
         worker = await self._workers.take()
         attempt.folder = worker.folder / new_id()
         try:
             order = await self._apart(self._orders.order, begun, attempt.folder)
-            said: Said = await asyncio.wait_for(worker.do(order, stage), deadline_s)
+            said = await asyncio.wait_for(self._with_room(worker.do(order, stage), begun, reserve), deadline_s)
         except asyncio.TimeoutError as error:
             most = f"{deadline_s:g} s"
             raise Refusal("JOB_DEADLINE", f"{begun.file_name}: exceeded the time limit of a job, {most}") from error
@@ -241,6 +246,29 @@ class Scheduler:
             steps_of(file.file_name)
         failures = tuple(Failure(*failure) for failure in said.get("failures", ()))
         return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
+
+    async def _with_room(self, work: Coroutine[Any, Any, Said], begun: Begun, reserve: int) -> Said:
+        """The result of ``work``, which ends when less than ``reserve`` bytes are free on the disk.
+
+        Raises:
+            Refusal: that was so.
+        """
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(_WATCH_S)
+                self._jobs.expect_free(begun, reserve)
+
+        tasks = working, watching = asyncio.ensure_future(work), asyncio.ensure_future(watch())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await watching  # raises
+            return await working
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
         """The object that receives the stages: the job's progress, or that of one trace of a whole job."""
@@ -284,13 +312,25 @@ class Scheduler:
         elif state == SUCCEEDED:  # the job was cancelled in the meantime
             await self._apart(remove, self._storage.artifacts(job))
 
+    async def _end_whole(self, attempt: _Attempt) -> None:
+        """End a whole job for which there is no room, with all of its steps."""
+        job, error = attempt.begun.id, await self._apart(self._jobs.no_room, attempt.begun)
+        for other in self._attempts:
+            if other.begun.id == job and other is not attempt:
+                other.cancelled = True
+                other.work.cancel()
+        if await self._recorded(job, lambda: self._jobs.end(job, FAILED, error)):
+            self._ended(job, FAILED, error.reason)
+        await self._apart(remove, self._storage.ranks(job))
+
     async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
         job = begun.id
         counts, failed = await self._recorded(job, lambda: self._jobs.end_step(begun, error, made))
         if failed:
             self._ended(job, FAILED, error.reason if error else "")
+        if failed or not counts:  # the job has ended, and its files are gone but those that were just published
             await self._apart(remove, self._storage.ranks(job))
-        elif counts and job in self._progress:
+        elif job in self._progress:
             self._progress[job].trace_done()
             self._changes(job)
 

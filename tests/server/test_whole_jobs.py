@@ -283,16 +283,6 @@ def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
         assert not server.core._retention.stored_bytes()
 
 
-def test_room(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is made of the traces of a job counts as stored; where it is too much, the job ends with that."""
-    most = sum(path.stat().st_size for path in traces.paths) + 8192
-    monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.01)
-    with serving(tmp_path / "state", max_stored_bytes=most, max_job_attempts=2, max_running_jobs=1) as server:
-        done = server.wait(create(server, uploaded(server, traces)).name)
-        assert {failure.error.reason for failure in done.failures} == {"STORAGE_FULL"}
-        assert not os.listdir(tmp_path / "state" / "ranks")
-
-
 def test_an_earlier_job_that_is_needed_stays(tmp_path: Path, traces: Traces) -> None:
     """Removed while a job waits that uses its artifacts, they are kept until that has ended."""
     with serving(tmp_path / "state") as server:

@@ -1,0 +1,120 @@
+"""A whole job for which there is no room ends at once, and takes no room from others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from in_process import Server, eventually, serving, trace
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from simulator import JobOptions, simulate
+
+RANKS = 40
+OUTPUTS = RANKS * 320_000  #: bytes, about
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces")
+    simulate(JobOptions(ranks=RANKS, layers=2, tp=2), folder)
+    return folder
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk on which the job's traces fit, and part of what is made of them."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def create(server: Server, folder: Path, *, merge: bool = False) -> str:
+    paths = sorted(folder.glob("*.json.gz"))
+    spec = v1.WholeJobSpec(inputs=[v1.Input(upload=server.upload(path)) for path in paths])
+    if merge:
+        spec.merge.SetInParent()
+    return server.stub.CreateJob(calls.CreateJobRequest(spec=v1.JobSpec(job=spec))).job.name
+
+
+def assert_no_room(job: v1.Job) -> None:
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "STORAGE_FULL"), job
+    assert not job.failures
+    assert f"no room for the outputs of all {RANKS} traces, which would need about " in job.error.message
+    needed, taken, free = (int(job.error.metadata[f"{what}_bytes"]) for what in ("needed", "taken", "free"))
+    assert needed > taken + free
+    assert f"{needed} bytes" in job.error.message
+
+
+def test_a_whole_job_that_is_larger_than_the_disk(small: Path, folder: Path, tmp_path: Path) -> None:
+    """Meanwhile another client gets its room."""
+    sent, ended = [trace(tmp_path / "other.json", count=1500)], threading.Event()
+    assert sent[0].stat().st_size > 100_000
+    with serving(small / "state") as server:
+        job = create(server, folder, merge=True)
+        refusals = []
+
+        def others() -> None:
+            while not ended.is_set():
+                try:
+                    name = server.upload(sent[0])
+                    server.stub.DeleteUpload(calls.DeleteUploadRequest(name=name))
+                except Exception as error:
+                    refusals.append(error)
+
+        other = threading.Thread(target=others)
+        other.start()
+        try:
+            assert_no_room(server.wait(job))
+        finally:
+            ended.set()
+            other.join()
+        assert not refusals
+        assert not server.observer.logged
+        assert len([each for each in server.observer.told if each[2:] == ("reading",)]) <= RANKS
+        eventually(lambda: not [*small.glob("state/ranks/*"), *small.glob("state/work/*/*")])
+        job = server.wait(server.create(server.upload(sent[0])).name)
+        assert job.state == v1.Job.STATE_SUCCEEDED
+
+
+@pytest.mark.parametrize("at", ["a trace", "the last step"])
+def test_a_disk_that_fills(tmp_path: Path, folder: Path, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        storage = server.core._storage
+        query = "SELECT SUM(state = ?) AS done, COUNT(*) AS all_ FROM parts WHERE origin >= 0"
+
+        def free() -> int:
+            row = storage.row(query, v1.Job.STATE_SUCCEEDED)
+            assert row
+            return 1000 if (row["done"] or 0) >= (2 if at == "a trace" else row["all_"]) else 1 << 40
+
+        monkeypatch.setattr(storage, "free_bytes", free)
+        job = server.wait(create(server, folder))
+        assert_no_room(job)
+        assert len([each for each in server.observer.told if each[2:] == ("reading",)]) == (
+            2 if at == "a trace" else RANKS
+        )
+
+
+def test_what_is_stored_at_most(tmp_path: Path, folder: Path) -> None:
+    """What is made of the traces of a job counts as stored; where it is too much, the job ends with that."""
+    most = sum(path.stat().st_size for path in folder.iterdir()) + OUTPUTS // 2
+    with serving(tmp_path / "state", max_stored_bytes=most) as server:
+        job = create(server, folder)
+        eventually(lambda: server.get(job).progress.done_count > 2)
+        server.upload(trace(tmp_path / "other.json", count=1500))  # what the job makes does not count here
+        assert_no_room(server.wait(job))
+        eventually(lambda: not list((tmp_path / "state" / "ranks").iterdir()))
+        assert server.core._retention.stored_bytes() < most
