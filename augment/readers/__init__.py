@@ -73,6 +73,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
             if reader.recognizes(head):
                 trace = reader.read(path, text, head)
                 limits.expect_names(path, trace.strings)
+                limits.expect_tracks(path, trace.tracks)
                 return trace
     titles = " nor ".join(reader.TITLE for reader in READERS)
     raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from augment.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from augment.trace import Track
 
 SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever its compression ratio
 NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders can handle
@@ -21,6 +25,8 @@ class Limits(Struct, frozen=True):
         text_ratio: the same as a multiple of the file's size. Deflate cannot exceed about 1032:1; a chain of containers
             that does is an attack.
         events: the most events, or packets.
+        devices: the most devices that have work. Each costs the analyses time and memory, whatever its work.
+        streams: the most streams of all devices.
         name_bytes: the longest string among names, categories and identities.
         nesting: the greatest depth of braces and brackets in a JSON event, including its own. A deeper event is left
             out, and a diagnostic counts it. At least :data:`LEAST_NESTING`. The reader of native traces has a limit of
@@ -30,6 +36,8 @@ class Limits(Struct, frozen=True):
     text_bytes: int | None = None
     text_ratio: int = 2_000
     events: int | None = None
+    devices: int | None = None
+    streams: int | None = None
     name_bytes: int | None = None
     nesting: int = NESTING
 
@@ -58,6 +66,20 @@ class Limits(Struct, frozen=True):
         """
         if self.events is not None and count > self.events:
             raise LimitExceeded(path, f"has more than {self.events} events; record fewer steps")
+
+    def expect_tracks(self, path: str, tracks: Collection[Track]) -> None:
+        """Refuse work on too many devices or streams.
+
+        Raises:
+            LimitExceeded: there are too many.
+        """
+        streams = {(track.device, track.stream) for track in tracks if track.device is not None}
+        for most, count, what in (
+            (self.devices, len({device for device, _ in streams}), "devices"),
+            (self.streams, len(streams), "streams of devices"),
+        ):
+            if most is not None and count > most:
+                raise LimitExceeded(path, f"has work on {count} {what}, more than {most}; split it by rank or by time")
 
     def expect_names(self, path: str, strings: Collection[str]) -> None:
         """Refuse a name that is too long.

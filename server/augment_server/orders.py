@@ -52,6 +52,8 @@ class Orders:
                 "text_bytes": limits.max_text_bytes,
                 "text_ratio": limits.max_text_ratio,
                 "events": limits.max_events,
+                "devices": limits.max_devices,
+                "streams": limits.max_streams,
                 "name_bytes": limits.max_name_bytes,
                 "nesting": limits.max_nesting,
             },

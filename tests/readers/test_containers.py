@@ -105,6 +105,24 @@ def test_limits_are_kept(tmp_path: Path, limits: Limits, said: str) -> None:
         read(str(path), limits=limits)
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(devices=2), "has work on 3 devices, more than 2; split it by rank or by time"),
+        (Limits(streams=5), "has work on 6 streams of devices, more than 5; split it by rank or by time"),
+    ],
+)
+def test_devices_and_streams(tmp_path: Path, limits: Limits, said: str) -> None:
+    event = '{"ph": "X", "cat": "%s", "name": "k", "pid": %d, "tid": %d, "ts": 1, "dur": 1}'
+    events = [event % ("kernel", device, stream) for device in range(3) for stream in (7, 20)]
+    events += [event % ("cpu_op", process, 1) for process in range(100, 110)]  # no devices
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
+    assert len(read(str(path), limits=Limits(devices=3, streams=6)).events) == 16
+    with pytest.raises(LimitExceeded, match=said):
+        read(str(path), limits=limits)
+
+
 def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path: Path) -> None:
     names = [b"name%d" % i for i in range(30_000)]
     data = zipped("a.json", text=of_events(*names), method=zipfile.ZIP_STORED).replace(b"name7", b"same7", 1)

@@ -56,6 +56,31 @@ def test_a_ratio_that_no_trace_has(tmp_path: Path) -> None:
     assert error.message == "bomb.json.gz: decompresses to more than 100 times its size; not a trace"
 
 
+@pytest.mark.parametrize(("limit", "what"), [("max_devices", "devices"), ("max_streams", "streams of devices")])
+def test_devices_and_streams(tmp_path: Path, limit: str, what: str) -> None:
+    """For all kinds of jobs that read a trace."""
+    path, event = (
+        tmp_path / "many.json",
+        '{"ph": "X", "cat": "kernel", "name": "k", "pid": %d, "tid": 7, "ts": 1, "dur": 1}',
+    )
+    path.write_text(f'{{"traceEvents": [{", ".join(event % device for device in range(9))}]}}')
+    limits = {"max_devices": 8} if limit == "max_devices" else {"max_streams": 8}
+    with serving(tmp_path / "state", **limits) as server:
+        given = v1.Input(upload=server.upload(path))
+        specs = [
+            v1.JobSpec(augment=v1.AugmentSpec(input=given)),
+            v1.JobSpec(report=v1.ReportSpec(input=given)),
+            v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given])),
+            v1.JobSpec(diff=v1.DiffSpec(control=given, test=given)),
+            v1.JobSpec(job=v1.WholeJobSpec(inputs=[given])),
+        ]
+        for spec in specs:
+            job = server.wait(server.stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name)
+            error = job.failures[0].error if job.failures else job.error
+            assert error.reason == "LIMIT_EXCEEDED", job
+            assert error.message == f"many.json: has work on 9 {what}, more than 8; split it by rank or by time"
+
+
 def test_nesting(tmp_path: Path) -> None:
     deep = "[" * 20 + "]" * 20
     path = trace(

@@ -249,14 +249,14 @@ def _last_of(trace: Trace, late: Places, by_end: Places, ending: Places, known: 
     """The work that each ``late`` work waited for, among the last to end, from ``ending`` in ``by_end`` backwards;
     ``NO_PLACE`` where none ended between the known prerequisites and the start."""
     work = gpu_work(trace)
-    launched = np.where(work.launch != NO_ROW, launched_at(trace), np.iinfo(np.int64).min)
+    launched = launched_at(trace)
     since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
     earlier, room = np.full((2, len(late)), NO_PLACE, np.intp)
     for back in range(CANDIDATES):
         other = by_end[np.maximum(ending - back, 0)]
         fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
         in_time = work.end[other] <= work.ts[late]
-        before = launched[other] <= launched_at(trace)[late]
+        before = (work.launch[other] == NO_ROW) | (launched[other] <= launched[late])
         earlier = np.where(fits & before & (earlier == NO_PLACE), other, earlier)
         room = np.where(fits & ((room == NO_PLACE) | (in_time & (work.end[room] > work.ts[late]))), other, room)
     return np.where(earlier != NO_PLACE, earlier, room)
