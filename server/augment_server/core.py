@@ -90,7 +90,8 @@ class Core:
         loop = asyncio.get_running_loop()
 
         def lost() -> None:
-            loop.call_soon_threadsafe(self.lost.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server is ending anyway
+                loop.call_soon_threadsafe(self.lost.set)
 
         self._storage.lease.when_lost(lost)
 

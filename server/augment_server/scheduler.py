@@ -253,6 +253,8 @@ class Scheduler:
         Raises:
             Refusal: that was so.
         """
+        if not reserve:
+            return await work
 
         async def watch() -> None:
             while True:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_process import Server, eventually, serving, trace
+from in_process import Server, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server import parts
+from augment_server.errors import Refusal
 from simulator import JobOptions, simulate
 
 RANKS = 40
@@ -113,8 +115,27 @@ def test_what_is_stored_at_most(tmp_path: Path, folder: Path) -> None:
     most = sum(path.stat().st_size for path in folder.iterdir()) + OUTPUTS // 2
     with serving(tmp_path / "state", max_stored_bytes=most) as server:
         job = create(server, folder)
-        eventually(lambda: server.get(job).progress.done_count > 2)
-        server.upload(trace(tmp_path / "other.json", count=1500))  # what the job makes does not count here
         assert_no_room(server.wait(job))
         eventually(lambda: not list((tmp_path / "state" / "ranks").iterdir()))
         assert server.core._retention.stored_bytes() < most
+
+
+def test_what_a_running_job_makes_keeps_its_own_client_alone_from_storing_more(tmp_path: Path, folder: Path) -> None:
+    most = 10_000_000
+    with serving(tmp_path / "state", max_stored_bytes=most, max_running_jobs=1) as server:
+        server.freeze()
+        job = create(server, folder)
+        server.until(job, v1.Job.STATE_RUNNING)
+        other = server.stub.CreateJob(calls.CreateJobRequest(spec=server.get(job).spec)).job.name
+        with server.core._storage.writing() as db:
+            change = "UPDATE parts SET bytes = ? WHERE job = ? AND position = 1"
+            for name, size in ((job, most - 100_000), (other, 50_000)):
+                db.execute(change, (size, name.removeprefix("jobs/")))
+        upload = calls.StartUploadRequest(file_name="a.json", size_bytes=1_000_000)
+        server.stub.StartUpload(upload, metadata=(("client", "another"),))
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+            server.stub.StartUpload(upload)
+        with server.core._storage.writing() as db:
+            parts.expect_room(db, other.removeprefix("jobs/"), 1_000_000, most)
+            with pytest.raises(Refusal, match="the outputs of running jobs take all"):
+                parts.expect_room(db, job.removeprefix("jobs/"), 1_000_000, most)
