@@ -49,11 +49,13 @@ SPILLED = 0.75  #: of the memory that a job may use: near it, arrays are moved t
 def main() -> None:
     """Execute orders until stdin ends."""
     say = _voice()
-    import augment.kernels.match
     import augment.pipeline
     import augment.readers
     import augment.writers  # noqa: F401 - what every job needs, loaded before the first one comes
+    from augment.kernels.catalogue import KERNELS
+    from augment.kernels.native import native
 
+    native(next(iter(KERNELS)))  # in a checkout they may be built, which a confined process cannot
     keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
     confine(Path(sys.argv[2]))  # before any other thread starts
