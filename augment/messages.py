@@ -34,7 +34,7 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
     """
     steps = spec.steps if spec.HasField("steps") else None
     if steps and not 0 <= steps.first <= steps.last:
-        raise UsageError("steps: the first must not be greater than the last")
+        raise UsageError("steps: must be from 0 on, and the first not greater than the last")
     return Request(
         formats=tuple(spec.formats),
         only=tuple(spec.only),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal
+from augment_server.errors import invalid
 from augment_server.limits import Limits
 
 MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
@@ -56,25 +56,22 @@ def card_of(request: Any, limits: Limits) -> Card:
     """
     _expect_text("display_name", request.display_name, MOST_DISPLAY_NAME)
     if len(request.labels) > MOST_LABELS:
-        _refuse("labels", f"at most {MOST_LABELS}")
+        raise invalid("labels", f"at most {MOST_LABELS}")
     for key, value in request.labels.items():
         if not _KEY.fullmatch(key):
-            _refuse("labels", f"{key[:80]!r} is not a valid key: must be a-z, then up to 62 of a-z, 0-9, _, . and -")
+            what = f"{key[:80]!r} is not a valid key: must be a-z, then up to 62 of a-z, 0-9, _, . and -"
+            raise invalid("labels", what)
         _expect_text(f"labels.{key}", value, MOST_LABEL)
     if abs(request.priority) > MOST_PRIORITY:
-        _refuse("priority", f"from -{MOST_PRIORITY} to {MOST_PRIORITY}")
+        raise invalid("priority", f"from -{MOST_PRIORITY} to {MOST_PRIORITY}")
     deadline = None
     if request.HasField("deadline"):
         deadline = request.deadline.seconds * 1000 + request.deadline.nanos // 10**6
         if not 0 < deadline <= limits.job_deadline_s * 1000:
-            _refuse("deadline", f"above 0, and at most the {limits.job_deadline_s:g} s of this server")
+            raise invalid("deadline", f"above 0, and at most the {limits.job_deadline_s:g} s of this server")
     return Card(request.display_name, dict(request.labels), request.priority, deadline)
 
 
 def _expect_text(name: str, text: str, most: int) -> None:
     if len(text) > most or not (text.isprintable() or not text):
-        _refuse(name, f"at most {most} printable characters")
-
-
-def _refuse(name: str, what: str) -> None:
-    raise Refusal("INVALID_REQUEST", f"{name}: {what}", field_path=name)
+        raise invalid(name, f"at most {most} printable characters")

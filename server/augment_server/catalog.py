@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 from collections.abc import Iterator
@@ -12,13 +13,12 @@ import msgspec
 from augment import __version__
 from augment.errors import UsageError
 from augment.messages import request_of
-from augment.request import Request
 from augment.sidecars import with_job
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.cards import MOST_LABELS, MOST_PRIORITY
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid, within
 from augment_server.limits import Limits
 from augment_server.names import safe_file_name, safe_path
 from augment_server.pages import MOST_PAGE
@@ -134,14 +134,15 @@ def check_spec(spec: v1.JobSpec) -> None:
         Refusal: see the functions below.
     """
     kind = spec.WhichOneof("kind")
-    if kind == "augment":
-        check(spec.augment)
-    elif kind == "diff":
-        check_diff(spec.diff)
-    elif kind == "job":
-        check_job(spec.job)
-    elif kind == "diagnose":
-        _check_name(spec.diagnose.name)
+    with within(f"spec.{kind}"):
+        if kind == "augment":
+            check(spec.augment)
+        elif kind == "diff":
+            check_diff(spec.diff)
+        elif kind == "job":
+            check_job(spec.job)
+        elif kind == "diagnose":
+            _check_name(spec.diagnose.name)
 
 
 def check_job(spec: v1.WholeJobSpec) -> None:
@@ -150,34 +151,54 @@ def check_job(spec: v1.WholeJobSpec) -> None:
     Raises:
         Refusal: as :func:`check`; or the name or the sizes of dimensions are invalid.
     """
-    from augment.job.parallel.names import as_text, stated
+    from augment.job.parallel.names import check_sizes
 
-    check(spec.augment)
+    with within("augment"):
+        check(spec.augment)
     if spec.name:
-        safe_path(spec.name)
+        safe_path(spec.name, "name")
     if spec.augment.HasField("input"):
-        raise Refusal("INVALID_REQUEST", "augment.input: leave it empty, and name the traces in inputs")
-    try:
-        stated(as_text(spec.parallelism))
-    except UsageError as error:
-        raise Refusal("USAGE", str(error).replace("--parallelism", "parallelism")) from error
+        raise invalid("augment.input", "leave it empty, and name the traces in inputs")
+    with _usage("parallelism"):
+        check_sizes(spec.parallelism, "parallelism")
 
 
 def _check_name(name: str) -> None:
-    if name and safe_file_name(name) != name:
-        raise Refusal("INVALID_REQUEST", "name: must be the name of a folder, without a path")
+    if name and safe_file_name(name, "name") != name:
+        raise invalid("name", "must be the name of a folder, without a path")
+
+
+@contextlib.contextmanager
+def _usage(path: str) -> Iterator[None]:
+    """Turn the library's refusals into those of the field at ``path``."""
+    try:
+        yield
+    except UsageError as error:
+        raise Refusal("USAGE", str(error), field_path=path) from error
 
 
 def check(spec: v1.AugmentSpec) -> None:
     """Refuse a spec that would fail later.
 
     Raises:
-        Refusal: an analysis, an option or a format that does not exist, or no analysis is left.
+        Refusal: an analysis, an option or a format that does not exist, steps in the wrong order, or no analysis is
+            left.
     """
-    try:
+    with contextlib.suppress(UsageError):
         request_of(spec).check()
-    except UsageError as error:
-        raise Refusal("USAGE", str(error)) from error
+        return
+    for name in ("formats", "only", "skip", "options"):  # which of them it is
+        values = getattr(spec, name)
+        for at, value in enumerate(values):
+            with _usage(f"{name}[{at}]"):
+                request_of(v1.AugmentSpec(**{name: [value]})).check()
+        if name == "formats":
+            with _usage(name):
+                request_of(v1.AugmentSpec(formats=values)).check()
+    with _usage("steps"):
+        request_of(v1.AugmentSpec(steps=spec.steps))
+    with _usage("skip"):  # each is right, but together they leave none
+        request_of(spec).check()
 
 
 def check_diff(spec: v1.DiffSpec) -> None:
@@ -186,13 +207,10 @@ def check_diff(spec: v1.DiffSpec) -> None:
     Raises:
         Refusal: a format that does not exist, or a number or text that is too large.
     """
-    try:
-        Request(formats=tuple(spec.formats)).check()
-    except UsageError as error:
-        raise Refusal("USAGE", str(error)) from error
-    if not (0 <= spec.min_delta_us <= MOST_DELTA_US and 0 <= spec.arrow_count <= MOST_ARROWS):
-        most = f"min_delta_us at most {MOST_DELTA_US}, arrow_count at most {MOST_ARROWS}"
-        raise Refusal("USAGE", f"{most}, and neither is negative")
+    check(v1.AugmentSpec(formats=spec.formats))
+    for name, most in (("min_delta_us", MOST_DELTA_US), ("arrow_count", MOST_ARROWS)):
+        if not 0 <= getattr(spec, name) <= most:
+            raise Refusal("USAGE", f"{name}: from 0 to {most}", field_path=name)
     _check_name(spec.name)
     if len(spec.label) > MOST_LABEL or not (spec.label.isprintable() or not spec.label):
-        raise Refusal("USAGE", f"label: at most {MOST_LABEL} printable characters")
+        raise Refusal("USAGE", f"label: at most {MOST_LABEL} printable characters", field_path="label")

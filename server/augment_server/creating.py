@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.v1 import resources_pb2 as v1
 from augment_server import catalog
 from augment_server.cards import card_of
-from augment_server.errors import Refusal
-from augment_server.inputs import inputs_of
+from augment_server.errors import Refusal, invalid, within
+from augment_server.inputs import inputs_of, list_path, paths_of
 from augment_server.jobs import Jobs, Wanted
 from augment_server.limits import Limits
 from augment_server.names import id_of, safe_file_name
@@ -34,39 +34,47 @@ class Creating:
         self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
         self.draining = False  #: whether new jobs are refused
 
-    async def answer(self, caller: Caller, requests: Sequence[Any]) -> list[v1.Job]:
+    async def answer(self, caller: Caller, requests: Mapping[str, Any]) -> list[v1.Job]:
         """Accept all jobs or none, or only validate them; returns the jobs.
+
+        Args:
+            caller: who calls.
+            requests: the requests by their paths in the message, such as ``requests[3]``; empty for the message itself.
 
         Raises:
             Refusal: a job cannot be accepted, or not now.
         """
-        trials = {request.validate_only for request in requests}
-        if trials == {True, False}:
-            raise Refusal("INVALID_REQUEST", "validate_only: must be set for all requests of a batch, or for none")
-        if True in trials:
+        trials = [request.validate_only for request in requests.values()]
+        for path, trial in zip(requests, trials, strict=True):
+            with within(path):
+                if trial != trials[0]:
+                    raise invalid("validate_only", "must be set for all requests of a batch, or for none")
+        if trials[0]:
             self._expect_requests(requests)
             return await self._apart(lambda: self._jobs.expect(caller, self._wanted(requests)))
         jobs = [self._jobs.get(caller, job) for job in await self.create(caller, requests)]
         await self._apart(self._jobs.place, jobs)
         return jobs
 
-    def _wanted(self, requests: Sequence[Any]) -> list[Wanted]:
+    def _wanted(self, requests: Mapping[str, Any]) -> list[Wanted]:
         """The requested jobs, after the checks that need no database."""
-        for request in requests:
-            catalog.check_spec(request.spec)
-        return [
-            Wanted(request.spec, request.request_id, self._file_names(request.spec), card_of(request, self._limits))
-            for request in requests
-        ]
+        wanted = []
+        for path, request in requests.items():
+            with within(path):
+                catalog.check_spec(request.spec)
+                names, card = self._file_names(request.spec), card_of(request, self._limits)
+            wanted.append(Wanted(request.spec, request.request_id, names, card, path))
+        return wanted
 
-    def _expect_requests(self, requests: Sequence[Any]) -> None:
+    def _expect_requests(self, requests: Mapping[str, Any]) -> None:
         if self.draining:
             raise Refusal("DRAINING", "this server is stopping and accepts no new jobs; try again", retry_s=5)
-        for request in requests:
-            _expect_request(request)
+        for path, request in requests.items():
+            with within(path):
+                _expect_request(request)
 
-    async def create(self, caller: Caller, requests: Sequence[Any]) -> list[str]:
-        """Accept all jobs or none; returns their ids.
+    async def create(self, caller: Caller, requests: Mapping[str, Any]) -> list[str]:
+        """Accept all jobs or none; returns their ids. The arguments are those of :meth:`answer`.
 
         Raises:
             Refusal: a job cannot be accepted, or not now.
@@ -88,27 +96,28 @@ class Creating:
         """The file name of each input that is a file on the server, which must exist; of other inputs an empty name."""
         inputs = inputs_of(spec)
         if len(inputs) > self._limits.max_job_inputs:
-            raise Refusal("INVALID_REQUEST", f"inputs: at most {self._limits.max_job_inputs}")
-        return [self._expect_input(given) for given in inputs]
+            raise invalid(list_path(spec), f"at most {self._limits.max_job_inputs}")
+        return [self._expect_input(path, given) for path, given in zip(paths_of(spec), inputs, strict=True)]
 
-    def _expect_input(self, given: v1.Input) -> str:
+    def _expect_input(self, path: str, given: v1.Input) -> str:
         """Check an input; returns its file name if it is a file on the server, else an empty name."""
         kind = given.WhichOneof("source")
-        if kind in ("upload", "job"):
-            id_of(given.upload or given.job, f"{kind}s")
-            return ""
-        if kind != "uri":
-            raise Refusal("INVALID_REQUEST", "input: must be an upload, a uri or an earlier job")
-        file_name = safe_file_name(path_of(given.uri))
-        os.close(open_below(*resolve(given.uri, self._roots)))
-        return file_name
+        if kind is None:
+            raise invalid(path, "must be an upload, a uri or an earlier job")
+        with within(path):
+            if kind != "uri":
+                id_of(given.upload or given.job, f"{kind}s", kind)
+                return ""
+            file_name = safe_file_name(path_of(given.uri), "uri")
+            os.close(open_below(*resolve(given.uri, self._roots)))
+            return file_name
 
 
 def _expect_request(request: Any) -> None:
     kind = request.spec.WhichOneof("kind")
     if kind is None:
-        raise Refusal("INVALID_REQUEST", "spec: is empty; set one of its fields, such as spec.augment or spec.diff")
+        raise invalid("spec", "is empty; set one of its fields, such as spec.augment or spec.diff")
     most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
     if request.spec.ByteSize() > most:
-        raise Refusal("INVALID_REQUEST", f"spec: at most {most >> 10} KiB")
+        raise invalid("spec", f"at most {most >> 10} KiB")
     expect_id(request.request_id)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -28,7 +28,6 @@ DOMAIN = "kineto-augment"
 _DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
 _QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS", "TOO_MANY_CONNECTIONS")
-_NAMED = re.compile(r"([a-z_][a-z0-9_.]*): ")  #: a message about a field of the request begins so
 
 #: reason → its code and its meaning
 REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
@@ -89,7 +88,8 @@ class Refusal(Exception):
         metadata: particulars for programs.
         retry_s: seconds after which a retry makes sense.
         subject: the client whose quota is used up; empty: the server's quota.
-        field_path: the wrong field of the request, such as ``spec.augment.only``; empty if it is not one field.
+        field_path: the wrong field of the request, such as ``spec.augment.only[0]``; empty if it is about no field.
+            Where it is raised, it is relative to the message at hand; :func:`within` completes it.
     """
 
     reason: str
@@ -113,11 +113,6 @@ class Refusal(Exception):
         number: int = self.code.value[0]
         return number
 
-    def _field(self) -> str:
-        """The wrong field: as given, or from the start of the message."""
-        named = _NAMED.match(self.message) if self.reason == "INVALID_REQUEST" else None
-        return self.field_path or (named[1] if named else "")
-
     def status(self) -> status_pb2.Status:
         """The error in gRPC's rich error model."""
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
@@ -126,8 +121,8 @@ class Refusal(Exception):
             delay = duration_pb2.Duration()
             delay.FromMilliseconds(round(1000 * self.retry_s))
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-        if path := self._field():
-            violation = error_details_pb2.BadRequest.FieldViolation(field=path, description=self.message)
+        if self.field_path:
+            violation = error_details_pb2.BadRequest.FieldViolation(field=self.field_path, description=self.message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
         if self.reason in _QUOTAS:
             subject = f"client:{self.subject}" if self.subject else "server"
@@ -137,6 +132,25 @@ class Refusal(Exception):
         for packed_detail, detail in zip(packed, details, strict=True):
             packed_detail.Pack(detail)
         return status_pb2.Status(code=self.code_number, message=self.message, details=packed)
+
+
+def invalid(field_path: str, what: str) -> Refusal:
+    """The refusal of a field's value; its message begins with the field."""
+    return Refusal("INVALID_REQUEST", f"{field_path}: {what}", field_path=field_path)
+
+
+@contextlib.contextmanager
+def within(path: str) -> Iterator[None]:
+    """Refusals raised inside are of fields of the message at ``path``, which is put before their paths.
+
+    An empty path, and refusals about no field, such as that of a full queue, change nothing.
+    """
+    try:
+        yield
+    except Refusal as refusal:
+        if path and refusal.field_path:
+            refusal.field_path = f"{path}.{refusal.field_path}"
+        raise
 
 
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
-from augment_server.errors import Refusal
+from augment_server.errors import invalid
 
 MOST_FILTER, MOST_RESTRICTIONS, MOST_DEPTH, MOST_STARS, MOST_ORDERS = 1000, 20, 8, 3, 3
 _WORD = re.compile(r"\s*([A-Za-z_][\w.-]*|[()-])")
@@ -259,4 +259,4 @@ def order_of(text: str, fields: Fields) -> Order:
 
 
 def _refuse(what: str, field: str = "filter") -> NoReturn:
-    raise Refusal("INVALID_REQUEST", f"{field}: {what}", field_path=field)
+    raise invalid(field, what)

@@ -10,7 +10,7 @@ import msgspec
 
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import stem
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid, within
 from augment_server.names import id_of, safe_file_name, safe_path
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
@@ -105,8 +105,26 @@ def _name_of(spec: v1.JobSpec, given: v1.Input) -> str:
     if spec.WhichOneof("kind") in ("job", "diagnose"):
         return safe_path(given.file_name)
     if safe_file_name(given.file_name) != given.file_name:
-        raise Refusal("INVALID_REQUEST", "file_name: must be a file name without folders, such as rank0.json.gz")
+        raise invalid("file_name", "must be a file name without folders, such as rank0.json.gz")
     return given.file_name
+
+
+def paths_of(spec: v1.JobSpec) -> list[str]:
+    """The path of each of :func:`inputs_of` in the request, such as ``spec.job.inputs[3]``."""
+    kind = spec.WhichOneof("kind")
+    if kind == "diff":
+        tests = [f"spec.diff.tests[{at}]" for at in range(len(spec.diff.tests))]
+        controls = [f"spec.diff.controls[{at}]" for at in range(len(spec.diff.controls))]
+        return ["spec.diff.test", "spec.diff.control", *tests, *controls]
+    if kind in ("augment", "report"):
+        return [f"spec.{kind}.input"]
+    return [f"spec.{kind}.inputs[{at}]" for at in range(len(inputs_of(spec)))]
+
+
+def list_path(spec: v1.JobSpec) -> str:
+    """The path of all inputs of a job together."""
+    kind = spec.WhichOneof("kind")
+    return f"spec.{kind}.inputs" if kind in ("job", "diagnose") else f"spec.{kind}"
 
 
 def is_plain(spec: v1.JobSpec) -> bool:
@@ -138,18 +156,18 @@ class Inputs:
         Raises:
             Refusal: an input does not exist, or is unsuitable for this kind of job.
         """
-        inputs = [
-            trace
-            for origin, given in enumerate(inputs_of(spec))
-            for trace in self._of_input(spec, origin, given, _name_of(spec, given))
-        ]
+        inputs, paths = list[Given](), paths_of(spec)
+        for origin, given in enumerate(inputs_of(spec)):
+            with within(paths[origin]):
+                inputs += self._of_input(spec, origin, given, _name_of(spec, given))
         kind = spec.WhichOneof("kind")
         if kind == "augment" and len(inputs) > 1:
-            raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(inputs)} traces; use spec.job")
+            what = f"{spec.augment.input.job} has {len(inputs)} traces; use spec.job"
+            raise invalid("spec.augment.input.job", what)
         if kind == "diagnose":
-            _expect_different([trace.file_name for trace in inputs if not trace.source])
+            _expect_different([trace for trace in inputs if not trace.source], paths)
         if kind == "job":
-            _expect_different([trace.file_name for trace in inputs])
+            _expect_different(inputs, paths)
         return inputs
 
     def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input, name: str) -> Iterator[Given]:
@@ -167,9 +185,10 @@ class Inputs:
         """The traces of an earlier job, or only its artifacts if these suffice."""
         row = self._db.execute("SELECT * FROM jobs WHERE id = ? AND realm = ?", (job, self._caller.realm)).fetchone()
         if row is None:
-            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
+            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired", field_path="job")
         if row["state"] != _SUCCEEDED:
-            raise Refusal("JOB_NOT_DONE", f"jobs/{job}: has not succeeded, so it cannot be an input")
+            what = f"jobs/{job}: has not succeeded, so it cannot be an input"
+            raise Refusal("JOB_NOT_DONE", what, field_path="job")
         earlier = v1.JobSpec.FromString(row["spec"])
         files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (job,)).fetchall()
         made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
@@ -177,14 +196,16 @@ class Inputs:
             yield Given(row["file_name"], "", "", origin, job, made)
             return
         if earlier.WhichOneof("kind") not in ("augment", "job"):
-            raise Refusal("INVALID_REQUEST", f"jobs/{job}: has no trace; use it in spec.report or spec.diagnose")
+            what = f"jobs/{job}: has no trace; use it in spec.report or spec.diagnose"
+            raise Refusal("INVALID_REQUEST", what, field_path="job")
         for trace in traces_of(self._db, row, earlier, good=True):
             called = file_name or trace.file_name
             trace = replace(trace, file_name=called, origin=origin)
             if _is_reusable(earlier, spec) and called.rpartition("/")[2] == trace.file_name:
                 trace = replace(trace, source=job, made=made)
             if (not trace.source or spec.job.HasField("merge")) and not self._is_there(trace):
-                raise Refusal("NOT_FOUND", f"jobs/{job}: its trace is no longer stored; send it again")
+                what = f"jobs/{job}: its trace is no longer stored; send it again"
+                raise Refusal("NOT_FOUND", what, field_path="job")
             yield trace
 
     def _is_there(self, trace: Given) -> bool:
@@ -220,15 +241,16 @@ def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
     return made == wanted
 
 
-def _expect_different(names: Sequence[str]) -> None:
-    """Refuse traces whose outputs would have equal names."""
+def _expect_different(traces: Sequence[Given], paths: Sequence[str]) -> None:
+    """Refuse traces whose outputs would have equal names. ``paths`` are those of the spec's inputs."""
     seen: dict[str, str] = {}
-    for name in names:
+    for trace in traces:
+        name = trace.file_name
         folder, slash, base = name.rpartition("/")
         outputs = f"{folder}{slash}{stem(base)}"
         if other := seen.get(outputs):
-            what = f"inputs: {other[:200]} and {name[:200]} would be written to the same files; set another file_name"
-            raise Refusal("INVALID_REQUEST", what)
+            what = f"{other[:200]} and {name[:200]} would be written to the same files; set another file_name"
+            raise invalid(f"{paths[trace.origin]}.file_name", what)
         seen[outputs] = name
 
 
@@ -237,9 +259,10 @@ def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlit
     query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
     row: sqlite3.Row | None = db.execute(query, (upload, caller.realm)).fetchone()
     if row is None:
-        raise Refusal("NOT_FOUND", f"{name[:80]}: there is no such upload; it may have expired")
+        what = f"{name[:80]}: there is no such upload; it may have expired"
+        raise Refusal("NOT_FOUND", what, field_path="upload")
     if not row["complete"]:
         there = f"{name}: only {row['received']} bytes have arrived; finish the upload first"
-        raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])})
+        raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])}, field_path="upload")
     db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), upload))
     return row

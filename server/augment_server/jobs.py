@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from augment.v1 import resources_pb2 as v1
 from augment_server import parts
 from augment_server.cards import COLUMNS, Card
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid, within
 from augment_server.filters import Field
-from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
+from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, list_path, traces_of
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.pages import Asked, page
@@ -52,12 +52,17 @@ class _Undone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A requested job; ``file_names`` are those of inputs that are files on the server, else empty."""
+    """A requested job.
+
+    ``file_names`` are those of inputs that are files on the server, else empty. ``path`` is that of its request in the
+    call's message, such as ``requests[3]``; empty for the message itself.
+    """
 
     spec: v1.JobSpec
     request_id: str
     file_names: Sequence[str]
     card: Card = Card()
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +117,21 @@ class Jobs:
         return jobs
 
     def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
+        with within(wanted.path):
+            return self._inserted(db, caller, wanted)
+
+    def _inserted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
         spec, request_id = wanted.spec, wanted.request_id
         text = spec.SerializeToString(deterministic=True)
         if request_id and (known := _with_request(db, caller, request_id)):
             if known["spec"] != text or Card.of(known) != wanted.card:
                 job = f"jobs/{known['id']}"
-                raise Refusal("REQUEST_ID_REUSED", f"{job} has this request_id, but another spec; choose a new one")
+                what = f"{job} has this request_id, but another spec; choose a new one"
+                raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
             return str(known["id"]), False
         self._expect_room(db, caller)
         traces = Inputs(db, self._storage, caller, wanted.file_names).given(spec)
-        self._expect_few(traces)
+        self._expect_few(spec, traces)
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
         columns = f"id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
@@ -135,10 +145,10 @@ class Jobs:
             parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
         return job, True
 
-    def _expect_few(self, traces: Sequence[Given]) -> None:
+    def _expect_few(self, spec: v1.JobSpec, traces: Sequence[Given]) -> None:
         most = self._limits.max_job_inputs
         if not 0 < len(traces) <= most:
-            raise Refusal("INVALID_REQUEST", f"inputs: between 1 and {most} traces, not {len(traces)}")
+            raise invalid(list_path(spec), f"between 1 and {most} traces, not {len(traces)}")
 
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import Message
 
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid
 
 MOST_FOLDERS = 8  #: maximum folders in the name of a job's trace
 MOST_TEXT = 4096  #: characters of any text in a request; most fields take fewer
@@ -58,15 +58,15 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
-def id_of(name: str, kind: str) -> str:
-    """``x`` of ``jobs/x``, where ``kind`` is ``jobs``.
+def id_of(name: str, kind: str, field: str = "name") -> str:
+    """``x`` of ``jobs/x``, where ``kind`` is ``jobs``; ``field`` is the field with the name.
 
     Raises:
         Refusal: ``name`` is no such name.
     """
     head, _, id_ = name.partition("/")
     if head != kind or not _ID.fullmatch(id_):
-        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form {kind}/ID")
+        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form {kind}/ID", field_path=field)
     return id_
 
 
@@ -78,37 +78,38 @@ def artifact_of(name: str) -> tuple[str, str]:
     """
     job, separator, file_name = name.partition("/artifacts/")
     if not separator or not file_name:
-        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form jobs/ID/artifacts/FILE")
+        what = f"{name[:80]!r} is not a name of the form jobs/ID/artifacts/FILE"
+        raise Refusal("INVALID_REQUEST", what, field_path="name")
     return id_of(job, "jobs"), file_name
 
 
-def safe_file_name(given: str) -> str:
-    """The last part of ``given``, after which outputs are named.
+def safe_file_name(given: str, field: str = "file_name") -> str:
+    """The last part of ``given``, the value of ``field``, after which outputs are named.
 
     Raises:
         Refusal: the name is empty, or not a valid file name.
     """
     base = re.split(r"[/\\]", given)[-1]
     if base in ("", ".", ".."):
-        raise Refusal("INVALID_REQUEST", "file_name: give the trace's file name, such as rank0.pt.trace.json.gz")
+        raise invalid(field, "give the trace's file name, such as rank0.pt.trace.json.gz")
     if _NOT_IN_FILE_NAMES.search(base):
-        raise Refusal("INVALID_REQUEST", "file_name: has control characters or marks of direction; rename the file")
+        raise invalid(field, "has control characters or marks of direction; rename the file")
     if len(base.encode()) > MOST_FILE_NAME_BYTES:
-        raise Refusal("INVALID_REQUEST", f"file_name: longer than {MOST_FILE_NAME_BYTES} bytes; rename the file")
+        raise invalid(field, f"longer than {MOST_FILE_NAME_BYTES} bytes; rename the file")
     return base
 
 
-def safe_path(given: str) -> str:
-    """``given``, the name of a job's trace with its folders, such as ``rank0/trace.json``.
+def safe_path(given: str, field: str = "file_name") -> str:
+    """``given``, the value of ``field``: the name of a job's trace with its folders, such as ``rank0/trace.json``.
 
     Raises:
         Refusal: the name is empty, or leads outside.
     """
     parts = given.split("/")
     if len(parts) > MOST_FOLDERS:
-        raise Refusal("INVALID_REQUEST", f"file_name: at most {MOST_FOLDERS} folders")
-    if any(safe_file_name(part) != part for part in parts):
-        raise Refusal("INVALID_REQUEST", "file_name: must be a relative path, such as rank0/trace.json.gz")
+        raise invalid(field, f"at most {MOST_FOLDERS} folders")
+    if any(safe_file_name(part, field) != part for part in parts):
+        raise invalid(field, "must be a relative path, such as rank0/trace.json.gz")
     return given
 
 
@@ -126,5 +127,5 @@ def sha256_of(text: str) -> str:
         Refusal: it is neither empty nor a SHA-256.
     """
     if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        raise Refusal("INVALID_REQUEST", "sha256: must be 64 hexadecimal digits")
+        raise invalid("sha256", "must be 64 hexadecimal digits")
     return text.lower()

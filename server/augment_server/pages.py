@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from augment_server.errors import Refusal
+from augment_server.errors import invalid
 from augment_server.filters import Condition, Fields, condition_of, order_of
 from augment_server.storage import Storage
 
@@ -68,7 +68,7 @@ def page(
         Refusal: the size, token, filter or order is invalid.
     """
     if asked.size < 0:
-        raise Refusal("INVALID_REQUEST", "page_size: must not be negative", field_path="page_size")
+        raise invalid("page_size", "must not be negative")
     size, order = min(asked.size or PAGE, MOST_PAGE), order_of(asked.order_by, fields)
     conditions = [where, condition_of(asked.filter, fields)]
     scope = msgspec.json.encode([table, *where, asked.filter, asked.order_by])
@@ -127,8 +127,8 @@ class _Tokens:
         except (binascii.Error, ValueError, msgspec.DecodeError):
             place = None
         if not isinstance(place, list) or len(place) != count:
-            what = "page_token: must be the next_page_token of the same list, with the same filter and order"
-            raise Refusal("INVALID_REQUEST", what, field_path="page_token")
+            what = "must be the next_page_token of the same list, with the same filter and order"
+            raise invalid("page_token", what)
         return place
 
     def _code(self, text: bytes) -> bytes:

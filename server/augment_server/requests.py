@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
 
@@ -69,5 +69,4 @@ def expect_id(request_id: str) -> None:
         Refusal: it is too long.
     """
     if len(request_id) > MOST_REQUEST_ID:
-        what = f"request_id: at most {MOST_REQUEST_ID} characters"
-        raise Refusal("INVALID_REQUEST", what, field_path="request_id")
+        raise invalid("request_id", f"at most {MOST_REQUEST_ID} characters")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid
 
 _PIECE = 1 << 20
 
@@ -32,10 +32,10 @@ def path_of(uri: str) -> str:
     if uri.startswith("file:"):
         parts = urlsplit(uri)
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-            raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path")
+            raise invalid("uri", "must be file:///PATH or an absolute path")
         path = unquote(parts.path)
     if not path.startswith("/") or "\0" in path:
-        raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path on the server")
+        raise invalid("uri", "must be file:///PATH or an absolute path on the server")
     return path
 
 
@@ -149,6 +149,5 @@ def resolved(roots: Sequence[Path]) -> list[str]:
 
 
 def _not_allowed() -> Refusal:
-    return Refusal(
-        "URI_NOT_ALLOWED", "uri: no file that this server may read; its operator names folders with --allow-root"
-    )
+    what = "uri: no file that this server may read; its operator names folders with --allow-root"
+    return Refusal("URI_NOT_ALLOWED", what, field_path="uri")

@@ -21,7 +21,15 @@ from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment.writers.files import METRICS_SUFFIX
 from augment_server import catalog
 from augment_server.creating import MOST_TOGETHER, Creating
-from augment_server.errors import Refusal, database_is_damaged, disk_is_full, files_are_out, refuse
+from augment_server.errors import (
+    Refusal,
+    database_is_damaged,
+    disk_is_full,
+    files_are_out,
+    invalid,
+    refuse,
+    within,
+)
 from augment_server.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, attachment, expect_plain, id_of
@@ -123,13 +131,14 @@ class Service(AugmentServiceServicer):
         caller = self._caller(context)
         first = await self._receiving.next(request)
         kind = first.WhichOneof("part") if first else None
-        if kind == "start":
-            upload, offset = id_of((await self._receiving.start(caller, first.start)).name, "uploads"), 0
-        elif kind == "resume":
-            upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
-        else:
+        if kind not in ("start", "resume"):
             raise Refusal("INVALID_REQUEST", "the first message must be start or resume, which name the upload")
-        await self._receiving.receive(caller, upload, offset, self._receiving.chunks(first.finish, request))
+        with within(kind):
+            if kind == "start":
+                upload, offset = id_of((await self._receiving.start(caller, first.start)).name, "uploads"), 0
+            else:
+                upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
+            await self._receiving.receive(caller, upload, offset, self._receiving.chunks(first.finish, request))
         return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
 
     @answering
@@ -170,15 +179,16 @@ class Service(AugmentServiceServicer):
     @answering
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
-        (job,) = await self._creating.answer(self._caller(context), [request])
+        (job,) = await self._creating.answer(self._caller(context), {"": request})
         return calls.CreateJobResponse(job=job)
 
     @answering
     async def BatchCreateJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept several jobs."""
         if not 0 < len(request.requests) <= MOST_TOGETHER:
-            raise Refusal("INVALID_REQUEST", f"requests: between 1 and {MOST_TOGETHER}")
-        return calls.BatchCreateJobsResponse(jobs=await self._creating.answer(self._caller(context), request.requests))
+            raise invalid("requests", f"between 1 and {MOST_TOGETHER}")
+        requests = {f"requests[{at}]": each for at, each in enumerate(request.requests)}
+        return calls.BatchCreateJobsResponse(jobs=await self._creating.answer(self._caller(context), requests))
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -229,7 +239,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the artifacts of a job."""
-        job = self._job(self._caller(context), request.parent)
+        job = self._job(self._caller(context), request.parent, "parent")
         return calls.ListArtifactsResponse(artifacts=job.artifacts)
 
     @answering
@@ -263,9 +273,10 @@ class Service(AugmentServiceServicer):
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
         sidecar = _metrics_of(job, request.artifact)
         texts, verdict = await self._apart(catalog.texts_of, self._opened(sidecar))
-        unknown = [name for name in request.analyses if name not in texts]
-        if unknown:
-            raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
+        for at, name in enumerate(request.analyses):
+            if name not in texts:
+                what = f"{job.name}: no analysis called {name[:80]!r} was run"
+                raise Refusal("NOT_FOUND", what, field_path=f"analyses[{at}]")
         for name in request.analyses or texts:  # only the rows of one analysis are in memory at a time
             for metrics in catalog.messages(name, await self._apart(catalog.metrics_of, texts[name])):
                 yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
@@ -291,12 +302,14 @@ class Service(AugmentServiceServicer):
         spec = v1.AugmentSpec()
         spec.CopyFrom(first.start.spec)
         spec.input.Clear()
-        await self._apart(catalog.check, spec)
-        upload = (await self._receiving.start(caller, first.start.file)).name
+        with within("start.spec"):
+            await self._apart(catalog.check, spec)
+        with within("start.file"):
+            upload = (await self._receiving.start(caller, first.start.file)).name
         pieces = self._receiving.chunks(first.finish, request)
         await self._receiving.receive(caller, id_of(upload, "uploads"), 0, pieces)
         spec.input.upload = upload
-        (job,) = await self._creating.create(caller, [_of_augment(first.start, spec)])
+        (job,) = await self._creating.create(caller, {"start": _of_augment(first.start, spec)})
         context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
         state = v1.Job()
         async for state in self._follow(caller, job):
@@ -311,9 +324,9 @@ class Service(AugmentServiceServicer):
         client = self._client_of(context)
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
-    def _job(self, caller: Caller, name: str) -> v1.Job:
+    def _job(self, caller: Caller, name: str, field: str = "name") -> v1.Job:
         """The current state of a job. Reads a few rows, which is cheaper here than in a thread."""
-        return self._jobs.get(caller, id_of(name, "jobs"))
+        return self._jobs.get(caller, id_of(name, "jobs", field))
 
     async def _placed(self, job: v1.Job) -> v1.Job:
         """The job, with its place in the queue if it waits."""
@@ -329,7 +342,8 @@ class Service(AugmentServiceServicer):
         if artifact is None:
             raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
         if not 0 <= request.offset <= artifact.size_bytes:
-            raise Refusal("OFFSET_OUT_OF_RANGE", f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}")
+            what = f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}"
+            raise Refusal("OFFSET_OUT_OF_RANGE", what, field_path="offset")
         return artifact
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
@@ -373,7 +387,7 @@ def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
     wanted = [metric for metric in metrics if metric.file_name == file_name] if file_name else metrics
     if not wanted:
         what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
-        raise Refusal("NOT_FOUND", f"{job.name}: has {what}")
+        raise Refusal("NOT_FOUND", f"{job.name}: has {what}", field_path="artifact" if file_name else "")
     return wanted[-1]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal
+from augment_server.errors import Refusal, invalid
 from augment_server.filters import Field
 from augment_server.limits import Limits
 from augment_server.names import new_id
@@ -111,9 +111,9 @@ class Uploads:
             Refusal: it is negative or above a limit.
         """
         if size is not None and size < 0:
-            raise Refusal("INVALID_REQUEST", "size_bytes: must not be negative")
+            raise invalid("size_bytes", "must not be negative")
         if size is not None and size > self._most():
-            raise self._too_large()
+            raise self._too_large("size_bytes")
 
     def _most(self) -> int:
         return min(self._limits.max_upload_bytes, self._limits.max_stored_bytes)
@@ -194,7 +194,7 @@ class Uploads:
             received = row["received"]
             if not 0 <= offset <= received:
                 there = f"uploads/{upload}: has {received} bytes, not {offset}; continue from received_bytes"
-                raise Refusal("OFFSET_OUT_OF_RANGE", there, {"received_bytes": str(received)})
+                raise Refusal("OFFSET_OUT_OF_RANGE", there, {"received_bytes": str(received)}, field_path="offset")
             writer = self._writers[upload] = Writer(self, row, received, offset)
         return writer
 
@@ -252,9 +252,10 @@ class Uploads:
         if row["size"] is not None and end > row["size"]:
             raise Refusal("UPLOAD_TOO_LARGE", f"{row['file_name']}: has more than the announced {row['size']} bytes")
 
-    def _too_large(self) -> Refusal:
+    def _too_large(self, field: str = "") -> Refusal:
         most = self._most()
-        return Refusal("UPLOAD_TOO_LARGE", f"this server takes up to {most} bytes", {"max_bytes": str(most)})
+        what = f"this server takes up to {most} bytes"
+        return Refusal("UPLOAD_TOO_LARGE", what, {"max_bytes": str(most)}, field_path=field)
 
 
 class Writer:

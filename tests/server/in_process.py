@@ -216,6 +216,27 @@ def refused(reason: str, code: str) -> Iterator[list[Told]]:
     assert_presentable(result[0].message)
 
 
+@contextlib.contextmanager
+def violated(field: str) -> Iterator[None]:
+    """Expect a refusal that names a field."""
+    output: list[grpc.RpcError] = []
+    try:
+        yield
+    except grpc.RpcError as error:
+        output.append(error)
+    assert output, f"nothing failed, expected {field}"
+    result = details(output[0], error_details_pb2.BadRequest())
+    assert [each.field for each in result.field_violations] == [field], result
+
+
+def details(error: grpc.RpcError, kind: Any) -> Any:
+    """The detail of this kind of an error."""
+    status = rpc_status.from_call(error)
+    assert status is not None
+    assert any(detail.Unpack(kind) for detail in status.details), status
+    return kind
+
+
 def told_by(error: grpc.RpcError) -> Told:
     """What an error says."""
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()

@@ -13,8 +13,7 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
-from grpc_status import rpc_status
-from in_process import Server, eventually, refused, serving, trace
+from in_process import Server, details, eventually, refused, serving, trace, violated
 
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
@@ -57,26 +56,6 @@ def listed(server: Server, **asked: Any) -> list[str]:
         token = page.next_page_token
         if not token:
             return names
-
-
-@contextlib.contextmanager
-def violated(field: str) -> Iterator[None]:
-    """Expect a refusal that names a field."""
-    output: list[grpc.RpcError] = []
-    try:
-        yield
-    except grpc.RpcError as error:
-        output.append(error)
-    assert output, f"nothing failed, expected {field}"
-    result = details(output[0], error_details_pb2.BadRequest())
-    assert [each.field for each in result.field_violations] == [field], result
-
-
-def details(error: grpc.RpcError, kind: Any) -> Any:
-    status = rpc_status.from_call(error)
-    assert status is not None
-    assert any(detail.Unpack(kind) for detail in status.details), status
-    return kind
 
 
 def test_what_is_written_on_a_job(server: Server, upload: str) -> None:

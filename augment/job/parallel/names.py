@@ -72,14 +72,21 @@ def stated(text: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, number = (field.strip() for field in part.partition("="))
-        if name not in STATED or not number.isdecimal() or int(number) < 1 or name in sizes:
-            raise UsageError(
-                f"--parallelism {text}: must give sizes, such as tp=4,pp=2,dp=2; known are {', '.join(STATED)}"
-            )
-        sizes[name] = int(number)
-    if sizes.get(DP, sizes.get(EP, 1)) % sizes.get(EP, 1):
-        raise UsageError(f"--parallelism {text}: ep parts the data-parallel ranks, so dp must be a multiple of it")
+        sizes[name] = int(number) if number.isdecimal() and name not in sizes else 0
+    check_sizes(sizes, f"--parallelism {text}")
     return sizes
+
+
+def check_sizes(sizes: Mapping[str, int], given: str) -> None:
+    """Refuse sizes that cannot be; ``given``: how the user gave them, for the message.
+
+    Raises:
+        UsageError: a dimension is unknown, a size is below 1, or the sizes contradict each other.
+    """
+    if any(name not in STATED or size < 1 for name, size in sizes.items()):
+        raise UsageError(f"{given}: must give sizes, such as tp=4,pp=2,dp=2; known are {', '.join(STATED)}")
+    if sizes.get(DP, sizes.get(EP, 1)) % sizes.get(EP, 1):
+        raise UsageError(f"{given}: ep parts the data-parallel ranks, so dp must be a multiple of it")
 
 
 def as_text(sizes: Mapping[str, int]) -> str:
