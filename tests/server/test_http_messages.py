@@ -123,6 +123,19 @@ def test_a_body_that_is_a_file() -> None:
         ("POST", "/v1/jobs", b"{", {}, ""),
         ("POST", "/v1/jobs", b"\xff", {}, ""),
         ("POST", "/v1/jobs", b"[" * 100_000, {}, ""),
+        ("POST", "/v1/jobs", b'{"requestId": NaN}', {}, ""),
+        ("POST", "/v1/jobs", b'{"requestId": "a", "requestId": "b"}', {}, "requestId"),
+        ("POST", "/v1/jobs", b'{"requestId": "a", "request_id": "a"}', {}, "request_id"),
+        ("POST", "/v1/jobs", b'{"spec": {"augment": {"only": [], "only": []}}}', {}, "spec.augment.only"),
+        (
+            "POST",
+            "/v1/jobs",
+            b'{"spec": {"job": {"inputs": [{}, {"uri": "/a", "uri": "/b"}]}}}',
+            {},
+            "spec.job.inputs[1].uri",
+        ),
+        ("POST", "/v1/jobs", b'{"labels": {"a": "1", "a": "2"}}', {}, "labels.a"),
+        ("POST", "/v1/jobs", b'{"nothing": {"a": 1, "a": 1}}', {}, "nothing.a"),
         ("POST", "/v1/jobs", {}, {"requestId": "r"}, "requestId"),
         ("PUT", "/v1/uploads/ab:bytes", None, {"content.data": "AAAA"}, "content.data"),
     ],
@@ -143,6 +156,16 @@ def test_a_parameter_may_not_be_given_twice() -> None:
 def test_a_line_of_a_stream() -> None:
     line = json.dumps({"chunk": base64.b64encode(b"abc").decode(), "finish": True}).encode()
     assert streamed(line, calls.UploadTraceRequest.DESCRIPTOR) == calls.UploadTraceRequest(chunk=b"abc", finish=True)
+
+
+def test_a_line_of_a_stream_says_nothing_twice() -> None:
+    with pytest.raises(Refusal, match=r"start\.fileName: is given twice"):
+        streamed(b'{"start": {"fileName": "a", "fileName": "b"}}', calls.UploadTraceRequest.DESCRIPTOR)
+
+
+def test_keys_of_a_map_are_no_names_of_fields() -> None:
+    labels = {"run_id": "1", "runId": "2", "key": "3", "value": "4"}
+    assert asked("POST", "/v1/jobs", {"labels": labels}).labels == labels
 
 
 def test_answers() -> None:

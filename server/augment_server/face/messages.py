@@ -6,6 +6,7 @@ bytes are base64, enums are names. Responses contain every field that is not in 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -43,9 +44,9 @@ def request_of(match: Found, query: Sequence[tuple[str, str]], body: bytes = b""
     descriptor, members = match.route.method.input_type, dict[str, Any]()
     taken = match.route.body
     if taken == "*":
-        members = _object(body) if body.strip() else {}
+        members = _object(body, descriptor) if body.strip() else {}
     elif taken and body:
-        members[taken] = _object(body)
+        members[taken] = _object(body, descriptor.fields_by_name[taken].message_type)
     for name, values in _by_name(query).items():
         if taken == "*":
             raise _bad(name, "a request with a JSON body takes no parameters; put it into the body")
@@ -63,7 +64,7 @@ def streamed(text: bytes, descriptor: Descriptor) -> Message:
     Raises:
         Refusal: the line is not such a message.
     """
-    return parsed(_object(text), descriptor)
+    return parsed(_object(text, descriptor), descriptor)
 
 
 def parsed(members: dict[str, Any], descriptor: Descriptor) -> Message:
@@ -98,13 +99,42 @@ def _unparsed(text: str) -> Refusal:
     return _bad(path, _WHERE.sub("", _INNER.sub("", text))[:400])
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _object(text: bytes, descriptor: Descriptor) -> dict[str, Any]:
+    """The members of a JSON object, which is a message.
+
+    Raises:
+        Refusal: it is no JSON object, or something in it is given twice, of which others might read another one.
+    """
     try:
-        members = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = json.loads(text.decode(), object_pairs_hook=tuple, parse_constant=_no_constant)
+        if isinstance(value, tuple):
+            members: dict[str, Any] = _members(value, descriptor, "")
+            return members
+    except (ValueError, RecursionError) as error:
         raise _bad("", f"not JSON: {error}") from error
-    if not isinstance(members, dict):
-        raise _bad("", "must be a JSON object")
+    raise _bad("", "must be a JSON object")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value")
+
+
+def _members(value: Any, descriptor: Descriptor | None, path: str) -> Any:
+    """``value`` with dicts in place of tuples of pairs; ``descriptor``: of the message, or map, that it is."""
+    if isinstance(value, list):
+        return [_members(each, descriptor, f"{path}[{at}]") for at, each in enumerate(value)]
+    if not isinstance(value, tuple):
+        return value
+    known = descriptor.fields if descriptor else ()
+    fields = {name: field for field in known for name in (field.name, field.camelcase_name)}
+    members, there = dict[str, Any](), set[str]()
+    for key, inner in value:
+        where, field = f"{path}.{key}" if path else key, fields.get(key)
+        name = field.name if field else key
+        if name in there:
+            raise _bad(where, "is given twice")
+        there.add(name)
+        members[key] = _members(inner, field.message_type if field else None, where)
     return members
 
 
