@@ -225,8 +225,8 @@ class UploadTraceRequest(google.protobuf.message.Message):
     chunk: builtins.bytes
     """The next bytes: 1 MiB is a good size, 4 MB is too large."""
     finish: builtins.bool
-    """Set with the last bytes. Without it an upload is complete when size_bytes have arrived. The end of the stream alone
-    does not complete an upload, because an interrupted stream ends, too.
+    """Set with the last bytes. Without it an upload is complete when size_bytes have arrived. A stream that ends before
+    either fails with UPLOAD_INCOMPLETE; the upload keeps what has arrived, and the call's error has received_bytes.
     """
     @property
     def start(self) -> global___StartUploadRequest:
@@ -281,7 +281,7 @@ class UploadTraceResponse(google.protobuf.message.Message):
     UPLOAD_FIELD_NUMBER: builtins.int
     @property
     def upload(self) -> augment.v1.resources_pb2.Upload:
-        """Complete, or interrupted."""
+        """The complete upload."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class UploadBytesResponse(google.protobuf.message.Message):
     UPLOAD_FIELD_NUMBER: builtins.int
     @property
     def upload(self) -> augment.v1.resources_pb2.Upload:
-        """Complete, or interrupted."""
+        """The complete upload."""
 
     def __init__(
         self,

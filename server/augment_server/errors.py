@@ -41,7 +41,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "ARTIFACT_DAMAGED": (_C.DATA_LOSS, "the artifact was damaged on the server's disk"),
     "UPLOAD_TOO_LARGE": (_C.OUT_OF_RANGE, "the upload exceeds max_upload_bytes, or its announced size"),
     "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before the offset are missing, or the artifact ends before it"),
-    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "the upload of the job is not complete"),
+    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "the upload is not complete; continue it"),
     "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call continued the same upload"),
     "UPLOAD_IDLE": (
         _C.DEADLINE_EXCEEDED,

@@ -62,10 +62,11 @@ class Receiving:
         return announced
 
     async def receive(self, caller: Caller, upload: str, offset: int, pieces: Pieces) -> None:
-        """Write the pieces, until the upload is complete or the pieces end.
+        """Write the pieces, until the upload is complete.
 
         Raises:
-            Refusal: they come too slowly: a byte now and then must not keep a call for ever.
+            Refusal: the pieces end before, or come too slowly: a byte now and then must not keep a call for ever. The
+                upload keeps what has arrived.
         """
         began_s, idle_s = time.monotonic(), self._limits.max_upload_idle_s
         async with self._writing(caller, upload, offset) as writer:
@@ -77,7 +78,7 @@ class Receiving:
             while not finish:
                 piece = await anext(pieces, None)
                 if piece is None:
-                    return
+                    raise writer.incomplete()
                 chunk, last = piece
                 await self._apart(writer.write, chunk)
                 if time.monotonic() - began_s > idle_s + (writer.received - first) / SLOWEST:

@@ -314,7 +314,7 @@ class Writer:
             name = self._row["file_name"]
             if size is not None and self.received != size:
                 self._save(file)
-                raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes arrived, {size} were announced")
+                raise self.incomplete()
             file.flush()
             os.fsync(file.fileno())
             sha256 = digest.hexdigest()
@@ -327,6 +327,13 @@ class Writer:
             self._uploads.completed(self.upload, self.received, sha256)
             self._saved = self.received
         self.close()
+
+    def incomplete(self) -> Refusal:
+        """The refusal of a call that ended too early."""
+        size = self._row["size"]
+        wanted = "finish was not set" if size is None else f"{size} were announced"
+        what = f"{self._row['file_name']}: {self.received} bytes arrived, {wanted}; continue from received_bytes"
+        return Refusal("UPLOAD_INCOMPLETE", what, {"received_bytes": str(self.received)})
 
     def close(self, *, taken_over: bool = False) -> None:
         """End the call; the received bytes are kept."""
