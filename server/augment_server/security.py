@@ -5,7 +5,9 @@ Certificates and tokens are read again when their files change, so that they can
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import hashlib
 import ipaddress
 import os
@@ -21,11 +23,13 @@ import grpc.aio
 
 from augment.errors import UsageError
 from augment_server.errors import Refusal, refuse
-from augment_server.interception import wrapped
+from augment_server.interception import Behaviour, wrapped
+from augment_server.sockets import hang_up
 
 #: methods that need no token, because probes have none. Watch is not among them: it occupies a call for long
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "bearer "
+_LOOK_S = 1.0  #: how often the tokens of streams are looked up again
 T = TypeVar("T")
 
 
@@ -182,10 +186,18 @@ class Tokens:
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Requires a token for all calls but health checks."""
+    """Requires a token for all calls but health checks, and for streams until they end.
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    Args:
+        tokens: the known tokens.
+        unread_s: how long the status of an ended stream may wait behind messages that its client does not read.
+        hang_up: ends a peer's connection; blocks.
+    """
+
+    def __init__(self, tokens: Tokens, unread_s: float, hang_up: Callable[[str], object] = hang_up) -> None:
+        self._tokens, self._unread_s, self._hang_up = tokens, unread_s, hang_up
+        self._streams: dict[asyncio.Task[Any], tuple[str, str]] = {}  # the token of each, and its client
+        self._looking: asyncio.Task[None] | None = None
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler behind the check of the token."""
@@ -193,9 +205,51 @@ class Gate(grpc.aio.ServerInterceptor):
         if details.method == HEALTH_CHECK:
             return handler
         token = _bearer(details.invocation_metadata)
-        if token is not None and self._tokens.client(token):
+        client = None if token is None else self._tokens.client(token)
+        if token is None or client is None:
+            return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
+        if handler is None or not (handler.request_streaming or handler.response_streaming):
             return handler
-        return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
+        return wrapped(handler, lambda behaviour: self._while_known(behaviour, token, client))
+
+    def _while_known(self, behaviour: Behaviour, token: str, client: str) -> Behaviour:
+        """The behaviour of a stream, which is ended when the token is no longer that of ``client``."""
+
+        @functools.wraps(behaviour)
+        async def answer(request: Any, context: Any) -> Any:
+            stream: asyncio.Task[Any] = asyncio.ensure_future(behaviour(request, context))
+            self._streams[stream] = token, client
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+            try:
+                return await stream  # is cancelled with this call
+            except asyncio.CancelledError:
+                if stream in self._streams:
+                    raise
+            finally:
+                self._streams.pop(stream, None)
+            telling = asyncio.ensure_future(_bad_token(request, context))
+            try:
+                read, _ = await asyncio.wait({telling}, timeout=self._unread_s)
+                if not read:
+                    await asyncio.to_thread(self._hang_up, context.peer())
+                return await telling
+            finally:
+                telling.cancel()
+
+        return answer
+
+    async def _look(self) -> None:
+        """End the streams of unknown tokens, as long as there are streams."""
+        try:
+            while self._streams:
+                await asyncio.sleep(_LOOK_S)
+                for stream, (token, client) in list(self._streams.items()):
+                    if self._tokens.client(token) != client:
+                        del self._streams[stream]
+                        stream.cancel()
+        finally:
+            self._looking = None
 
 
 async def _no_token(_request: object, context: Any) -> None:

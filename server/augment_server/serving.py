@@ -236,7 +236,7 @@ def _interceptors(
     """The interceptors of every call, over gRPC and HTTP, the outermost first."""
     interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds, known_by)]
     if settings.tokens:
-        interceptors.append(Gate(settings.tokens))
+        interceptors.append(Gate(settings.tokens, settings.limits.max_unread_s))
     return [*interceptors, Admission(settings.limits, known_by), Answers(settings.limits.max_unread_s)]
 
 

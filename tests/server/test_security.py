@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,12 +19,14 @@ import grpc
 import pytest
 from certificates import Authority, Pair
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from in_process import eventually, told_by
 from serving_process import PATIENCE_S, Server, augment, serving
 
 from augment.client import Client, Tls
 from augment.errors import ServiceError, UsageError
-from augment.v1 import service_pb2, service_pb2_grpc
-from augment_server.security import Address, Tokens, address, expect_safe
+from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
+from augment_server.face.chain import Details
+from augment_server.security import Address, Gate, Tokens, address, expect_safe
 from traces import write_trace
 
 
@@ -284,6 +288,103 @@ def test_tokens_of_a_name_change_and_what_is_its_own_stays(tmp_path: Path) -> No
         assert [seen(server.address, each, upload) for each in ("second", "third", "first", "else", hashed)] == [
             True, True, False, False, False
         ]  # fmt: skip
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+def ended(call: Callable[[], object]) -> tuple[str, str]:
+    """The code and the reason with which a call ends."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    result = told_by(caught.value)
+    return result.code.name, result.reason
+
+
+@pytest.mark.parametrize("left", ["alice:second\nbob:other\n", "bob:other\nbob:first\n", "bob:other\n"])
+def test_tokens_deleted_end_what_they_follow(tmp_path: Path, trace: Path, left: str) -> None:
+    """Not the calls of other tokens: they go on. A token that becomes another client's is another token."""
+    tokens, go_on = tmp_path / "tokens", threading.Event()
+    tokens.write_text("alice:first\nbob:other\n")
+    flags = ("--token-file", tokens, "--http", "127.0.0.1:0", "--max-running-jobs", "1")
+    server_of = serving(tmp_path / "state", *flags)
+    with server_of as server, server.frozen(), grpc.insecure_channel(server.address) as channel:
+        stub = service_pb2_grpc.AugmentServiceStub(channel)
+        jobs = {token: created(stub, token, trace) for token in ("first", "other")}
+        watching = {token: stub.WatchJob(request_of(job), metadata=bearer(token)) for token, job in jobs.items()}
+        assert {token: next(watching[token]).job.name for token in jobs} == jobs
+        url = f"{server.http}/v1/{jobs['first']}:watch"
+        lines = urllib.request.urlopen(urllib.request.Request(url, headers=dict(bearer("first"))), timeout=PATIENCE_S)
+        assert b'"result"' in lines.readline()
+        sending = stub.UploadTrace.future(pieces(trace, go_on), metadata=bearer("first"))
+        begun = service_pb2.ListUploadsRequest(filter="state = ACTIVE")
+        eventually(lambda: stub.ListUploads(begun, metadata=bearer("first")).uploads)
+        tokens.write_text(left)
+        for call in (lambda: list(watching["first"]), lambda: sending.result(PATIENCE_S)):
+            assert ended(call) == ("UNAUTHENTICATED", "TOKEN_UNKNOWN")
+        go_on.set()
+        *_, last = lines
+        assert b'"error"' in last
+        assert b"TOKEN_UNKNOWN" in last
+        stub.CancelJob(service_pb2.CancelJobRequest(name=jobs["other"]), metadata=bearer("other"))
+        *_, end = watching["other"]
+        assert end.job.state == resources_pb2.Job.STATE_CANCELLED
+
+
+def test_tokens_deleted_of_who_reads_nothing(tmp_path: Path) -> None:
+    """What the call ends with waits behind what is not read, until the connection is ended."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("alice:first\n")
+    asyncio.run(asyncio.wait_for(unread(tokens), PATIENCE_S))
+
+
+async def unread(tokens: Path) -> None:
+    loop, hung_up, over = asyncio.get_running_loop(), list[str](), asyncio.Event()
+
+    class Call:
+        async def abort(self, code: grpc.StatusCode, *_: object, **__: object) -> None:
+            await over.wait()
+            raise ConnectionError(code.name)
+
+        def peer(self) -> str:
+            return "ipv4:10.0.0.1:7"
+
+    def hang_up(peer: str) -> None:
+        hung_up.append(peer)
+        loop.call_soon_threadsafe(over.set)
+
+    async def stream(_request: object, _context: object) -> None:
+        tokens.write_text("bob:other\n")
+        await asyncio.Event().wait()
+
+    async def found(_details: object) -> object:
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+    gate = Gate(Tokens(tokens), 0.01, hang_up)
+    handler = await gate.intercept_service(found, Details("/x/Y", bearer("first")))
+    with pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
+        await handler.unary_stream(None, Call())
+    assert hung_up == ["ipv4:10.0.0.1:7"]
+
+
+def created(stub: service_pb2_grpc.AugmentServiceStub, token: str, trace: Path) -> str:
+    upload = stub.UploadTrace(pieces(trace), metadata=bearer(token)).upload.name
+    spec = resources_pb2.JobSpec(augment=resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload)))
+    return stub.CreateJob(service_pb2.CreateJobRequest(spec=spec), metadata=bearer(token)).job.name
+
+
+def request_of(job: str) -> service_pb2.WatchJobRequest:
+    return service_pb2.WatchJobRequest(name=job)
+
+
+def pieces(path: Path, go_on: threading.Event | None = None) -> Iterator[service_pb2.UploadTraceRequest]:
+    """An upload, whose end is sent after a word."""
+    yield service_pb2.UploadTraceRequest(start=service_pb2.StartUploadRequest(file_name=path.name))
+    yield service_pb2.UploadTraceRequest(chunk=path.read_bytes())
+    if go_on:
+        go_on.wait(PATIENCE_S)
+    yield service_pb2.UploadTraceRequest(finish=True)
 
 
 def test_tokens_by_the_command(token_server: Server, trace: Path, tmp_path: Path) -> None:
