@@ -18,7 +18,7 @@ from augment_server.names import new_id
 from augment_server.pages import Asked, page
 from augment_server.parts import Part, Step
 from augment_server.storage import Storage, now_ns
-from augment_server.turns import NEXT, places
+from augment_server.turns import NEXT, Turns
 from augment_server.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
@@ -89,6 +89,7 @@ class Jobs:
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
         self._progress: dict[str, v1.Progress] = {}
+        self._turns = Turns(storage)
 
     def create(self, caller: Caller, wanted: Sequence[Wanted]) -> list[tuple[str, bool]]:
         """Accept all jobs or none; returns the id of each, and whether it is new.
@@ -186,11 +187,10 @@ class Jobs:
         return self._message(self._row(caller, job))
 
     def place(self, jobs: Sequence[v1.Job]) -> None:
-        """Set the place in the queue of jobs of one client."""
+        """Set the place in the queue of jobs that wait."""
         waiting = {job.name.removeprefix("jobs/"): job for job in jobs if job.state == QUEUED}
-        queue_places = places(self._storage, next(iter(waiting))) if waiting else {}
-        for job, message in waiting.items():
-            message.queue_position = queue_places.get(job, 0)  # 0: begun in the meantime
+        for job, place in self._turns.places(waiting).items():  # without those that have begun in the meantime
+            waiting[job].queue_position = place
 
     def _row(self, caller: Caller, job: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)

@@ -25,7 +25,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,7 @@ class Storage:
         self.lock = threading.RLock()  #: held while rows and files change together
         self._local = threading.local()  # each thread has a connection for reading, so that readers never wait
         self._readers: list[sqlite3.Connection] = []
+        self._followers: list[Callable[[sqlite3.Connection], object]] = []
         with contextlib.ExitStack() as undo:
             try:
                 root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -289,6 +290,18 @@ class Storage:
                 self._writer.execute("ROLLBACK")
                 raise
             self._writer.execute("COMMIT")
+            for follower in self._followers:
+                follower(self._writer)
+
+    def follow(self, script: str, follower: Callable[[sqlite3.Connection], object]) -> None:
+        """Run a script, of temporary tables and triggers, on the connection that writes, and call ``follower``.
+
+        It is called with this connection, now and after each transaction, before the next one begins.
+        """
+        with self.lock:
+            self._writer.executescript(script)
+            follower(self._writer)
+            self._followers.append(follower)
 
     def _expect_lease(self) -> None:
         if not self.lease.lost:

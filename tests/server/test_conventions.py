@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -18,12 +19,15 @@ from in_process import Server, details, eventually, refused, serving, trace, vio
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server import jobs as jobs_module
 from augment_server.cards import Card
 from augment_server.jobs import Wanted
-from augment_server.turns import places
+from augment_server.storage import Storage
+from augment_server.turns import Turns
 from augment_server.uploads import Caller
 
 QUICK = ["queue_length"]
+ALICE = Caller("name:alice", "")
 MINE, OTHERS = (("client", "name:me"),), (("client", "name:other"),)
 
 
@@ -263,8 +267,9 @@ def waiting(tmp_path: Path) -> Iterator[Callable[..., v1.Job]]:
             ((job, _),) = jobs.create(Caller(client, ""), [Wanted(spec, "", [""], Card(priority=priority))])
             return job
 
+        make.jobs, make.storage = jobs, server.core._storage  # type: ignore[attr-defined]
         make.begin = lambda: jobs.begin().id  # type: ignore[attr-defined]
-        make.place = lambda job: places(server.core._storage, job)[job]  # type: ignore[attr-defined]
+        make.place = lambda job: jobs._turns.places([job])[job]  # type: ignore[attr-defined]
         yield make  # type: ignore[misc]
 
 
@@ -358,3 +363,50 @@ def test_an_upload_that_goes_before_its_job_is_sent_again(server: Server, tmp_pa
         assert client.augment(paths[0], only=QUICK, out=tmp_path / "one").files
         assert client.diff(*paths, out=tmp_path / "two").files
     assert len(lost) == 3
+
+
+def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs come, begin, end, wait again and are cancelled, while the time of day jumps; the places are counted anew."""
+    jobs, chance, mine = waiting.jobs, Random(5), list[str]()
+    running: list[Any] = []
+    for _ in range(120):
+        now = chance.randrange(10**12)
+        monkeypatch.setattr(jobs_module, "now_ns", lambda now=now: now)
+        happens = chance.random()
+        if happens < 0.55:
+            mine.append(waiting(f"client{chance.randrange(4)}", chance.randint(-2, 2)))
+        elif happens < 0.8 and (begun := jobs.begin()):
+            running.append(begun)
+        elif happens < 0.87 and running:
+            jobs.queue_again(running.pop(chance.randrange(len(running))))
+        elif happens < 0.94 and running:
+            assert jobs.end(running.pop(chance.randrange(len(running))).id, v1.Job.STATE_SUCCEEDED)
+        elif mine:
+            jobs.cancel_waiting(chance.choice(mine))
+    expected = {row["id"]: row["place"] for row in waiting.storage.rows(PLACES)}
+    assert len(expected) > 20
+    assert jobs._turns.places([*mine, "nothing"]) == expected
+    with contextlib.suppress(ZeroDivisionError), waiting.storage.writing() as db:
+        db.execute("UPDATE jobs SET state = 5")
+        raise ZeroDivisionError  # it is undone
+    assert jobs._turns.places(mine) == expected
+
+
+def test_places_after_a_start(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.call(server.core._scheduler.drain(0))
+        jobs = [server.core._jobs.create(ALICE, [Wanted(request(upload).spec, "", [""])])[0][0] for _ in range(3)]
+    storage = Storage(tmp_path / "state")
+    with contextlib.closing(storage):
+        assert Turns(storage).places(jobs) == {job: number for number, job in enumerate(jobs, 1)}
+
+
+#: the place of each waiting job by its definition, over all of them
+PLACES = """
+WITH busy AS (SELECT client, COUNT(*) AS running FROM jobs WHERE state = 2 GROUP BY client), waiting AS (
+    SELECT jobs.id,
+        COALESCE(busy.running, 0) + ROW_NUMBER() OVER (PARTITION BY jobs.client ORDER BY due_ns, number) AS turn,
+        MIN(number) OVER (PARTITION BY jobs.client ORDER BY due_ns DESC, number DESC) AS first
+    FROM jobs LEFT JOIN busy ON busy.client = jobs.client WHERE state = 1)
+SELECT id, ROW_NUMBER() OVER (ORDER BY turn, first) AS place FROM waiting"""
