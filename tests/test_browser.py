@@ -155,7 +155,7 @@ def see(context: Any, trace: Path, picture: Path, then: str = "") -> Seen:
 
 def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     """What the UI at ``link`` shows."""
-    ours = (link.partition("/#")[0], "blob:", "data:")
+    ours = ("/".join(link.split("/")[:3]), "blob:", "data:")
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     asked: list[str] = []

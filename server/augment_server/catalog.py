@@ -191,7 +191,7 @@ def check(spec: v1.AugmentSpec) -> None:
         values = getattr(spec, name)
         for at, value in enumerate(values):
             with _usage(f"{name}[{at}]"):
-                request_of(v1.AugmentSpec(**{name: [value]})).check()
+                request_of(v1.AugmentSpec(**{name: [value]})).check()  # type: ignore[arg-type]
         if name == "formats":
             with _usage(name):
                 request_of(v1.AugmentSpec(formats=values)).check()

@@ -99,7 +99,7 @@ def _unparsed(text: str) -> Refusal:
     return _bad(path, _WHERE.sub("", _INNER.sub("", text))[:400])
 
 
-def _object(text: bytes, descriptor: Descriptor) -> dict[str, Any]:
+def _object(text: bytes, descriptor: Descriptor | None) -> dict[str, Any]:
     """The members of a JSON object, which is a message.
 
     Raises:
