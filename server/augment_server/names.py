@@ -40,17 +40,18 @@ def expect_plain(message: Message, within: str = "") -> None:
             else:
                 for at, item in enumerate(value):
                     expect_plain(item, f"{path}[{at}].")
+        elif isinstance(value, str):
+            _expect_plain(value, path)
         elif field.type == field.TYPE_STRING:
-            for text in (value,) if isinstance(value, str) else value:
-                _expect_plain(text, path)
+            for at, text in enumerate(value):
+                _expect_plain(text, f"{path}[{at}]")
 
 
 def _expect_plain(text: str, path: str) -> None:
     if len(text) > MOST_TEXT:
-        raise Refusal("INVALID_REQUEST", f"{path}: at most {MOST_TEXT} characters", field_path=path)
+        raise invalid(path, f"at most {MOST_TEXT} characters")
     if _NOT_IN_FILE_NAMES.search(text):
-        what = f"{path}: has control characters or marks of direction; leave them out"
-        raise Refusal("INVALID_REQUEST", what, field_path=path)
+        raise invalid(path, "has control characters or marks of direction; leave them out")
 
 
 def new_id() -> str:

@@ -55,7 +55,7 @@ GOOD, GONE = v1.Input(), v1.Input(upload="uploads/0")  #: GOOD gets the name of 
 BAD = v1.Input(upload="x")
 SPECS: list[tuple[str, v1.JobSpec]] = [
     ("spec", v1.JobSpec()),
-    ("spec", augment(only=["x" * 70_000])),
+    ("spec", augment(only=["x" * 4000] * 20)),
     ("spec.augment.formats[1]", augment(formats=["chrome", "x"])),
     ("spec.augment.formats", augment(formats=["chrome", "chrome"])),
     ("spec.augment.only[0]", augment(only=["x"])),
