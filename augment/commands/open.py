@@ -101,7 +101,7 @@ def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: boo
     link = ui_link(server.url if ui else PERFETTO_UI, address, prepared.view)
     try:
         emit(link)
-        if not (browse and _browser_opens(link)):
+        if not (browse and _browser_opens(server.once(link))):
             say(f"augment: serving {prepared.path.name} on port {server.port}; open the link in a browser here")
             import socket
 
@@ -115,10 +115,10 @@ def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: boo
     return 1
 
 
-def _browser_opens(link: str) -> bool:
-    """Open the link in a browser, unless only a text browser exists, which would take over this terminal."""
+def _browser_opens(address: str) -> bool:
+    """Open an address in a browser, unless only a text browser exists, which would take over this terminal."""
     if sys.platform != "darwin" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return False
     import webbrowser
 
-    return webbrowser.open(link)
+    return webbrowser.open(address)

@@ -88,6 +88,15 @@ class TraceServer:
         threading.Thread(target=self._http.serve_forever, args=(0.1,), daemon=True).start()
         return f"{self.url}/{quoted}"
 
+    def once(self, link: str) -> str:
+        """An address that leads to ``link`` for one request of this user.
+
+        It goes on the command line of a browser, which other users can read; ``link``, with the secret, does not.
+        """
+        path = f"/{secrets.token_urlsafe(24)}"
+        self._http.links[path] = link
+        return f"http://{_HOST}:{self.port}{path}"
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the trace was fetched and no request came for ``timeout_s`` seconds; 0: wait forever.
 
@@ -138,6 +147,7 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         self.files: dict[str, Path] = {}
+        self.links: dict[str, str] = {}
         self.trace: Path | None = None
         self.hosts: set[str] = set()
         self.framers = "'none'"
@@ -185,6 +195,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         if self._refused():
             return
+        if self.path in self.server.links and _user_of(self.client_address) in (None, 0, os.getuid()):
+            if link := self.server.links.pop(self.path, ""):
+                self._head(HTTPStatus.FOUND, {"Location": link, "Content-Length": "0"})
+                return
         path = self.server.files.get(_decoded(self.path))
         try:
             file = open(path, "rb") if path else None  # noqa: SIM115 # closed below
@@ -235,6 +249,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+def _user_of(address: tuple[str, int]) -> int | None:
+    """The user whose socket on this machine has an IPv4 address and port, by Linux's tables; None if they do not say.
+
+    0 is root, who forwards ports of containers and virtual machines, and may read everything.
+    """
+    host = "".join(f"{int(part):02X}" for part in reversed(address[0].split(".")))
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as lines:
+            for fields in map(str.split, lines):
+                if fields[1].endswith(f"{host}:{address[1]:04X}"):
+                    return int(fields[7])
+    return None
 
 
 def _decoded(target: str) -> str:

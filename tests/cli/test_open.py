@@ -110,6 +110,31 @@ def test_other_users_of_the_machine_do_not_know_the_path(served: tuple[TraceServ
         assert another.secret != running.secret
 
 
+@pytest.mark.parametrize(("user", "status"), [(None, 302), (0, 302), (os.getuid(), 302), (os.getuid() + 1, 404)])
+def test_only_this_user_is_led_to_the_link(
+    served: tuple[TraceServer, Path], monkeypatch: pytest.MonkeyPatch, user: int | None, status: int
+) -> None:
+    running, _ = served
+    path = urllib.parse.urlsplit(running.once("https://example.org/#secret")).path
+    monkeypatch.setattr(server, "_user_of", lambda _: user)
+    got, _, headers = ask(running.port, path)
+    assert (got, headers.get("Location")) == (status, "https://example.org/#secret" if status == 302 else None)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not tell whose a socket is")
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::ffff:127.0.0.1"])
+def test_whose_a_connection_is(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(family) as client:
+        client.bind((host, 0))
+        target = "::ffff:127.0.0.1" if ":" in host else "127.0.0.1"
+        client.connect((target, listener.getsockname()[1]))
+        connection, address = listener.accept()
+        connection.close()
+        assert server._user_of(address) == os.getuid()
+    assert server._user_of(("127.0.0.1", 0)) is None
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -451,8 +476,18 @@ def test_nobody_came(trace: Path, augment: Augment, quick: None) -> None:
 
 def test_the_browser_is_opened(trace: Path, augment: Augment, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
+
+    def visit(address: str) -> bool:
+        """Its arguments are read by others: they lead to the link once."""
+        parts = urllib.parse.urlsplit(address)
+        assert parts.port
+        answers = [ask(parts.port, parts.path) for _ in range(2)]
+        assert [status for status, _, _ in answers] == [302, 404]
+        opened.append(answers[0][2]["Location"])
+        return True
+
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(webbrowser, "open", lambda link: bool(opened.append(link)) or True)
+    monkeypatch.setattr(webbrowser, "open", visit)
     ended = augment("open", trace, "--timeout", 0.1)
     assert opened == ended.lines
     assert "ssh" not in ended.err
