@@ -74,10 +74,10 @@ class Turns:
         """The places, from 1, of jobs in the queue of all clients; without those that do not wait."""
         busy = {row["client"]: int(row["running"]) for row in self._storage.rows(_BUSY)}
         query = "SELECT client, due_ns, number FROM jobs WHERE id = ?"
-        rows = {job: row for job in jobs if (row := self._storage.row(query, job))}
+        rows = [(job, row) for job in jobs if (row := self._storage.row(query, job))]
         with self._lock:
-            found = {job: self._place(row["client"], (row["due_ns"], row["number"]), busy) for job, row in rows.items()}
-        return {job: place for job, place in found.items() if place}
+            answers = {job: self._place(row["client"], (row["due_ns"], row["number"]), busy) for job, row in rows}
+        return {job: place for job, place in answers.items() if place}
 
     def _place(self, client: str, job: tuple[int, int], busy: Mapping[str, int]) -> int:
         """The place of a job; 0 if it does not wait."""
@@ -98,9 +98,8 @@ class _Line:
 
     def __init__(self) -> None:
         self.jobs: list[tuple[int, int]] = []
-        self.first: list[
-            int
-        ] = []  #: the lowest number of each job and those after it, by which equal turns are ordered
+        #: of each job the lowest number of itself and those after it, by which equal turns are ordered
+        self.first: list[int] = []
 
     def add(self, job: tuple[int, int]) -> None:
         """Add a job."""

@@ -367,29 +367,29 @@ def test_an_upload_that_goes_before_its_job_is_sent_again(server: Server, tmp_pa
 
 def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs come, begin, end, wait again and are cancelled, while the time of day jumps; the places are counted anew."""
-    jobs, chance, mine = waiting.jobs, Random(5), list[str]()
+    jobs, chance, made = waiting.jobs, Random(5), list[str]()
     running: list[Any] = []
     for _ in range(120):
         now = chance.randrange(10**12)
         monkeypatch.setattr(jobs_module, "now_ns", lambda now=now: now)
         happens = chance.random()
         if happens < 0.55:
-            mine.append(waiting(f"client{chance.randrange(4)}", chance.randint(-2, 2)))
+            made.append(waiting(f"client{chance.randrange(4)}", chance.randint(-2, 2)))
         elif happens < 0.8 and (begun := jobs.begin()):
             running.append(begun)
         elif happens < 0.87 and running:
             jobs.queue_again(running.pop(chance.randrange(len(running))))
         elif happens < 0.94 and running:
             assert jobs.end(running.pop(chance.randrange(len(running))).id, v1.Job.STATE_SUCCEEDED)
-        elif mine:
-            jobs.cancel_waiting(chance.choice(mine))
+        elif made:
+            jobs.cancel_waiting(chance.choice(made))
     expected = {row["id"]: row["place"] for row in waiting.storage.rows(PLACES)}
     assert len(expected) > 20
-    assert jobs._turns.places([*mine, "nothing"]) == expected
+    assert jobs._turns.places([*made, "nothing"]) == expected
     with contextlib.suppress(ZeroDivisionError), waiting.storage.writing() as db:
         db.execute("UPDATE jobs SET state = 5")
         raise ZeroDivisionError  # it is undone
-    assert jobs._turns.places(mine) == expected
+    assert jobs._turns.places(made) == expected
 
 
 def test_places_after_a_start(tmp_path: Path) -> None:

@@ -358,11 +358,11 @@ async def unread(tokens: Path) -> None:
         tokens.write_text("bob:other\n")
         await asyncio.Event().wait()
 
-    async def found(_details: object) -> object:
+    async def continuation(_details: object) -> object:
         return grpc.unary_stream_rpc_method_handler(stream)
 
     gate = Gate(Tokens(tokens), 0.01, hang_up)
-    handler = await gate.intercept_service(found, Details("/x/Y", bearer("first")))
+    handler = await gate.intercept_service(continuation, Details("/x/Y", bearer("first")))
     with pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
         await handler.unary_stream(None, Call())
     assert hung_up == ["ipv4:10.0.0.1:7"]
