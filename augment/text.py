@@ -20,6 +20,7 @@ OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP
 LONGEST_NAME = 60  #: letters of a name in a sentence
 _ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the smaller unit has four digits
 _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
+_HOW = "torch.compile(mode='reduce-overhead') or torch.cuda.graph)"
 _SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -148,7 +149,7 @@ class Words(Struct, frozen=True):
     length_ns: int = 0
     gpu: str = "GPU"
     graphs: str = "CUDA graphs"
-    use_graphs: str = "CUDA graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph)"
+    use_graphs: str = "Launch many kernels at once with CUDA graphs (" + _HOW
     graph_logs: str = "TORCH_LOGS=cudagraphs,recompiles"
     matrix_units: str = "tensor cores"
     clock_tool: str = "nvidia-smi -q -d CLOCK,PERFORMANCE"
@@ -189,7 +190,7 @@ _VENDORS: dict[str, dict[str, str]] = {
     "nvidia": {},
     "amd": {
         "graphs": "HIP graphs",
-        "use_graphs": "HIP graphs (torch.compile(mode='reduce-overhead') or torch.cuda.graph)",
+        "use_graphs": "Launch many kernels at once with HIP graphs (" + _HOW,
         "clock_tool": "amd-smi metric --clock --power --temperature",
         "process_tool": "amd-smi process",
         "allocator": "PYTORCH_HIP_ALLOC_CONF",
@@ -198,7 +199,7 @@ _VENDORS: dict[str, dict[str, str]] = {
     "ascend": {
         "gpu": "NPU",
         "graphs": "graph mode (torchair)",
-        "use_graphs": "graph mode (torchair)",
+        "use_graphs": "Launch many kernels at once with graph mode (torchair)",
         "graph_logs": "TORCH_LOGS=recompiles",
         "clock_tool": "npu-smi info",
         "process_tool": "npu-smi info",
@@ -207,8 +208,8 @@ _VENDORS: dict[str, dict[str, str]] = {
     },
     "mtia": {
         "gpu": "MTIA device",
-        "graphs": "fewer and larger operators",
-        "use_graphs": "fewer and larger operators",
+        "graphs": "a larger batch",
+        "use_graphs": "Use fewer and larger operators",
         "clock_tool": "the vendor's tool",
         "process_tool": "the vendor's tool",
         "torch": "torch.mtia",

@@ -29,6 +29,10 @@ TESTS = Path(__file__).parent
 SHARED_TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the snapshots of sentences anew")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what ``make quick`` leaves out; None leaves the decision to others."""
     name, wanted = collection_path.relative_to(TESTS).as_posix(), config.getoption("markexpr")

@@ -31,4 +31,4 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
 
 def way_to_fix(late: LateRank) -> str:
     """What to do about a late rank, to end an advice with."""
-    return _OF_CAUSE.get(late.cause, _OF_OTHER)
+    return _OF_CAUSE.get(late.reason.cause, _OF_OTHER)

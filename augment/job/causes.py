@@ -19,6 +19,7 @@ from augment.job.matching import Matched
 from augment.job.states import Parts, Table
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.job_waits import Cause
 
 #: the causes of a delay, and the parts of it that each consists of
 CAUSES = {
@@ -35,7 +36,7 @@ CLEARLY = 1.25  #: multiple of the second cause
 _OF_EXCESS = {"compute": "gpu"}  #: names of causes in the verdict that differ here
 
 
-def main_cause(times: Mapping[str, int], whole: int) -> str:
+def main_cause(times: Mapping[Cause, int], whole: int) -> Cause:
     """The cause of most of ``whole``, if it is at least half of it and clearly more than each other cause; else
     ``unknown``."""
     most, *others = sorted(times, key=lambda name: -times[name])

@@ -16,12 +16,13 @@ from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Int64s
 from augment.job.matching import Floats, Matched
 from augment.job.progress import Progress, Stretches, beside_peers
+from augment.job_waits import Cause
 
 FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
 FEWEST_STRETCHES = 8  #: to judge by the usual ones
 FEWEST_RANKS = 4  #: to judge by the other ranks
 #: the causes, and the parts of a stretch that each consists of
-CAUSES = {
+CAUSES: dict[Cause, tuple[str, ...]] = {
     "compute": ("compute", "memory"),
     "host": ("host",),
     "queued": ("queued",),
@@ -40,14 +41,14 @@ class Excess(Struct, frozen=True):
     matched: Matched
     stretches: Stretches
     by_stretch: Int64s
-    by_cause: dict[str, Int64s]
+    by_cause: dict[Cause, Int64s]
     total_ns: Int64s
     noise_ns: Floats
-    causes: dict[str, Int64s]
+    causes: dict[Cause, Int64s]
     worst_share: Floats
     step_count: Int64s
     lasting_ns: Int64s
-    lasting_causes: dict[str, Int64s]
+    lasting_causes: dict[Cause, Int64s]
 
     @property
     def by_parts(self) -> dict[tuple[str, ...], Int64s]:

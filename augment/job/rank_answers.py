@@ -97,7 +97,7 @@ def _said(answer: Answer, member: int, waits: _Waits) -> RankAnswer:
     late = late_ranks(answer, member)
     itself = next((each for each in late if each.is_own), None)
     if itself is not None:
-        longer = f"it takes {time(itself.charged_ns)} {waits.each} longer than its peers ({itself.reason})"
+        longer = f"it takes {time(itself.charged_ns)} {waits.each} longer than its peers ({itself.reason.text})"
         sentence = f"Other ranks wait for this one: {longer}{_gain(itself, 'it', waits)}"
         if waits.ratio >= _LEAST_RATIO:
             sentence += f"; it waits for others itself for {waits.of_steps}"
@@ -111,14 +111,14 @@ def _of_waiting(waits: _Waits, late: tuple[LateRank, ...]) -> RankAnswer:
     """Of a rank that waits: for whom, and whether its communication itself matters."""
     named = waits.waits_for if waits.share >= MOST_OF_IT else ""
     whole = f"{waits.of_steps} ({waits.per_step(waits.wait_ns)})"
-    sentence = f"This rank only waits for other ranks for {whole}"
+    sentence = f"For {whole} this rank does nothing but wait for others"
     if named:
-        sentence += f", {percent(waits.share)} of it for {named}"
+        sentence += f", mostly ({percent(waits.share)}) {named}"
     culprit = next((each for each in late if each.name == named), next(iter(late), None))
     if culprit is None:
         return RankAnswer(f"{sentence}; {_against(waits)}", nobody_late(named), named)
     who = "" if culprit.name == named else f"; {culprit.name} delays the job"
-    sentence += f"{who} ({culprit.reason}){_gain(culprit, culprit.name, waits)}; {_against(waits)}"
+    sentence += f"{who} ({culprit.reason.text}){_gain(culprit, culprit.name, waits)}; {_against(waits)}"
     if waits.wait_ns < waits.transfer_ns:
         advice = f"Fix {culprit.name}: {way_to_fix(culprit)}; the transfers here cost more than the waits"
         return RankAnswer(sentence, advice, named)
@@ -127,14 +127,14 @@ def _of_waiting(waits: _Waits, late: tuple[LateRank, ...]) -> RankAnswer:
 
 def _against(waits: _Waits) -> str:
     """What else its exposed communication is."""
-    return f"transfers that computation does not hide take {waits.per_step(waits.transfer_ns)}"
+    return f"exposed transfers take {waits.per_step(waits.transfer_ns)}"
 
 
 def _gain(late: LateRank, name: str, waits: _Waits) -> str:
     if not late.gain_ns or late.gain_ns < 0:
         return ""
     whole = "a step of the job" if waits.unit == "step" else "the job"
-    return f"; were {name} like the median, {whole} would be {time(late.gain_ns)} shorter"
+    return f"; making {name} like the median would save {time(late.gain_ns)} of {whole}"
 
 
 def _waits(answer: Answer, member: int) -> _Waits | None:

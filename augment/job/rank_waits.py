@@ -48,7 +48,6 @@ def late_ranks(answer: Answer, member: int) -> tuple[LateRank, ...]:
         LateRank(
             name=rank_names([answer.summaries[late]])[0],
             is_own=late == member,
-            cause=row.cause,
             reason=reason,
             charged_ns=row.charged_ns // steps,
             gain_ns=None if row.gain_ns is None else row.gain_ns // steps,

@@ -28,7 +28,15 @@ class SlowGroup(Struct, frozen=True):
     member: int | None
     charged_ns: int
     moving: Int64s
-    evidence: str
+    groups: list[str]  #: what they are called
+    times: float  #: as long as the others, in the median
+
+    @property
+    def evidence(self) -> str:
+        """What shows it."""
+        more = f" and {len(self.groups) - 3} more" if len(self.groups) > 3 else ""
+        names = f"group {', '.join(self.groups[:3])}{more}"
+        return f"{names}: moves data {self.times:.1f} times as long as the other groups of its dimension"
 
 
 def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
@@ -76,14 +84,13 @@ def _grouped(replay: Replay, usual: Int64s, slow: dict[int, list[float]], labels
         inside = np.isin(matched.group, groups)
         moving = np.where(inside, usual, replay.moving)
         ratio = float(np.median([value for group in groups for value in slow[group]]))
-        names = ", ".join(_name(matched.groups[group]) for group in groups[:3])
-        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
         yield SlowGroup(
             dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
             member=common.copy().pop() if whole else None,
             charged_ns=int((replay.moving - moving).sum()),
             moving=moving,
-            evidence=f"group {names}{more}: moves data {ratio:.1f} times as long as the other groups of its dimension",
+            groups=[_name(matched.groups[group]) for group in groups],
+            times=ratio,
         )
 
 

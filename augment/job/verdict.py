@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from augment.arrays.ordering import combinations, sums
@@ -33,6 +34,7 @@ from augment.job.slow_groups import slow_groups
 from augment.job.stragglers import is_sparse
 from augment.job.summary import RankSummary
 from augment.job.verdict_rows import Row
+from augment.job_waits import Cause, Reason
 from augment.text import counted
 
 LEAST = 0.01  #: share of the job's time that is worth a name
@@ -61,7 +63,7 @@ class Judgement:
             return Verdict((verdict_text.unrelated(len(self._summaries)),), (), joined=False)
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
-            return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
+            return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
         rows = self._rank_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
@@ -76,11 +78,11 @@ class Judgement:
         why = ""
         if largest >= LEAST:
             rank = self._summaries[int(self._members[int(total.argmax())])].rank
-            whom = "" if rank is None else f"that of rank {rank}: "
+            whom = "" if rank is None else f"of rank {rank}: "
             steps = self._step_time[1]
             more = f"; {counted(steps, 'step is', 'steps are')} few to tell" if 0 < steps < FEW_STEPS else ""
             why = f", {whom}no more than chance, or without gain{more}"
-        return f"No rank stands out (largest charge {100 * largest:.1f} %{why})."
+        return f"No rank stands out (largest excess {100 * largest:.1f} %{why})."
 
     @property
     def _late_without_gain(self) -> tuple[str, ...]:
@@ -160,10 +162,10 @@ class Judgement:
         return self._step_time[1]
 
     @cached_property
-    def late_ranks(self) -> list[tuple[int, Row, str]]:
+    def late_ranks(self) -> list[tuple[int, Row, Reason]]:
         """The members that hold the job up, each with its row and the reason; none if that is not known."""
         rows = zip(self._named, self._rank_rows, strict=True) if self.tells else ()
-        return [(of, row, verdict_text.reason(row.cause, of, self._excess, self._summaries)) for of, row in rows]
+        return [(of, row, self._reason(of)) for of, row in rows]
 
     @cached_property
     def _gain_unknown(self) -> bool:
@@ -269,16 +271,20 @@ class Judgement:
             return ()
         share = 100 * self._all_gain / self._time
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
-        where = f", all on host {hosts.pop()}," if len(hosts) == 1 and hosts != {""} else ""
+        where = f" (all on host {hosts.pop()})" if len(hosts) == 1 and hosts != {""} else ""
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
-        return (f"If {ranks}{where} were like the median, the job would take {share:.0f} % less time.",)
+        return (f"At the median's speed of {ranks}{where} the job would take {share:.0f} % less time.",)
 
-    def _charged(self, member: int) -> tuple[int, dict[str, int]]:
+    def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""
         lasts = self._lasts(member)
         part = self._excess.lasting_causes if lasts else self._excess.causes
         total = int((self._excess.lasting_ns if lasts else self._excess.total_ns)[member])
         return total, {cause: int(values[member]) for cause, values in part.items()}
+
+    def _reason(self, member: int) -> Reason:
+        total, causes = self._charged(member)
+        return verdict_text.reason_of(main_cause(causes, total), member, self._excess, self._summaries)
 
     def _lasts(self, member: int) -> bool:
         """Whether the rank is charged for the places of a step alone where it takes longer in most steps."""
@@ -289,11 +295,8 @@ class Judgement:
         total, causes = self._charged(member)
         cause = main_cause(causes, total)
         share = max(causes.values()) / total if total else 0.0
-        evidence = verdict_text.evidence(cause, causes, member, self._excess, self._summaries)
-        if self._lasts(member):
-            evidence += ", at the places of a step where it usually takes longer, and less elsewhere"
-        if self._step_time[1] > 2 and self._excess.worst_share[member] > ONCE:
-            evidence += ", most of it in one step"
+        reason = self._reason(member)
+        lasts, once = self._lasts(member), self._step_time[1] > 2 and bool(self._excess.worst_share[member] > ONCE)
         unnamed = not any(group.name for group in self._matched.groups)
         sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]
         return Row(
@@ -304,7 +307,8 @@ class Judgement:
             charged_ns=total,
             gain_ns=None if self._gain_unknown else self._gains[member],
             confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
-            evidence=evidence,
+            evidence=verdict_text.evidence(reason, causes, lasts=lasts, once=once),
+            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )
 
     def _dimension_of(self, member: int) -> str:
@@ -343,6 +347,7 @@ class Judgement:
                         None if self._gain_unknown else gain,
                         "medium",
                         group.evidence,
+                        {"groups": group.groups, "times": group.times},
                     )
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]

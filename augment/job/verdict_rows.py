@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ class Row(Struct, frozen=True):
     gain_ns: Annotated[int | None, column("What the job would gain if it were like the median; null if unknown.", "ns")]
     confidence: Annotated[str, column("high, medium or low.")]
     evidence: Annotated[str, column("What shows it.")]
+    figures: Annotated[dict[str, Any], column("The figures and names of the evidence, by name.", key=False)] = {}
 
 
 class WhatIfRow(Struct, frozen=True):

@@ -12,19 +12,20 @@ from augment.job.matching import Matched
 from augment.job.rank_lists import ranks_text
 from augment.job.summary import Figures, RankSummary
 from augment.job.verdict_rows import Row
+from augment.job_waits import Cause, Reason
+from augment.text import spelled, three_digits
 
 _MOST_KERNELS = 2
 MUCH = 0.2  #: of the collectives
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
-_NAME_CHARS = 60
-_SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_CAUSES = {
-    "host": "its host",
-    "compute": "its device computes longer",
-    "queued": "its device stood idle with work queued",
-    "before_recording": "work from before its recording",
-    "unknown": "no single reason",
+_NOUNS: dict[Cause, str] = {
+    "host": "host",
+    "compute": "compute",
+    "communication": "communication",
+    "queued": "queued",
+    "before_recording": "before recording",
+    "unknown": "unknown",
 }
 
 
@@ -34,7 +35,7 @@ def unrelated(count: int) -> str:
 
 
 def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str:
-    """The sentences of a row, each of at most 30 words.
+    """The sentences of a row, each of at most 30 words: who delays whom by how much, why, and what would be gained.
 
     Args:
         row: a rank or a group that holds the job up.
@@ -46,55 +47,55 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     after = _gained(gain, time_ns, step)
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
-        who = f"The links of rank {row.rank} hold" if row.rank is not None else "Slow links hold"
-        text = f"{who} the job up{where}: {row.evidence}."
-        return text if row.gain_ns is None else f"{text} Otherwise {after}."
+        who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
+        text = f"{who} the job{where}: {row.evidence}."
+        return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
-    charged = f"{_time(row.charged_ns)} of {_time(time_ns)} ({share:.0f} %)"
-    text = f"{who}{host} holds up {others}{where} for {charged}. Why: {row.evidence}."
-    return text if row.gain_ns is None else f"{text} If it were like the median, {after}."
+    charged = f"{three_digits(row.charged_ns)} of {three_digits(time_ns)} ({share:.0f} %)"
+    text = f"{who}{host} delays {others}{where} by {charged}. Cause: {row.evidence}."
+    return text if row.gain_ns is None else f"{text} At the median's speed {after}."
 
 
 def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
     length, count = step
     if count:
-        return f"a step would take {_time(length - gain / count)} instead of {_time(length)}"
-    return f"the job would take {_time(time_ns - gain)} instead of {_time(time_ns)}"
+        return f"a step would take {three_digits(length - gain / count)} instead of {three_digits(length)}"
+    return f"the job would take {three_digits(time_ns - gain)} instead of {three_digits(time_ns)}"
 
 
-def late_without_gain(rank: int | None, charged_ns: int, cause: str, cause_ns: int, gain: float) -> str:
+def late_without_gain(rank: int | None, charged_ns: int, cause: Cause, cause_ns: int, gain: float) -> str:
     """The sentence on a rank whose excess would bring no gain; ``gain`` is a share of the job's time."""
     who = f"Rank {rank}" if rank is not None else "A rank of unknown number"
     saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
-    most = f"{_time(cause_ns)} {cause.replace('_', ' ')}"
+    most = f"{three_digits(cause_ns)} of it {_NOUNS[cause]}"
     return (
-        f"{who} keeps others waiting: {_time(charged_ns)} more than its peers between collectives, {most} of it. "
-        f"But if it were like the median, the job would gain {saved}."
+        f"{who} keeps others waiting: {three_digits(charged_ns)} more than its peers between collectives, {most}. "
+        f"At the median's speed the job would gain {saved}."
     )
 
 
-def evidence(
-    cause: str, causes: Mapping[str, int], member: int, excess: Excess, summaries: Sequence[RankSummary]
-) -> str:
-    """What shows the cause of a member's excess; ``causes`` are its parts, ns."""
-    text = reason(cause, member, excess, summaries)
-    parts = sorted(((ns, name) for name, ns in causes.items() if ns > 0), reverse=True)
+def evidence(reason: Reason, causes: Mapping[Cause, int], *, lasts: bool = False, once: bool = False) -> str:
+    """What shows the cause of a member's excess; ``causes`` are its parts, ns. ``lasts``: only where it usually takes
+    longer; ``once``: most of it in one step."""
+    parts = sorted(((ns, cause) for cause, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
-    shown = [f"{_time(ns)} {name.replace('_', ' ')}" for ns, name in parts if ns >= _LEAST_SHARE * whole]
-    return f"{text} ({', '.join(shown)} more than its peers)" if shown else text
+    shown = [f"{three_digits(ns)} {_NOUNS[cause]}" for ns, cause in parts if ns >= _LEAST_SHARE * whole]
+    text = f"{reason.text} ({', '.join(shown)} more than its peers)" if shown else reason.text
+    usual = ", at the places of a step where it usually takes longer, and less elsewhere" if lasts else ""
+    return f"{text}{usual}{', most of it in one step' if once else ''}"
 
 
-def reason(cause: str, member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str:
-    """The cause of a member's excess, and in what: ``its host, in `aten::item```."""
-    if cause == "host":
-        return _CAUSES[cause] + _doing(member, excess, summaries)
-    return _CAUSES[cause] + (_kernels(member, summaries) if cause == "compute" else "")
+def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[RankSummary]) -> Reason:
+    """The cause of a member's excess, and in what."""
+    if cause == "compute":
+        return Reason(cause, kernels=_kernels(member, summaries))
+    return _doing(member, excess, summaries) if cause == "host" else Reason(cause)
 
 
-def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str:
+def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> Reason:
     """What the host did while the device waited, in the stretches with more waiting than usual."""
     stretches = excess.stretches
     chosen = np.flatnonzero((stretches.member == member) & (excess.by_stretch > 0))
@@ -102,20 +103,20 @@ def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str
     length = stretches.own_ns[chosen] + stretches.parts.communication[chosen]
     doing = summaries[member].states.doing(end - length, end)
     if not doing:
-        return ""
+        return Reason("host")
     name, is_operator, ns = doing[0]
     if ns < _MAIN_SHARE * sum(time for _, _, time in doing):
-        return ", spread over many operators"
+        return Reason("host", "many_operators")
     if not name:
-        return ", outside all operators and annotations"
-    return f", in `{_short(name)}`" if is_operator else f", outside operators in `{_short(name)}`"
+        return Reason("host", "no_operator")
+    return Reason("host", "operator" if is_operator else "annotation", name)
 
 
-def _kernels(member: int, summaries: Sequence[RankSummary]) -> str:
-    """The kernels that take longest beyond the median of the ranks that have them."""
+def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, float], ...]:
+    """The kernels that take longest beyond the median of the ranks that have them, and how much longer."""
     times = _kernel_times(summaries[member].figures.get("kernel_breakdown"))
     if not times or len(summaries) > 256:
-        return ""
+        return ()
     others = [
         _kernel_times(summary.figures.get("kernel_breakdown"))
         for place, summary in enumerate(summaries)
@@ -126,10 +127,9 @@ def _kernels(member: int, summaries: Sequence[RankSummary]) -> str:
         peers = [times[name] for times in others if name in times]
         usual = float(np.median(peers)) if peers else 0.0
         if usual and ns > usual:
-            longer.append((ns - usual, name, ns / usual))
+            longer.append((ns - usual, name, ns / usual - 1))
     longer.sort(reverse=True)
-    shown = [f"`{_short(name)}` {100 * (ratio - 1):.0f} %" for _, name, ratio in longer[:_MOST_KERNELS]]
-    return f", most in {' and '.join(shown)} longer" if shown else ""
+    return tuple((name, more) for _, name, more in longer[:_MOST_KERNELS])
 
 
 def _kernel_times(figures: Figures | None) -> dict[str, float]:
@@ -159,7 +159,7 @@ def doubts(
     if len(matched) and (ratio := much_missed(summaries, matched)):
         yield (
             f"{100 * ratio:.0f} % of the collectives could not be matched across ranks. Waits in them are not "
-            "charged, and what would be gained cannot be told."
+            "charged, and the gain is unknown."
         )
     if world > count:
         yield f"Only {count} of {world} ranks have traces; the others are not judged."
@@ -170,19 +170,3 @@ def doubts(
     if apart and len(apart) < len(clocks):
         reason = next(clock.refused for clock in clocks if not clock.comparable)
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
-
-
-def spelled(number: int) -> str:
-    """Small numbers as words."""
-    return _SPELLED[number] if number < len(_SPELLED) else f"{number:,}"
-
-
-def _time(ns: float) -> str:
-    for unit, scale in (("s", 1e9), ("ms", 1e6)):
-        if ns >= scale:
-            return f"{ns / scale:.3g} {unit}" if ns < 1000 * scale else f"{ns / scale:,.0f} {unit}"
-    return f"{ns / 1e3:.3g} µs"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 1] + "…"

@@ -193,7 +193,7 @@ def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: P
         of_job = with_job.pop("told_by_job")
         assert with_job == alone
         assert list(of_job) == said
-        assert of_job["job"].startswith(f"Rank {LATE} holds up the other three")
+        assert of_job["job"].startswith(f"Rank {LATE} delays the other three")
         assert of_job["waits_for"] == (None if rank == LATE else f"rank {LATE}")
         for suffix in (".augmented.pftrace", ".augmented.json.gz", ".augmented.zip"):
             perfetto.load(tmp_path / "told" / f"rank{rank}{suffix}")

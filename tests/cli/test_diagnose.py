@@ -79,6 +79,6 @@ def test_of_several_ranks_the_job_comes_first(tmp_path: Path, augment: Augment) 
     simulate(JobOptions(ranks=3, steps=3, layers=2, straggler=1, straggler_factor=1.6), tmp_path)
     lines = augment("diagnose", tmp_path).lines
     assert lines[0].startswith("job ")
-    assert "Rank 1 holds up the other two" in "\n".join(lines[:5])
+    assert "Rank 1 delays the other two" in "\n".join(lines[:5])
     assert sum("rank0.pt.trace.json.gz" in line for line in lines) == 1
     assert not any("✓" in line for line in lines)

@@ -199,7 +199,7 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         page = ("--markdown",) if command == "report" else ()
         lines = [line.strip() for line in augment(command, tmp_path / "out" / "rank0.metrics.json", *page).lines]
         text = "\n".join(lines)
-        assert "Its job: Rank 1 holds up the other two in dp for " in text
+        assert "Its job: Rank 1 delays the other two in dp by " in text
         waits = re.search(
             r"This rank only waits for other ranks for (\d+) % of its 4 steps .*, 100 % of it for rank 1 \(", text
         )

@@ -22,14 +22,14 @@ from tables import Event, annotation, call, kernel, op, trace_of
 STEPS = [annotation(f"ProfilerStep#{number}", 1_000_000 * number, 1_000_000 * (number + 1)) for number in range(3)]
 
 
-def launching(launch: str, device: str = "") -> Trace:
+def launching(launch: str, device: str = "", operator: str = "aten::add") -> Trace:
     """A host that is too slow for its device: short kernels, 50 µs apart."""
     events = []
     for at in range(50):
         start = 50_000 * at + 20_000
         events += [
             op(
-                "aten::add",
+                operator,
                 start - 20_000,
                 start,
             ),
@@ -60,6 +60,16 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
     assert f"The {noun} is" in text
     others = {"GPU", "NPU"} - {noun}
     assert not any(other in text for other in others)
+
+
+@pytest.mark.parametrize("name", ["copy to GPU", "CUDA graphs {gpu}", "torch.cuda.synchronize"])
+def test_names_of_the_program_are_quoted_as_recorded(name: str) -> None:
+    trace = launching("AscendCL@aclopCompileAndExecute", operator=name)
+    augmented = augment(trace, only=["diagnosis"])
+    (row,) = (each for each in augmented.outcomes["diagnosis"].rows if each.rule == "launch_bound")
+    assert any(name in line for line in row.evidence)
+    assert row.title.startswith("The NPU waits ")
+    assert [operator for operator, _ in row.figures["operators"]] == [name]
 
 
 def test_the_host_alone_has_its_operators_and_its_loader() -> None:

@@ -59,7 +59,7 @@ def test_products_of_dimensions(seed: int) -> None:
 def test_nobody_is_named_in_a_healthy_job(seed: int) -> None:
     right, result, _ = verdicts.judged(seed, "")
     assert right, result.verdict
-    assert result.verdict.text[0].startswith("No rank stands out (largest charge ")
+    assert result.verdict.text[0].startswith("No rank stands out (largest excess ")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) ->
     verdict = answered(paths).verdict
     assert not verdict.rows
     assert verdict.text[0] == (
-        "Cannot tell who holds the job up: these are 2 of 128 ranks, and the late one may be among the others."
+        "Cannot tell which rank delays the job: these are 2 of 128 ranks, and the late one may be among the others."
     )
 
 

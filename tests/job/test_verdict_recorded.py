@@ -53,16 +53,16 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     assert charged[2] > 0.9 * sum(charged.values())
     verdict = answered(paths).verdict
     assert [row.rank for row in verdict.rows] == [2]
-    assert verdict.text[0].startswith("Rank 2 holds up the other three for ")
+    assert verdict.text[0].startswith("Rank 2 delays the other three by ")
     sentences = [each for text in verdict.text for each in re.split(r"(?<=[.]) (?=[A-Z])", text)]
     assert [each for each in sentences if len(each.split()) > 30] == []
-    assert sentences[1].startswith("Why: ")
+    assert sentences[1].startswith("Cause: ")
 
 
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071)
     assert text == (
-        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms host of it. But if "
-        "it were like the median, the job would gain only 0.7 %."
+        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of it host. At "
+        "the median's speed the job would gain only 0.7 %."
     )
     assert late_without_gain(None, 1000, "compute", 900, -0.01).endswith("the job would gain nothing.")

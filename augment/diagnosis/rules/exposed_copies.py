@@ -60,7 +60,7 @@ class Copies(Seen, frozen=True):
         return "hiding them" if self.can_be_hidden else "removing them"
 
     def fine(self, words: Words, saved_ns: int) -> str:
-        return f"{self._what(words)} ({size(self.moved_bytes)}) cost {words.share(saved_ns)}"
+        return f"{self._what(words)} ({size(self.moved_bytes)}): costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         way = (

@@ -67,7 +67,7 @@ class Collections(Seen, frozen=True):
 def check(trace: Trace) -> Answer:
     """Predict steps without collections."""
     if not len(gpu_work(trace)):
-        return NotApplicable("no GPU work was recorded that the host could hold up")
+        return NotApplicable("no {gpu} work was recorded that the host could hold up")
     rows = collections(trace)
     if not len(rows):
         return NotApplicable("no collection of Python's garbage was recorded")

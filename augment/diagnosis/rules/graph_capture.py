@@ -45,7 +45,7 @@ class Captures(Seen, frozen=True):
 
     def fine(self, words: Words, saved_ns: int) -> str:
         often = f"{counted(self.capture_count, 'capture')} of graphs {words.per_step}"
-        return f"{often} ({time(self.capture_ns)}) cost {words.share(saved_ns)}"
+        return f"{often} ({time(self.capture_ns)}): costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         return words.fill(_STEADY if self.in_every_step else _ONCE)

@@ -92,7 +92,7 @@ Launcher = Literal["calls", "graphs", "compiling_calls"]
 _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
     "Python), prepare the next step while the device works, or put more into each graph",
-    "calls": "Launch many kernels at once with {use_graphs}; fuse small kernels with torch.compile; use a larger batch",
+    "calls": "{use_graphs}; fuse small kernels with torch.compile; use a larger batch",
     "compiling_calls": "Run operators as they are, without compiling them "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
 }

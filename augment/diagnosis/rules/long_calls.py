@@ -59,7 +59,7 @@ class LongCalls(Seen, frozen=True):
 
     def fine(self, words: Words, saved_ns: int) -> str:
         often = f"{counted(self.call_count, 'long call')} {words.per_step}"
-        return f"{often} of the runtime cost {words.share(saved_ns)}: {self._calls}"
+        return f"{often} of the runtime ({self._calls}): costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         longest = self.calls[0][0]

@@ -66,7 +66,7 @@ class PageableCopies(Seen, frozen=True):
 
     def fine(self, words: Words, saved_ns: int) -> str:
         copies = f"{self._copies} {words.per_step} of pageable memory"
-        return f"{copies} ({size(self.moved_bytes)}) cost {words.share(saved_ns)}"
+        return f"{copies} ({size(self.moved_bytes)}): costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"

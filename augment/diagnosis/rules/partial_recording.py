@@ -91,8 +91,8 @@ _ADVICE: dict[Problem, str] = {
     "ends_early": "Call {torch}.synchronize() before the recording ends, so that all work is in it",
     "lost_kernels": "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are "
     "full",
-    "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. A {gpu} that was idle "
-    "may also need time to wake up",
+    "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. An idle device may "
+    "also need time to wake up",
     "late_first_work": "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a "
     "launch and its work",
     "excerpt": "Record several whole steps",

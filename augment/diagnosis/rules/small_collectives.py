@@ -54,7 +54,7 @@ class SmallCollectives(Seen, frozen=True):
         return "joining them"
 
     def fine(self, words: Words, saved_ns: int) -> str:
-        return f"{self._number} {words.per_step} below 1 MB cost {words.share(saved_ns)}"
+        return f"{self._number} {words.per_step} below 1 MB: costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"

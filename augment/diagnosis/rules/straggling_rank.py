@@ -48,13 +48,13 @@ class StragglingRank(Seen, frozen=True):
         late, whole = self.late, f"{time(self.wait_ns)} {words.per_step} ({percent(words.ratio(self.wait_ns))})"
         if late is not None and late.is_own:
             longer = f"it takes {time(late.charged_ns)} {words.per_step} longer than its peers"
-            return f"Other ranks wait for this one: {longer} ({late.reason})"
+            return f"Other ranks wait for this one: {longer} ({late.reason.text})"
         mostly = f", mostly ({percent(self.most_ratio)}) {self.waits_for}" if self.waits_for else ""
         title = f"For {whole} the {words.gpu} does nothing but wait for other ranks{mostly}"
         if late is None:
             return title
         named = late.name == self.waits_for
-        return f"{title} ({late.reason})" if named else f"{title}; {late.name} delays the job ({late.reason})"
+        return f"{title} ({late.reason.text})" if named else f"{title}; {late.name} delays the job ({late.reason.text})"
 
     def cure(self, words: Words) -> str:
         late = self.late

@@ -1,0 +1,352 @@
+"""Every sentence that the tool can print is in ``sentences.txt``, for people to read; ``pytest tests/test_sentences.py
+--update`` writes it anew. And no text decides anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from augment.comparison import verdict as comparison_verdict
+from augment.comparison.rows import FigureRow
+from augment.diagnosis.late_ranks import nobody_late
+from augment.diagnosis.products import Fit
+from augment.diagnosis.rule import Seen
+from augment.diagnosis.rules import RULES, data_loading, host_gaps, partial_recording
+from augment.diagnosis.rules.allocator_calls import _ADVICE as ALLOCATOR_ADVICE
+from augment.diagnosis.rules.allocator_calls import AllocatorCalls
+from augment.diagnosis.rules.clock_drop import ClockDrop
+from augment.diagnosis.rules.data_loading import Fetches
+from augment.diagnosis.rules.elementwise_chains import Chains
+from augment.diagnosis.rules.exposed_communication import ExposedCommunication
+from augment.diagnosis.rules.exposed_copies import Copies
+from augment.diagnosis.rules.garbage_collection import Collections
+from augment.diagnosis.rules.graph_capture import Captures
+from augment.diagnosis.rules.host_gaps import HostGaps
+from augment.diagnosis.rules.late_gathers import LateGathers
+from augment.diagnosis.rules.launch_bound import LaunchBound, Launcher
+from augment.diagnosis.rules.long_calls import LongCalls
+from augment.diagnosis.rules.low_roofline import LowRoofline
+from augment.diagnosis.rules.matrix_units import MatrixUnitsUse
+from augment.diagnosis.rules.memory_capacity import MemoryHeld
+from augment.diagnosis.rules.pageable_copies import PageableCopies
+from augment.diagnosis.rules.partial_recording import PartialRecording
+from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
+from augment.diagnosis.rules.profiler_overhead import ProfilerOverhead
+from augment.diagnosis.rules.recompilation import Compilations
+from augment.diagnosis.rules.slow_start import SlowStart
+from augment.diagnosis.rules.small_collectives import SmallCollectives
+from augment.diagnosis.rules.step_outliers import StepOutliers
+from augment.diagnosis.rules.straggling_rank import StragglingRank
+from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
+from augment.diagnosis.rules.unaligned_shapes import UnalignedShapes
+from augment.diagnosis.rules.unfused_optimizer import Optimizer
+from augment.diagnosis.rules.wide_norms import WideNorms
+from augment.job import verdict_text
+from augment.job.verdict_rows import Row
+from augment.job_waits import Cause, LateRank, Reason, Where
+from augment.text import VENDORS, words_of
+
+ROOT = Path(__file__).parents[1]
+SNAPSHOT = Path(__file__).parent / "sentences.txt"
+MS = 1_000_000
+LINES = ["train.py(12): step"]
+LATE = LateRank("rank 1", False, Reason("host", "operator", "aten::item"), 5 * MS, 4 * MS, "high")
+OWN = LateRank("rank 1", True, Reason("compute", kernels=(("gemm", 0.4),)), 5 * MS, 4 * MS, "high")
+COMMUNICATION = ExposedCommunication(
+    exposed_ns=12 * MS,
+    wait_ns=None,
+    kind="AllGather",
+    group="default_pg",
+    rank_count=8,
+    most_ratio=0.56,
+    trains=True,
+    collective_count=14,
+    median_bytes=25e6,
+    beyond_fastest_ratio=0.6,
+    small_count=40,
+)
+SAMPLES: list[Seen] = [
+    *(PartialRecording(problem, "10 to 20 ms", 0.2, 3 * MS, 4) for problem in get_args(partial_recording.Problem)),
+    ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
+    *(Fetches(5 * MS, alone, why) for alone, why in zip((False, True, False), get_args(data_loading.Why), strict=True)),
+    SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
+    SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),
+    PageableCopies(1, 3e6, LINES),
+    Copies(2, 3e6, 2 * MS, 8 * MS, True, LINES),
+    Copies(2, 3e6, 2 * MS, MS, False, []),
+    *(AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why) for why in ALLOCATOR_ADVICE),
+    *(
+        LongCalls(0.5, [(name, 9 * MS)], every, LINES)
+        for name in ("cudaFree", "cudaGraphLaunch")
+        for every in (False, True)
+    ),
+    *(LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS)], every, []) for every in (False, True)),
+    *(
+        LaunchBound(5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks)
+        for launcher in get_args(Launcher)
+        for stacks in (False, True)
+    ),
+    *(HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(host_gaps.Why)),
+    Collections(2, 30 * MS, LINES),
+    Compilations(30 * MS, ["backend_compile"]),
+    Captures(1, 8 * MS, True),
+    Captures(1, 8 * MS, False),
+    COMMUNICATION,
+    *(replace(COMMUNICATION, kind=kind) for kind in ("AllReduce", "AllToAll")),
+    replace(COMMUNICATION, trains=False, wait_ns=9 * MS, beyond_fastest_ratio=None),
+    SmallCollectives(30, ["AllReduce"], 4096),
+    LateGathers(14, 3 * MS),
+    PipelineBubble(9 * MS),
+    StragglingRank(9 * MS, "rank 1", 0.87, LATE),
+    StragglingRank(9 * MS, "rank 3", 0.87, LATE),
+    StragglingRank(9 * MS, "", 0.3),
+    StragglingRank(MS, late=OWN),
+    MatrixUnitsUse(9 * MS, ["sgemm"], True, Fit(True, 0.9, 0.4)),
+    MatrixUnitsUse(9 * MS, ["sgemm"], False, Fit(False)),
+    UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),
+    Chains(12, 48, 3 * MS),
+    Optimizer(["Optimizer.step#AdamW.step"], 900),
+    WideNorms(3 * MS),
+    LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
+    SlowStart(90 * MS, 2.1),
+    StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
+    StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
+    ClockDrop(0.08),
+    MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
+    MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
+]
+
+#: what is said without a prediction
+UNPREDICTED = (PartialRecording, ProfilerOverhead, SlowStart, MemoryHeld, UnalignedShapes)
+
+
+def rules() -> Iterator[str]:
+    """Each finding in NVIDIA's words; for Ascend what to change, where it differs."""
+    for seen in SAMPLES:
+        words, ascend = (words_of(vendor, "step", 44 * MS) for vendor in ("nvidia", "ascend"))
+        saving = f"; {seen.cure(words)} would save {words.saving(4 * MS, 'this fix alone')}"
+        predicts = not isinstance(seen, UNPREDICTED)
+        yield f"[{type(seen).__name__}]"
+        yield f"  {seen.title(words)}{saving if predicts else ''}."
+        yield f"  → {seen.advice(words)}."
+        if seen.advice(ascend) != seen.advice(words):
+            yield f"  → Ascend: {seen.advice(ascend)}."
+        yield from (f"  also: {line}" for line in seen.evidence(words))
+        if not isinstance(seen, PartialRecording):
+            yield f"  fine: {seen.fine(words, MS)}"
+        yield ""
+
+
+def vocabulary() -> Iterator[str]:
+    for vendor in VENDORS:
+        yield f"[{vendor}]"
+        yield from (f"  {name}: {value}" for name, value in asdict(words_of(vendor)).items() if isinstance(value, str))
+
+
+def jobs() -> Iterator[str]:
+    for cause in get_args(Cause):
+        reason = Reason(cause, kernels=(("gemm", 0.4),) if cause == "compute" else ())
+        evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS})
+        row = Row(1, "node2" if cause == "queued" else "", "dp", cause, 30 * MS, 6 * MS, "high", evidence)
+        yield verdict_text.sentence(row, 169 * MS, 8, (42.0 * MS, 4))
+    for where in get_args(Where):
+        yield Reason("host", where, "aten::item").text
+    no_steps = replace(row, rank=None, gain_ns=None)
+    yield verdict_text.sentence(no_steps, 169 * MS, 2, (0.0, 0))
+    yield verdict_text.evidence(Reason("host"), {"host": MS}, lasts=True, once=True)
+    yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007)
+    yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0)
+    yield verdict_text.unrelated(3)
+    yield nobody_late("rank 3")
+
+
+def comparisons() -> Iterator[str]:
+    interval = (MS, 3 * MS)
+    row = FigureRow(
+        "step_ns", "ns", "lower", 40 * MS, 42 * MS, 2 * MS, 0.05, 9, *interval, *interval, True, 0.01, "regression"
+    )
+    yield comparison_verdict._of_step(row, "A step")
+    yield comparison_verdict._of_step(replace(row, delta=0.0), "A step")
+    for low in (MS, -MS):
+        yield comparison_verdict._of_step(replace(row, verdict="within_noise", low=low), "A step")
+    yield comparison_verdict._of_step(replace(row, verdict="unknown"), "The recording")
+
+
+#: where else sentences are made: as they stand in the source
+SOURCES = (
+    "diagnosis/verdict.py",
+    "diagnosis/host_alone.py",
+    "diagnosis/late_ranks.py",
+    "diagnosis/rules/*.py",
+    "job/verdict.py",
+    "job/verdict_text.py",
+    "job/rank_answers.py",
+    "job/answer.py",
+    "job/slow_groups.py",
+    "job/parallel/behaviour.py",
+    "job/parallel/dimensions.py",
+    "comparison/verdict.py",
+    "comparison/late_ranks.py",
+    "comparison/gate.py",
+    "commands/check.py",
+    "commands/summary.py",
+)
+_DATA = re.compile(r"[a-z]{2,}.* .*[a-z]{2,}", re.DOTALL)
+
+
+def template(node: ast.AST) -> str:
+    """The text of a literal; of an f-string with its names in braces."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            template(part) if isinstance(part, ast.Constant) else _placeholder(part.value)  # type: ignore[attr-defined]
+            for part in node.values
+        ]
+        return "".join(parts)
+    return ""
+
+
+def _placeholder(value: ast.AST) -> str:
+    """``{words.gpu}``; ``{…}`` for what is no name, as versions of Python print that differently."""
+    return f"{{{ast.unparse(value)}}}" if isinstance(value, (ast.Name, ast.Attribute)) else "{…}"
+
+
+def literals(tree: ast.AST) -> Iterator[str]:
+    """Texts in source order, without docstrings and parts of f-strings."""
+    for child in ast.iter_child_nodes(tree):
+        is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if isinstance(child, (ast.Constant, ast.JoinedStr)):
+            yield template(child)
+        elif not is_docstring and not isinstance(child, (ast.arg, ast.AnnAssign)):
+            yield from literals(child)
+        elif isinstance(child, ast.AnnAssign) and child.value is not None:
+            yield from literals(ast.Tuple([child.value]))
+
+
+def templates() -> Iterator[str]:
+    for pattern in SOURCES:
+        for path in sorted((ROOT / "augment").glob(pattern)):
+            texts = [text for text in literals(ast.parse(path.read_text())) if _DATA.search(text)]
+            if texts:
+                yield f"[{path.relative_to(ROOT / 'augment').as_posix()}]"
+                yield from (f"  {' '.join(text.split())}" for text in dict.fromkeys(texts))
+
+
+def errors() -> Iterator[str]:
+    """What errors of ours say, by file."""
+    for path in sorted((ROOT / "augment").rglob("*.py")):
+        raised = [node.exc for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
+        calls = [each for each in raised if isinstance(each, ast.Call)]
+        named = [(ast.unparse(each.func), text) for each in calls for text in literals(each) if _DATA.search(text)]
+        if lines := [f"  {name}: {' '.join(text.split())}" for name, text in named]:
+            yield f"[{path.relative_to(ROOT / 'augment').as_posix()}]"
+            yield from dict.fromkeys(lines)
+
+
+def snapshot() -> str:
+    parts = {
+        "What rules find": rules(),
+        "Words of vendors": vocabulary(),
+        "Verdicts of jobs": jobs(),
+        "Verdicts of comparisons": comparisons(),
+        "Other sentences, as they stand in the source": templates(),
+        "Errors, as they stand in the source": errors(),
+    }
+    return "\n\n".join(f"# {title}\n\n" + "\n".join(lines).rstrip() for title, lines in parts.items()) + "\n"
+
+
+def test_every_sentence_is_in_the_snapshot(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update"):
+        SNAPSHOT.write_text(snapshot(), encoding="utf-8")
+    assert SNAPSHOT.read_text(encoding="utf-8") == snapshot(), (
+        "read the changes, then: pytest tests/test_sentences.py --update"
+    )
+
+
+def test_every_rule_has_a_sample() -> None:
+    kinds = {
+        kind for rule in RULES for kind in vars(rule).values() if isinstance(kind, type) and issubclass(kind, Seen)
+    }
+    assert {type(seen) for seen in SAMPLES} == kinds - {Seen}
+
+
+def test_a_sentence_begins_with_a_capital_and_has_no_full_stop() -> None:
+    words = words_of("nvidia", "step", 44 * MS)
+    for seen in SAMPLES:
+        title = seen.title(words)
+        assert title[0].isupper() or title[0].isdecimal(), title
+        assert not title.endswith(".")
+        assert not seen.advice(words).endswith(".")
+
+
+#: names that hold sentences, and what would make a condition or a new text of one
+_TEXTS = {"title", "titles", "advice", "sentence", "sentences", "evidence", "headline"}
+_LOOKS = {
+    "startswith",
+    "endswith",
+    "partition",
+    "rpartition",
+    "split",
+    "replace",
+    "removeprefix",
+    "removesuffix",
+    "find",
+    "sub",
+}
+
+
+def conditions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Where a sentence is compared, searched, split or rewritten."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+            for side in (node.left, *node.comparators):
+                in_data = isinstance(node.ops[0], (ast.In, ast.NotIn)) and side is node.comparators[0]
+                text = template(side)
+                if (_name(side) in _TEXTS and not in_data) or (len(text.split()) > 2 and _DATA.search(text)):
+                    yield node
+            if _name(node.comparators[0]) in _TEXTS and not template(node.left):
+                yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKS:
+            if _name(node.func.value) in _TEXTS or any(len(template(each).split()) > 2 for each in node.args):
+                yield node
+
+
+def _name(node: ast.AST) -> str:
+    """The last name in ``a.b.title[0]``; the key in ``row["title"]``."""
+    while isinstance(node, ast.Subscript):
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            return node.slice.value
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+#: texts of other programs, which have nothing else to tell one failure from another
+_OF_OTHERS = ("Concurrent RPC limit", "Trace processor failed to start")
+
+
+def test_no_text_decides_anything() -> None:
+    texts = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "augment").rglob("*.py"))
+        for node in conditions(ast.parse(path.read_text()))
+    ]
+    assert [text for text in texts if not any(known in text for known in _OF_OTHERS)] == []
+
+
+def test_conditions_on_texts_are_seen() -> None:
+    texts = (
+        'title.endswith(") shorter")',
+        "row['title'] not in verdict",
+        "'share no collectives' in job.verdict[0]",
+        "group.description == 'inferred: its ranks end together'",
+        "evidence.partition(';')",
+        "text.replace('CUDA graphs (or torch.cuda.graph)', other)",
+    )
+    assert [text for text in texts if not any(conditions(ast.parse(text)))] == []
