@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 from bench import ROOT, cache
 
+from augment.arrays.types import NO_INDEX
+
 sys.path.insert(0, str(ROOT))
 
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.errors import AugmentError
 from augment.trace import Category, Trace
 
@@ -169,7 +170,7 @@ def facts_of(trace: Trace) -> Facts:
     kernels = work.row[events.category[work.row] == Category.KERNEL]
     names = set(trace.names_of(kernels)) if len(kernels) else set()
     steps = events.slices_of(Category.GPU_USER_ANNOTATION)
-    launch = work.launch[work.launch != NO_ROW]
+    launch = work.launch[work.launch != NO_INDEX]
     return {
         STEPS: any(name.startswith("ProfilerStep") for name in trace.names_of(steps)),
         HOST_STREAMS: any("stream" in args for args in trace.args_of(events.slices_of(Category.CPU_OP))),

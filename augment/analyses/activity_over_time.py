@@ -24,9 +24,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.queue_lengths import queue_lengths
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
@@ -60,7 +59,7 @@ ROW = Row
 def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     """Measure each part on each device."""
     work = gpu_work(trace)
-    launched = work.launch[work.launch != NO_ROW]
+    launched = work.launch[work.launch != NO_INDEX]
     start = min(int(work.ts.min()), int(trace.events.ts[launched].min()) if len(launched) else int(work.ts.min()))
     span = int(work.end.max()) - start
     if span <= 0:
@@ -91,7 +90,7 @@ def _known(value: int | None) -> int | None:
 
 def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
     launch = gpu_work(trace).launch[device.places]
-    ts = trace.events.ts[distinct(launch[launch != NO_ROW].astype(np.int64, copy=False))]  # which ascend
+    ts = trace.events.ts[distinct(launch[launch != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
     return np.diff(np.searchsorted(ts, edges))
 
 

@@ -70,9 +70,10 @@ from msgspec import Struct
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import is_any
+from augment.arrays.types import NO_INDEX
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
-from augment.derived.critical.handovers import NO_TRACK, main_track
+from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.steps import steps
@@ -146,7 +147,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     track = SliceTrack(
         analysis=NAME,
         name="Critical path",
-        under=gpu_work(trace).streams[0].track if main == NO_TRACK else main,
+        under=gpu_work(trace).streams[0].track if main == NO_INDEX else main,
         ts=path.ts,
         dur=path.dur,
         names=Texts(kinds, KINDS),

@@ -21,9 +21,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.annotated_work import annotation_diagnostics, annotations_of_work
-from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
-from augment.derived.host.call_stacks import NO_ROW
+from augment.derived.gpu.gpu_time import gpu_time_by, gpu_time_of
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Category, Identity, Trace
 
@@ -50,15 +50,15 @@ ROW = Row
 def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
     """Divide the GPU time among the annotations."""
     row = annotations_of_work(trace, include_steps=include_steps)
-    if not (row != NO_ROW).any():
+    if not (row != NO_INDEX).any():
         return Skipped("no GPU work belongs to an annotation" + ("" if include_steps else " other than a step"))
-    shares = gpu_time_by(trace, np.where(row != NO_ROW, trace.events.name[row], NO_KEY))
+    shares = gpu_time_by(trace, np.where(row != NO_INDEX, trace.events.name[row], NO_INDEX))
     total = gpu_time_of(shares)
     rows = [
         Row(
             share.device.rank,
             share.device.device,
-            None if share.key == NO_KEY else trace.strings[share.key],
+            None if share.key == NO_INDEX else trace.strings[share.key],
             share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),

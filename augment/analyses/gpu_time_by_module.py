@@ -20,11 +20,12 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.gpu_time import Share, gpu_time_by
 from augment.derived.gpu.gpu_work import Device
 from augment.derived.gpu.module_work import module_work
 from augment.derived.host.call_stacks import crossing_diagnostics
-from augment.derived.host.modules import NO_MODULE, modules
+from augment.derived.host.modules import modules
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
@@ -56,10 +57,10 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not len(tree.frame):
         return Skipped("no calls of nn.Module; record with with_stack=True")
     work = module_work(trace)
-    if not (work.path != NO_MODULE).any():
+    if not (work.path != NO_INDEX).any():
         return Skipped("no GPU work belongs to a module")
     calls = np.bincount(tree.path, minlength=len(tree.paths)).tolist()
-    parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_MODULE are below 0
+    parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_INDEX are below 0
     rows = []
     for device in dict.fromkeys(part.device for part in parts):
         rows += _rows(device, [part for part in parts if part.device == device], tree.paths, tree.parent, calls)
@@ -78,7 +79,7 @@ def _rows(device: Device, parts: list[Share], paths: list[str], parent: list[int
         sums[2] += share.gpu_ns * backward
         sums[3] += share.gpu_ns
     for path in range(len(paths) - 1, -1, -1):  # parents come first: here, children are done before them
-        if parent[path] != NO_MODULE:
+        if parent[path] != NO_INDEX:
             for column_ in range(3):
                 figures[parent[path]][column_] += figures[path][column_]
     named = [*paths, None]

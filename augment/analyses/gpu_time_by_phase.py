@@ -27,9 +27,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
+from augment.arrays.types import NO_INDEX
+from augment.derived.gpu.gpu_time import gpu_time_by, gpu_time_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.training_phases import Phase, training_phases
 from augment.findings import Findings, Skipped, column
@@ -37,7 +37,7 @@ from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)
-_ORDER = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER, NO_KEY)
+_ORDER = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER, NO_INDEX)
 
 
 class Row(Struct, frozen=True):
@@ -60,8 +60,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if phase_of is None:
         return Skipped("phases are unknown: no fwdbwd flow, autograd node, optimizer, module or annotation")
     launch = gpu_work(trace).launch
-    known = launch != NO_ROW
-    phase = np.full(len(launch), NO_KEY, np.int64)
+    known = launch != NO_INDEX
+    phase = np.full(len(launch), NO_INDEX, np.int64)
     phase[known] = phase_of[call_stacks(trace).place_of[launch[known]]]
     shares = gpu_time_by(trace, phase)
     total = gpu_time_of(shares)
@@ -69,7 +69,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         Row(
             share.device.rank,
             share.device.device,
-            "unknown" if share.key == NO_KEY else Phase(share.key).name.lower(),
+            "unknown" if share.key == NO_INDEX else Phase(share.key).name.lower(),
             share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),

@@ -79,8 +79,8 @@ from msgspec import Struct
 from augment.annotations import Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations
 from augment.arrays.statistics import distribution
+from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
 from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 from augment.findings import Findings, column
@@ -190,7 +190,7 @@ def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tu
         description="time between two pieces of GPU work in which none runs",
         inner=inner,
     )
-    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_ROW))
+    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_INDEX))
     return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))
 
 

@@ -33,10 +33,9 @@ from msgspec import Struct
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
-from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.queued_tasks import operators_around
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
@@ -127,7 +126,7 @@ def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
         (KINDS[kind] for kind in kinds),
         trace.names_of(work.row[calls.place]),
         trace.names_of(calls.row),
-        (trace.strings[events.name[row]] if row != NO_ROW else None for row in operator.tolist()),
+        (trace.strings[events.name[row]] if row != NO_INDEX else None for row in operator.tolist()),
         events.correlation[calls.row].tolist(),
         (events.ts[calls.row] - events.ts[:1]).tolist(),
         calls.cpu_ns.tolist(),

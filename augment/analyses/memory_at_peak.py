@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int64s
-from augment.derived.host.call_stacks import NO_ROW
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.host.enclosing import around_moments
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.findings import Findings, Skipped, column
@@ -89,4 +88,4 @@ def _rows(trace: Trace, memory: DeviceMemory) -> Iterator[Row]:
 
 def _names(trace: Trace, rows: Int64s) -> Int64s:
     """The code of each row's name, int64; -1 for row -1."""
-    return np.where(rows == NO_ROW, -1, trace.events.name[rows]).astype(np.int64)
+    return np.where(rows == NO_INDEX, -1, trace.events.name[rows]).astype(np.int64)

@@ -30,11 +30,11 @@ from msgspec import Struct
 from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
 from augment.arrays.sequences import sequence_hashes
 from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launch_delays import launch_diagnostics
 from augment.derived.gpu.launched_work import launched_work
-from augment.derived.host.call_stacks import NO_ROW, call_stacks
+from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
 from augment.findings import Findings, Skipped, column
@@ -74,7 +74,7 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
         return Skipped("no GPU work whose correlation names a launch")
     named = starting(trace, operator_prefix) if operator_prefix else None
     operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named)
-    owned = operator != NO_ROW
+    owned = operator != NO_INDEX
     remarks = list(launch_diagnostics(trace))
     if not owned.all():
         outside = len(owned) - int(np.count_nonzero(owned))

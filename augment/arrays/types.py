@@ -10,3 +10,4 @@ Int32s = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]  #: indexes into columns
+NO_INDEX = -1  #: in a column of indexes: there is none

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.commands.perfetto_limits import perfetto_findings
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import strings_where
 from augment.findings import AugmentedTrace, Skipped
 from augment.readers import reader_named
@@ -169,7 +168,7 @@ def _launches(trace: Trace) -> Report:
     """The number of pieces of GPU work with a launch, and of launches with GPU work."""
     work = gpu_work(trace)
     events = trace.events
-    linked = int((work.launch != NO_ROW).sum())
+    linked = int((work.launch != NO_INDEX).sum())
     rows = events.slices_of(*LAUNCHES)
     launching = strings_where(trace, lambda name: any(part in name for part in _LAUNCHING))
     rows = rows[launching[events.name[rows]]] if len(rows) else rows

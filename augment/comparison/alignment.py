@@ -6,9 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import sums
-from augment.arrays.types import Bools, Int32s, Int64s
-from augment.comparison.calls import NONE, Calls, Side, levels
-from augment.comparison.sequences import ALONE, align
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
+from augment.comparison.calls import Calls, Side, levels
+from augment.comparison.sequences import align
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.work_families import work_families
@@ -17,7 +17,7 @@ from augment.trace import Category
 
 
 class Alignment(Struct, frozen=True):
-    """Partners, int64; :data:`~augment.comparison.sequences.ALONE` where there is none.
+    """Partners, int64; :data:`~augment.arrays.types.NO_INDEX` where there is none.
 
     ``call_of_control[i]`` is the index in the test's calls of the partner of the control's call ``i``; ``call_of_test``
     is the reverse. ``work_of_control`` and ``work_of_test`` are the same for GPU work. Partners have equal names,
@@ -49,32 +49,32 @@ def align_sides(control: Side, test: Side) -> Alignment:
 def _align_calls(control: Side, test: Side) -> Int64s:
     calls, other = control.calls, test.calls
     thread = _thread_pairs(control, test)
-    partner = np.full(len(calls), ALONE, np.int64)
-    back = np.full(len(other), ALONE, np.int64)
+    partner = np.full(len(calls), NO_INDEX, np.int64)
+    back = np.full(len(other), NO_INDEX, np.int64)
     count = len(control.steps)
     for depth, (places, twins) in enumerate(zip(levels(calls.depth), levels(other.depth), strict=False)):
         places, twins = places[calls.step[places] >= 0], twins[other.step[twins] >= 0]
         if depth:
-            places = places[partner[calls.parent[places]] != ALONE]
-            twins = twins[back[other.parent[twins]] != ALONE]
+            places = places[partner[calls.parent[places]] != NO_INDEX]
+            twins = twins[back[other.parent[twins]] != NO_INDEX]
             group_mine, group_yours = calls.parent[places].astype(np.int64), back[other.parent[twins]]
         else:
             twins = twins[thread[other.thread[twins]] >= 0]
             group_mine = calls.thread[places].astype(np.int64) * count + calls.step[places]
             group_yours = thread[other.thread[twins]] * count + other.step[twins]
         matches = align(group_mine, calls.name[places], group_yours, other.name[twins])
-        met = matches != ALONE
+        met = matches != NO_INDEX
         partner[places[met]] = twins[matches[met]]
         back[twins[matches[met]]] = places[met]
     return partner
 
 
 def _thread_pairs(control: Side, test: Side) -> Int64s:
-    """The control's thread that each track of the test is compared with, or :data:`NONE`.
+    """The control's thread that each track of the test is compared with, or :data:`NO_INDEX`.
 
     The threads of the steps belong together; the other threads are paired by similarity of their calls.
     """
-    pairs = np.full(len(test.trace.tracks), NONE, np.int64)
+    pairs = np.full(len(test.trace.tracks), NO_INDEX, np.int64)
     profiles, twins = _profiles(control), _profiles(test)
     alike = [
         (_likeness(profile, other), -a, -b, thread, twin)
@@ -83,7 +83,7 @@ def _thread_pairs(control: Side, test: Side) -> Int64s:
     ]
     mains = main_thread(control), main_thread(test)
     taken: tuple[set[int], set[int]] = (set(), set())
-    if NONE not in mains:
+    if NO_INDEX not in mains:
         alike.append((2.0, 0, 0, *mains))
     for likeness, _, _, thread, twin in sorted(alike, reverse=True):
         if likeness > 0 and thread not in taken[0] and twin not in taken[1]:
@@ -116,9 +116,9 @@ def main_thread(side: Side) -> int:
     row = steps(side.trace).row
     if len(row):
         return int(side.trace.events.track[row[0]])
-    outermost = side.calls.parent == NONE
+    outermost = side.calls.parent == NO_INDEX
     if not outermost.any():
-        return NONE
+        return NO_INDEX
     time = sums(side.calls.thread[outermost], side.calls.cpu_ns[outermost], len(side.trace.tracks))
     return int(time.argmax())
 
@@ -128,18 +128,19 @@ def _align_work(control: Side, test: Side, calls: Int64s, back: Int64s) -> Int64
     twins = _launched_order(test)
     home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
     group_mine = _groups(control, home_mine)[places]
-    group_yours = _groups(test, np.append(back, NONE)[home_yours], len(control.calls))[twins]
+    group_yours = _groups(test, np.append(back, NO_INDEX)[home_yours], len(control.calls))[twins]
     matches = align(group_mine, control.work.name[places], group_yours, test.work.name[twins])
-    partner = np.full(len(control.work), ALONE, np.int64)
-    met = matches != ALONE
+    partner = np.full(len(control.work), NO_INDEX, np.int64)
+    met = matches != NO_INDEX
     partner[places[met]] = twins[matches[met]]
     return partner
 
 
 def homes(calls: Calls, partner: Int64s) -> Int32s:
-    """The innermost call at or above each call that has a partner, or :data:`NONE`; an extra element serves NONE."""
-    home = np.concatenate((np.arange(len(calls), dtype=np.int32), [NONE])).astype(np.int32)
-    matched = np.concatenate((partner != ALONE, [True]))
+    """The innermost call at or above each call that has a partner, or :data:`NO_INDEX`; an extra element serves the
+    latter."""
+    home = np.concatenate((np.arange(len(calls), dtype=np.int32), [NO_INDEX])).astype(np.int32)
+    matched = np.concatenate((partner != NO_INDEX, [True]))
     climbing = np.flatnonzero(~matched[home])
     while len(climbing):
         home[climbing] = calls.parent[home[climbing]]
@@ -175,27 +176,27 @@ def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: 
     Work of one family comes first; what remains of an operator is paired whatever its family.
     """
     taken = np.zeros(len(test.work), np.bool_)
-    taken[work[work != ALONE]] = True
+    taken[work[work != NO_INDEX]] = True
     places, twins = _launched_order(control), _launched_order(test)
-    places, twins = places[work[places] == ALONE], twins[~taken[twins]]
+    places, twins = places[work[places] == NO_INDEX], twins[~taken[twins]]
     home_mine = homes(control.calls, calls)[control.work.call[places]]
     home_yours = homes(test.calls, back)[test.work.call[twins]]
-    parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NONE)[home_yours]
+    parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
     of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
     kind_mine, kind_yours = _families(control, test, places, twins)
     by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
-    left_mine = (by_family == ALONE) & of_mine
+    left_mine = (by_family == NO_INDEX) & of_mine
     left_yours = of_yours.copy()
-    left_yours[by_family[by_family != ALONE]] = False
-    by_type = np.full(len(places), ALONE, np.int64)
+    left_yours[by_family[by_family != NO_INDEX]] = False
+    by_type = np.full(len(places), NO_INDEX, np.int64)
     rest = np.flatnonzero(left_yours)
     types_mine, types_yours = control.work.type[places[left_mine]], test.work.type[twins[rest]]
     matches = _paired(
         parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
     )
-    by_type[left_mine] = np.where(matches == ALONE, ALONE, np.append(rest, ALONE)[matches])
+    by_type[left_mine] = np.where(matches == NO_INDEX, NO_INDEX, np.append(rest, NO_INDEX)[matches])
     for matches in (by_family, by_type):
-        met = matches != ALONE
+        met = matches != NO_INDEX
         work[places[met]] = twins[matches[met]]
         renamed[twins[matches[met]]] = True
 
@@ -212,8 +213,8 @@ def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) 
         parent_b[known_b] << 32 | kind_b[known_b],
         item[: len(known_b)],
     )
-    partner = np.full(len(parent_a), ALONE, np.int64)
-    partner[known_a] = np.append(known_b, ALONE)[matches]
+    partner = np.full(len(parent_a), NO_INDEX, np.int64)
+    partner[known_a] = np.append(known_b, NO_INDEX)[matches]
     return partner
 
 
@@ -234,7 +235,7 @@ def _of_operators(side: Side, home: Int32s) -> Bools:
 
 
 def _reverse(partner: Int64s, count: int) -> Int64s:
-    back = np.full(count, ALONE, np.int64)
-    met = np.flatnonzero(partner != ALONE)
+    back = np.full(count, NO_INDEX, np.int64)
+    met = np.flatnonzero(partner != NO_INDEX)
     back[partner[met]] = met
     return back

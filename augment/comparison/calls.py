@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
-from augment.comparison.names import NO_PATH, Names, Paths
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.comparison.names import Names, Paths
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import CallStacks, call_stacks
 from augment.derived.host.enclosing import directly_around, enclosing
 from augment.derived.operators.graph_capture import graph_work
@@ -18,18 +17,18 @@ from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.steps.steps import steps
 from augment.trace import Category, Trace
 
-NONE = -1  #: no call, no step, no partner
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 
 class Calls(Struct, frozen=True):
     """Operators and annotations, and Python functions on request: equal-length columns, each thread in preorder.
 
-    ``row`` int64, into the event table. ``parent`` int32, an index into these columns; :data:`NONE` for an outermost
-    call. ``depth`` int32; ``thread`` int32, the track. ``step`` int32, the index among the chosen steps of the step in
-    which the call began, or :data:`NONE`. ``name`` and ``path`` int32, numbers that both sides share. Times are int64:
-    ``cpu_ns``, and ``cpu_self_ns`` without the calls in it; ``gpu_self_ns``, the durations of GPU work that the call
-    launched itself, and ``gpu_ns``, with all calls in it. ``work_count`` int64, the number of pieces in ``gpu_ns``.
+    ``row`` int64, into the event table. ``parent`` int32, an index into these columns; :data:`NO_INDEX` for an
+    outermost call. ``depth`` int32; ``thread`` int32, the track. ``step`` int32, the index among the chosen steps of
+    the step in which the call began, or :data:`NO_INDEX`. ``name`` and ``path`` int32, numbers that both sides share.
+    Times are int64: ``cpu_ns``, and ``cpu_self_ns`` without the calls in it; ``gpu_self_ns``, the durations of GPU work
+    that the call launched itself, and ``gpu_ns``, with all calls in it. ``work_count`` int64, the number of pieces in
+    ``gpu_ns``.
     """
 
     row: Int64s
@@ -52,10 +51,10 @@ class Calls(Struct, frozen=True):
 class Work(Struct, frozen=True):
     """The GPU work in the order of ``gpu_work``: equal-length columns.
 
-    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the index among
-    the chosen steps of the step in which it was launched, or :data:`NONE`. ``path`` int32: that of the call; for a
-    kernel of a CUDA graph with its capture (``in_capture``), the captured operator within that call. ``name`` int32,
-    ``family`` int32: the number of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
+    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NO_INDEX`. ``step`` int32, the index
+    among the chosen steps of the step in which it was launched, or :data:`NO_INDEX`. ``path`` int32: that of the call;
+    for a kernel of a CUDA graph with its capture (``in_capture``), the captured operator within that call. ``name``
+    int32, ``family`` int32: the number of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
     """
 
     row: Int64s
@@ -143,11 +142,11 @@ def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
 
 def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> Work:
     work, names, graphs = gpu_work(trace), paths.names, graph_work(trace)
-    launched = work.launch != NO_ROW
-    call = np.full(len(work), NONE, np.int32)
+    launched = work.launch != NO_INDEX
+    call = np.full(len(work), NO_INDEX, np.int32)
     families = work_families(trace)
     call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[work.launch[launched]]]
-    path = np.append(path_of_call, np.int32(NO_PATH))[call]  # NONE reads the last entry
+    path = np.append(path_of_call, np.int32(NO_INDEX))[call]  # NO_INDEX reads the last entry
     captured = graphs.owner >= 0
     if captured.any():
         operator = np.array([names.number(called.operator) for called in graphs.calls], np.int32)
@@ -177,9 +176,9 @@ def _depths(parent: Int32s) -> Int32s:
 
 
 def _paths(parent: Int32s, depth: Int32s, name: Int32s, paths: Paths) -> Int32s:
-    path = np.full(len(parent), NO_PATH, np.int32)
+    path = np.full(len(parent), NO_INDEX, np.int32)
     for level in levels(depth):
-        above = np.where(parent[level] >= 0, path[parent[level]], np.int32(NO_PATH))
+        above = np.where(parent[level] >= 0, path[parent[level]], np.int32(NO_INDEX))
         path[level] = paths.of(above, name[level])
     return path
 

@@ -14,12 +14,10 @@ import numpy as np
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.arrays.ordering import each
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.comparison.alignment import main_thread
-from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.marks import LEFT_OUT, Change, Marks, Rows, delta_args, marked, texts_at, tracks_of
-from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import Threshold
 from augment.derived.gpu.gpu_work import gpu_work
 
@@ -35,22 +33,22 @@ def moments_of_work(pair: Pair) -> Int64s:
     partner = pair.alignment.work_of_control
     sizes = np.array([stream.stop - stream.start for stream in control.streams], np.int64)
     stream = np.repeat(np.arange(len(sizes)), sizes)
-    end = np.append(test.end, ALONE)[partner]
+    end = np.append(test.end, NO_INDEX)[partner]
     return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
 
 
 def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the marks of deleted outermost calls, under threads."""
     calls, partner = pair.control.calls, pair.alignment.call_of_control
-    parent = np.append(partner, ALONE)[calls.parent]
-    known = (calls.parent == NONE) | (parent != ALONE)
+    parent = np.append(partner, NO_INDEX)[calls.parent]
+    known = (calls.parent == NO_INDEX) | (parent != NO_INDEX)
     larger = np.maximum(calls.cpu_ns, calls.gpu_ns)
-    gone = np.flatnonzero((partner == ALONE) & (calls.step >= 0) & known & least.calls(calls.name, larger))
+    gone = np.flatnonzero((partner == NO_INDEX) & (calls.step >= 0) & known & least.calls(calls.name, larger))
     if not len(gone):
         return
     moment = _moments_of_calls(pair, parent)[gone]
     under = _threads(pair)[calls.thread[gone]]
-    known = np.flatnonzero(under != NONE)
+    known = np.flatnonzero(under != NO_INDEX)
     for thread, places in each(under[known], len(pair.test.trace.tracks)):
         index = known[places]
         chosen = gone[index]
@@ -63,18 +61,18 @@ def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
     """Where each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
     calls, events = pair.control.calls, pair.control.trace.events
     test_calls, times = pair.test.calls, pair.test.trace.events
-    begin = np.append(times.ts[test_calls.row], ALONE)
-    end = np.append(times.ts[test_calls.row] + test_calls.cpu_ns, ALONE)[pair.alignment.call_of_control]
-    fallback = np.where(parent != ALONE, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
+    begin = np.append(times.ts[test_calls.row], NO_INDEX)
+    end = np.append(times.ts[test_calls.row] + test_calls.cpu_ns, NO_INDEX)[pair.alignment.call_of_control]
+    fallback = np.where(parent != NO_INDEX, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
     outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
-    return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
+    return _after(np.where(calls.parent == NO_INDEX, outermost, calls.parent), end, fallback)
 
 
 def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:
     """The marks of deleted GPU work, by the place of the test's device under which they are drawn."""
     work, control = pair.control.work, gpu_work(pair.control.trace)
     devices = gpu_work(pair.test.trace).devices
-    alone = pair.alignment.work_of_control == ALONE
+    alone = pair.alignment.work_of_control == NO_INDEX
     gone = np.flatnonzero(alone & (work.step >= 0) & least.work(work.name, work.ns))
     made: dict[int, list[Marks]] = {}
     if not len(gone) or not devices:
@@ -123,7 +121,7 @@ def _threads(pair: Pair) -> Int64s:
     """The test's thread on which the calls of each track of the control are compared; its main thread by default."""
     calls, partner = pair.control.calls, pair.alignment.call_of_control
     thread = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
-    met = np.flatnonzero(partner != ALONE)
+    met = np.flatnonzero(partner != NO_INDEX)
     thread[calls.thread[met]] = pair.test.calls.thread[partner[met]]
     return thread
 
@@ -136,12 +134,12 @@ def _shifted(pair: Pair, ts: Int64s, step: Int32s) -> Int64s:
 
 
 def _after(group: Int64s, end: Int64s, fallback: Int64s) -> Int64s:
-    """The ``end`` (ns; ALONE: none) of the nearest predecessor in the group that has one, else ``fallback``."""
+    """The ``end`` (ns; NO_INDEX: none) of the nearest predecessor in the group that has one, else ``fallback``."""
     order = np.argsort(group, kind="stable")
     place = np.arange(len(order))
     ends, groups = end[order], group[order]
     first = np.maximum.accumulate(np.where(np.append(True, groups[1:] != groups[:-1])[: len(order)], place, 0))
-    last = np.maximum.accumulate(np.where(ends != ALONE, place, LEFT_OUT))
+    last = np.maximum.accumulate(np.where(ends != NO_INDEX, place, LEFT_OUT))
     moment = np.empty(len(order), np.int64)
     moment[order] = np.where(last >= first, ends[last], fallback[order])
     return moment

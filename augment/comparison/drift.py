@@ -11,13 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from augment.annotations import CounterTrack
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.comparison.alignment import main_thread
-from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.deleted import moments_of_work
 from augment.comparison.marks import NAME, Rows
-from augment.comparison.sequences import ALONE
 from augment.derived.gpu.gpu_work import gpu_work
 
 _ROW = "cumulative"
@@ -30,8 +28,8 @@ def counter_of_main_thread(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
     """The counter of the main thread; none where nothing differs."""
     test, control, partner = pair.test, pair.control, pair.alignment.call_of_test
     thread = main_thread(test)
-    met = np.flatnonzero((partner != ALONE) & (test.calls.thread == thread) & (test.calls.step >= 0))
-    if thread == NONE or not len(met):
+    met = np.flatnonzero((partner != NO_INDEX) & (test.calls.thread == thread) & (test.calls.step >= 0))
+    if thread == NO_INDEX or not len(met):
         return
     step = np.tile(test.calls.step[met], 2).astype(np.int64)
     begin = test.trace.events.ts[test.calls.row[met]]
@@ -50,7 +48,7 @@ def counters_of_devices(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
     gpu, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
     work, other, alignment = pair.test.work, pair.control.work, pair.alignment
     delta = work.ns - np.append(other.ns, 0)[alignment.work_of_test]
-    gone = (alignment.work_of_control == ALONE) & (other.step >= 0)
+    gone = (alignment.work_of_control == NO_INDEX) & (other.step >= 0)
     moment = moments_of_work(pair)
     steps = pair.test.steps
     for place, device in enumerate(gpu.devices):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.comparison.calls import NONE, Side
+from augment.arrays.types import NO_INDEX
+from augment.comparison.calls import Side
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import Names
 from augment.comparison.noise import chance_of, corrected
@@ -48,7 +49,7 @@ class ByKind:
         """Add the owners of one device's time."""
         self._lanes += which == TEST
         waiting = np.array([self._names.number(_WITHOUT.get(kind, "")) for kind in Kind], np.int32)
-        key = np.where(tiles.family == NONE, waiting[tiles.kind], tiles.family)
+        key = np.where(tiles.family == NO_INDEX, waiting[tiles.kind], tiles.family)
         self._ledger.add(which, key, _OWNED * self._steps + tiles.step, tiles.ns)
 
     def rows(self, judged_from: int = 0) -> list[KindRow]:

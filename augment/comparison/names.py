@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.ordering import compressed
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 
 #: patterns of what differs between runs in names of the same thing, and the replacements; extend them here
 RUN_DEPENDENT: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -18,7 +18,6 @@ RUN_DEPENDENT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"0x[0-9a-fA-F]{5,}"), "0x…"),  # addresses
     (re.compile(r"\b(?=\w*\d)[0-9a-z]{24,}\b"), "…"),  # the digest of a compiled graph
 )
-NO_PATH = -1
 
 
 def settled_name(name: str) -> str:
@@ -89,7 +88,7 @@ class Paths:
         return len(self.parent)
 
     def of(self, parent: Int32s, name: Int32s) -> Int32s:
-        """The paths of calls ``name`` within calls of the paths ``parent`` (:data:`NO_PATH` for none)."""
+        """The paths of calls ``name`` within calls of the paths ``parent`` (:data:`NO_INDEX` for none)."""
         key = (parent.astype(np.int64) + 1) << 32 | name
         distinct, which = np.unique(key, return_inverse=True)
         numbers = [self._number((int(code) >> 32) - 1, int(code) & 0xFFFFFFFF) for code in distinct.tolist()]
@@ -98,7 +97,7 @@ class Paths:
     def chain(self, path: int) -> list[int]:
         """The paths from the outermost to ``path`` itself."""
         paths = []
-        while path != NO_PATH:
+        while path != NO_INDEX:
             paths.append(path)
             path = self.parent[path]
         return paths[::-1]

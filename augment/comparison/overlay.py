@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from augment.analyses import steps, temporal_breakdown
 from augment.annotations import SliceTrack
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.bounds import bounded
 from augment.comparison.core import Pair
-from augment.comparison.sequences import ALONE
 from augment.comparison.timeline import VERDICT
 from augment.derived.gpu.busiest import busiest_stream
 from augment.derived.gpu.gpu_work import Stream, gpu_work
@@ -123,7 +122,7 @@ def _bands(trace: Trace) -> dict[str, Outcome]:
 def most_changed(pair: Pair, count: int) -> Int64s:
     """The test's calls that differ most from their partners, without the differences of calls inside them."""
     now, before, partner = pair.test.calls, pair.control.calls, pair.alignment.call_of_test
-    met = np.flatnonzero((partner != ALONE) & (now.step >= 0))
+    met = np.flatnonzero((partner != NO_INDEX) & (now.step >= 0))
     host = now.cpu_self_ns[met] - before.cpu_self_ns[partner[met]]
     gpu = now.gpu_self_ns[met] - before.gpu_self_ns[partner[met]]
     difference = np.maximum(abs(host), abs(gpu))

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.intervals import expand
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 
-ALONE = -1  #: partner of an unmatched element
 BLOCK = 8192  #: elements that are aligned at once
 
 Integers = npt.NDArray[np.signedinteger]
@@ -18,7 +17,7 @@ Pairs = list[tuple[int, int]]
 
 
 def align(group_a: Integers, item_a: Integers, group_b: Integers, item_b: Integers) -> Int64s:
-    """The partner in ``b`` of each element of ``a``, int64; :data:`ALONE` if it has none.
+    """The partner in ``b`` of each element of ``a``, int64; :data:`NO_INDEX` if it has none.
 
     Elements are aligned in order within their group, and only with equal items. Groups that are equal on both sides,
     the usual case, cost no loop.
@@ -29,7 +28,7 @@ def align(group_a: Integers, item_a: Integers, group_b: Integers, item_b: Intege
         group_b: as ``group_a``.
         item_b: as ``item_a``.
     """
-    partner = np.full(len(group_a), ALONE, np.int64)
+    partner = np.full(len(group_a), NO_INDEX, np.int64)
     order_a, groups_a, first_a, stop_a = _grouped(group_a)
     order_b, groups_b, first_b, stop_b = _grouped(group_b)
     _, in_a, in_b = np.intersect1d(groups_a, groups_b, assume_unique=True, return_indices=True)

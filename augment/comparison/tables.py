@@ -6,14 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.comparison.alignment import Alignment
 from augment.comparison.calls import Side
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import Names, Paths
 from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import Change, NameRow, PathRow
-from augment.comparison.sequences import ALONE
 from augment.comparison.totals import verdict_of
 from augment.derived.steps.steps import steps
 from augment.trace import LAUNCHES, Category
@@ -98,7 +97,7 @@ class ByPath:
             calls.cpu_self_ns,
             calls.gpu_ns,
             calls.gpu_self_ns,
-            (partner != ALONE).astype(np.int64),
+            (partner != NO_INDEX).astype(np.int64),
         )
         for place, column in enumerate(columns):
             self._ledger.add(which, path, np.full(len(path), place), column[inside])

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.comparison.core import Pair
-from augment.comparison.sequences import ALONE
 
 MIN_DELTA_NS = 1_000  #: smaller differences are never drawn, unless a size is given
 SHARE = 0.01  #: of a step
@@ -74,7 +73,7 @@ def _sums(
     partners: tuple[Places, Places],
 ) -> Int64s:
     """The sum of the differences of each name in the steps, ns; each pair is of test and control."""
-    new, gone = partners[0] == ALONE, partners[1] == ALONE
+    new, gone = partners[0] == NO_INDEX, partners[1] == NO_INDEX
     delta = times[0] - np.where(new, 0, np.append(times[1], 0)[partners[0]])
     inside, lost = steps[0] >= 0, gone & (steps[1] >= 0)
     total = np.zeros(count, np.int64)

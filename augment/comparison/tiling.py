@@ -14,13 +14,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
-from augment.arrays.types import Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
 from augment.comparison.alignment import main_thread
-from augment.comparison.calls import CALLS, NONE, Side
-from augment.comparison.names import NO_PATH, Names
+from augment.comparison.calls import CALLS, Side
+from augment.comparison.names import Names
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.host.occupancy import innermost, occupants
 from augment.derived.steps.step_idle import step_idle
@@ -109,13 +108,13 @@ def _idle(side: Side, names: Names, device: int) -> _Piece:
     idle = step_idle(trace, device, side.steps)
     kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
     main = main_thread(side)
-    thread = np.where(idle.launch != NO_ROW, trace.events.track[idle.launch], np.int32(main))
-    waits = np.flatnonzero((kind == Kind.HOST_WAIT) & (thread != NONE))
-    name = np.full(len(kind), NONE, np.int32)
+    thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
+    waits = np.flatnonzero((kind == Kind.HOST_WAIT) & (thread != NO_INDEX))
+    name = np.full(len(kind), NO_INDEX, np.int32)
     doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
     known = doing >= 0
     name[waits[known]] = names.of(doing[known], trace.strings)
-    nothing = np.full(len(kind), NO_PATH, np.int32)
+    nothing = np.full(len(kind), NO_INDEX, np.int32)
     return kind, nothing, name, nothing, idle.step, idle.end - idle.start
 
 
@@ -130,12 +129,12 @@ def _host(side: Side) -> _Piece:
     uncovered = side.steps.end - side.steps.start
     np.subtract.at(uncovered, step, ns)
     call = line.row[which]
-    outside = np.full(len(uncovered), NO_PATH, np.int32)
+    outside = np.full(len(uncovered), NO_INDEX, np.int32)
     return (
         np.full(len(ns) + len(uncovered), Kind.HOST, np.uint8),
         np.concatenate((calls.path[call], outside)),
-        np.full(len(ns) + len(uncovered), NONE, np.int32),
-        np.full(len(ns) + len(uncovered), NONE, np.int32),
+        np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
+        np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
         np.concatenate((step, np.arange(len(uncovered)))),
         np.concatenate((ns, uncovered)),
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from augment.annotations import Annotation, SliceTrack, Texts
 from augment.arrays.ordering import each
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.comparison.core import Pair
 from augment.comparison.deleted import deleted_calls, deleted_work
 from augment.comparison.drift import counter_of_main_thread, counters_of_devices
@@ -31,7 +31,6 @@ from augment.comparison.marks import (
     texts_at,
     tracks_of,
 )
-from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import Threshold, threshold
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
@@ -96,7 +95,7 @@ def _calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the threads."""
     calls, before = pair.test.calls, pair.control.calls
     partner = pair.alignment.call_of_test
-    alone = partner == ALONE
+    alone = partner == NO_INDEX
     control_ns, control_gpu_ns = (
         np.where(alone, LEFT_OUT, _at(column, partner)) for column in (before.cpu_ns, before.gpu_ns)
     )
@@ -133,7 +132,7 @@ def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the devices."""
     work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
     partner = pair.alignment.work_of_test
-    alone = partner == ALONE
+    alone = partner == NO_INDEX
     control_ns = np.where(alone, LEFT_OUT, _at(before.ns, partner))
     delta = work.ns - np.where(alone, 0, control_ns)
     chosen = np.flatnonzero((work.step >= 0) & least.work(work.name, delta))

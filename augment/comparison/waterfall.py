@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.comparison.ledger import CONTROL, TEST, Ledger
-from augment.comparison.names import NO_PATH, Names, Paths
+from augment.comparison.names import Names, Paths
 from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import PartChange, PartRow
 from augment.comparison.tables import change_of
@@ -86,7 +86,7 @@ class Waterfall:
             home = self._home(keys[0], shared)
             if all(occurs) or kind not in _WORK or self._name(keys[0]) == before:
                 yield _Part(kind, operator, tuple(keys))
-            elif home != NO_PATH:
+            elif home != NO_INDEX:
                 left.setdefault((kind, self._operator(home), True), []).append(keys)
             elif not any(path in every for path in self._paths.chain(self._path(keys[0]))):
                 left.setdefault((kind, operator, False), []).append(keys)
@@ -121,11 +121,11 @@ class Waterfall:
     def _home(self, key: int, shared: set[int]) -> int:
         """The path of the innermost operator around ``key`` that both sides have."""
         known = [path for path in self._paths.chain(self._path(key)) if path in shared]
-        return known[-1] if known else NO_PATH
+        return known[-1] if known else NO_INDEX
 
     def _operator(self, path: int) -> int:
         """The name of the innermost call of ``path``."""
-        return self._paths.name[path] if path != NO_PATH else NO_PATH
+        return self._paths.name[path] if path != NO_INDEX else NO_INDEX
 
     def _kind(self, key: int) -> Kind:
         return Kind(key >> 2 * _BITS)
@@ -146,7 +146,7 @@ class Waterfall:
         return PartRow(
             kind=part.kind.name.lower(),
             change=_change(part, control, test),
-            operator=self._names.texts[part.operator] if part.operator != NO_PATH else "",
+            operator=self._names.texts[part.operator] if part.operator != NO_INDEX else "",
             path=self._paths.text(self._path(max(part.keys, key=self._difference))),
             control_names=self._texts(part, CONTROL),
             test_names=self._texts(part, TEST),

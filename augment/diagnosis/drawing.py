@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import run_starts
-from augment.derived.critical.handovers import NO_TRACK, main_track
+from augment.arrays.types import NO_INDEX
+from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.diagnose import diagnose
@@ -107,7 +108,7 @@ def _name(words: Words, finding: Finding) -> str:
 def _under(trace: Trace) -> int:
     main = main_track(trace)
     streams = gpu_work(trace).streams
-    return streams[0].track if main == NO_TRACK and streams else max(main, 0)
+    return streams[0].track if main == NO_INDEX and streams else max(main, 0)
 
 
 def _texts(texts: list[str], code: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Texts:

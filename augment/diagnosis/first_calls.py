@@ -7,9 +7,8 @@ import numpy as np
 from augment.arrays.intervals import Intervals, clip, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
 from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.host.queued_tasks import operators_around
 from augment.diagnosis.waiting import waiting_calls
@@ -48,7 +47,7 @@ def cold_operators(trace: Trace) -> Int64s:
     the device does not count.
     """
     work, events = gpu_work(trace), trace.events
-    place = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
+    place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     operator = operators_around(trace, work.launch[place])
     place, operator = place[operator >= 0], operator[operator >= 0]

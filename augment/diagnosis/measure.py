@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.statistics import median
-from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import starting
 from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
@@ -146,7 +145,7 @@ def late_beginnings(trace: Trace) -> list[Intervals]:
     launch = work.launch[[stream.start for stream in work.streams]]
     late = []
     for idle in idle_in_steps(trace):
-        chosen = np.isin(idle.launch, launch[launch != NO_ROW]) & (idle.category == GapCategory.OTHER)
+        chosen = np.isin(idle.launch, launch[launch != NO_INDEX]) & (idle.category == GapCategory.OTHER)
         late.append(Intervals(idle.start[chosen], idle.end[chosen]))
     return late
 
@@ -159,7 +158,7 @@ def late_starts(trace: Trace) -> list[Intervals]:
     first = work.launch[[stream.start for stream in work.streams]]
     late = []
     for idle in idle_in_steps(trace):
-        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_ROW) & ~np.isin(idle.launch, first)
+        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_INDEX) & ~np.isin(idle.launch, first)
         launched = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]]
         late.append(Intervals(np.maximum(idle.start[chosen], launched), idle.end[chosen]))
     return late

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Bools
+from augment.arrays.types import NO_INDEX, Bools
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
 from augment.trace import Category, Trace, derived
@@ -25,7 +24,7 @@ def in_optimizer(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
     work = gpu_work(trace)
     inside = np.zeros(len(work), np.bool_)
-    known = np.flatnonzero(work.launch != NO_ROW)
+    known = np.flatnonzero(work.launch != NO_INDEX)
     if steps_of_optimizers(trace).any() and len(known):
         around = innermost(trace, work.launch[known], (Category.USER_ANNOTATION,), steps_of_optimizers(trace))
         inside[known] = around >= 0

@@ -12,10 +12,9 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import combinations, is_any, sums
-from augment.arrays.types import Bools, Bytes, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.training_phases import Phase, training_phases
@@ -96,6 +95,6 @@ def _launch_places(trace: Trace) -> Int64s:
     """The place of each collective's launch in the call stacks, int64; -1: none."""
     launch = gpu_work(trace).launch[collectives(trace).place]
     places = np.full(len(launch), -1, np.int64)
-    known = launch != NO_ROW
+    known = launch != NO_INDEX
     places[known] = call_stacks(trace).place_of[launch[known]]
     return places

@@ -8,10 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, total
-from augment.derived.critical.handovers import NO_TRACK, main_track
+from augment.arrays.types import NO_INDEX
+from augment.derived.critical.handovers import main_track
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.source.cut_mark import lacks_causes
@@ -165,7 +165,7 @@ def unknown_reason(trace: Trace) -> str:
         parts.append((idle.start[chosen], idle.end[chosen], idle.launch[chosen]))
     start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
     length = end - start
-    launched = float(length[launch != NO_ROW].sum() / max(int(length.sum()), 1))
+    launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
     if launched >= MOST:
         text = " (its next work had been launched; what that waited for is not in the trace)"
     elif launched <= 1 - MOST:
@@ -179,7 +179,7 @@ def unknown_reason(trace: Trace) -> str:
 def _of_host(trace: Trace, gaps: Intervals) -> tuple[str, float]:
     """The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none."""
     lane, segments = main_track(trace), host_segments(trace)
-    if lane == NO_TRACK:
+    if lane == NO_INDEX:
         return "", 0.0
     part = segments.of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)

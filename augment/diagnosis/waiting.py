@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import distinct, is_among
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.dependencies import Kind
 from augment.derived.waits.sync_calls import freeing_calls
 from augment.diagnosis.measure import rows_in_steps
@@ -24,7 +23,7 @@ def waiting_calls(trace: Trace) -> Int64s:
     calls = calls[calls >= 0]
     calls = calls[~is_among(calls, freeing_calls(trace))]
     launch = gpu_work(trace).launch
-    launch = launch[launch != NO_ROW]
+    launch = launch[launch != NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
         calls = calls[trace.events.ts[calls] + trace.events.dur[calls] > trace.events.ts[launch].min()]
     return rows_in_steps(trace, calls)

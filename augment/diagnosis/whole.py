@@ -8,10 +8,10 @@ import numpy as np
 
 from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import ordered
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
 from augment.diagnosis.captures import captures
@@ -83,7 +83,7 @@ def is_excerpt(trace: Trace) -> bool:
 
 def unlaunched_ratio(trace: Trace) -> float:
     """The share of the GPU's work without a launch, apart from what was launched before the recording."""
-    return share_of_work(trace, (gpu_work(trace).launch == NO_ROW) & ~before_recording(trace))
+    return share_of_work(trace, (gpu_work(trace).launch == NO_INDEX) & ~before_recording(trace))
 
 
 def share_of_work(trace: Trace, chosen: Bools) -> float:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.annotated_work import annotations_of_work
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import NO_ROW
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
@@ -237,7 +237,7 @@ def gpu_kernels_with_user_annotations(
     if not annotated:
         return None
     leaf = annotations_of_work(trace, include_steps=True)
-    names = [NO_ARG if row == NO_ROW else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
+    names = [NO_ARG if row == NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
     frame = t.get_trace(rank).loc[work.row].copy()
     full, category = frame.pop("s_name"), frame.pop("s_cat")
     frame["user_annotation"] = pandas().Series(names, index=frame.index, dtype=object)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.comparison.names import short_name
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.derived.source.arg_columns import ArgColumns, arg_columns, args_of_frames
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.errors import UsageError
@@ -214,8 +214,8 @@ def identities(values: Sequence[Any]) -> npt.NDArray[Any]:
 def _partners(trace: Trace) -> Int64s:
     """The partner of each row of the event table."""
     work = gpu_work(trace)
-    partner = np.full(len(trace.events), NO_ROW, np.int64)
-    linked = np.flatnonzero(work.launch != NO_ROW)[::-1]  # of several partners, the last assignment wins
+    partner = np.full(len(trace.events), NO_INDEX, np.int64)
+    linked = np.flatnonzero(work.launch != NO_INDEX)[::-1]  # of several partners, the last assignment wins
     linked = linked[np.argsort(-work.ts[linked], kind="stable")]
     partner[work.launch[linked]] = work.row[linked]
     partner[work.row] = work.launch
@@ -229,9 +229,9 @@ def _iterations(trace: Trace) -> Int64s:
     moment = events.ts.copy()
     synced = events.slices_of(Category.CUDA_SYNC)
     call = launches(trace).of(events.correlation[synced])
-    moment[synced] = np.where(call == NO_ROW, moment[synced], events.ts[call])
+    moment[synced] = np.where(call == NO_INDEX, moment[synced], events.ts[call])
     place = all_steps.at(moment)
-    launched = work.launch != NO_ROW
+    launched = work.launch != NO_INDEX
     place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
     iteration: Int64s = number[place]
     return iteration

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from augment.arrays.types import NO_INDEX
 from augment.comparison.names import short_name
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
 from augment.derived.steps.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
@@ -72,7 +72,7 @@ class Trace:
             all_steps = steps(trace)
             if len(all_steps) > 1:
                 end = int(all_steps.end[-1]) + 1 if include_last_profiler_step else int(all_steps.ts[-1])
-                known = bool((gpu_work(trace).launch != NO_ROW).any())
+                known = bool((gpu_work(trace).launch != NO_INDEX).any())
                 self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
         self._frames.clear()
 

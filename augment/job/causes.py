@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.job.excess import Excess
 from augment.job.matching import Matched
 from augment.job.states import Parts, Table
@@ -30,7 +30,6 @@ CAUSES = {
     "unknown": ("unknown",),
 }
 UNKNOWN = tuple(CAUSES).index("unknown")
-NONE = -1
 LEAST_SHARE = 0.5  #: of all, to call a cause the cause
 CLEARLY = 1.25  #: multiple of the second cause
 _OF_EXCESS = {"compute": "gpu"}  #: names of causes in the verdict that differ here
@@ -48,7 +47,7 @@ def main_causes(times: Table) -> Int64s:
     """The same for each column of a table with a row for each of :data:`CAUSES`: its row, -1 for columns of zeros."""
     ordered = np.sort(times, axis=0)
     clear = (ordered[-1] >= LEAST_SHARE * times.sum(axis=0)) & (ordered[-1] >= CLEARLY * ordered[-2])
-    return np.where(ordered[-1] <= 0, NONE, np.where(clear, times.argmax(axis=0), UNKNOWN))
+    return np.where(ordered[-1] <= 0, NO_INDEX, np.where(clear, times.argmax(axis=0), UNKNOWN))
 
 
 def of_parts(spent: Parts) -> Table:

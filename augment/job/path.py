@@ -21,8 +21,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int64s
-from augment.derived.collectives.rank_progress import NONE, Spent
+from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.derived.collectives.rank_progress import Spent
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.summary import SPENT, RankSummary
@@ -72,8 +72,8 @@ class _Piece(Struct, frozen=True):
     origin: int
     begin: int
     finish: int
-    part: int = NONE
-    late: int = NONE
+    part: int = NO_INDEX
+    late: int = NO_INDEX
 
 
 def path_of(matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Path | str:
@@ -118,7 +118,7 @@ class _Rank:
         # without common steps: the first start and the last end
         self._begins = slice(None if by_steps else 1)
         self._ends = slice(None if by_steps else -1, None)
-        self.number = summary.step_column("number") if by_steps else np.array([NONE])
+        self.number = summary.step_column("number") if by_steps else np.array([NO_INDEX])
         start, self.step_end = summary.step_column("start")[self._begins], summary.step_column("end")[self._ends]
         self.count = len(summary.column("ts"))
         self.first = 2 * self.count  #: the moment at which its first step begins ...
@@ -154,7 +154,7 @@ class _Rank:
         """The row in :class:`Matched` of each collective; -1 for unmatched ones. The last element serves index -1."""
         rows = self._links.matched.rows_of(self.member)
         rows = rows[self._links.valid[rows]]
-        row = np.full(self.count + 1, NONE, np.int64)
+        row = np.full(self.count + 1, NO_INDEX, np.int64)
         row[self._links.matched.place[rows]] = rows
         return row
 
@@ -162,7 +162,7 @@ class _Rank:
     def _holding(self) -> tuple[list[int], list[int]]:
         """The ends of the collectives that held the rank up, ascending, on the job's clock; and their rows."""
         rows = self._row[:-1][self._summary.column("held") != 0]
-        rows = rows[rows != NONE]
+        rows = rows[rows != NO_INDEX]
         end = self._links.end[rows]
         order = np.argsort(end, kind="stable")
         return end[order].tolist(), rows[order].tolist()
@@ -172,13 +172,13 @@ class _Rank:
 
         ``part`` is the row of the collective that starts at the moment, or -1.
         """
-        if part != NONE:
+        if part != NO_INDEX:
             before = int(self._row[self._summary.column("follows")[self._links.matched.place[part]]])
-            if before != NONE and self._links.end[before] <= moment:
+            if before != NO_INDEX and self._links.end[before] <= moment:
                 return before
         ends, rows = self._holding
         place = bisect_right(ends, moment)
-        return rows[place - 1] if place else NONE
+        return rows[place - 1] if place else NO_INDEX
 
     def cuts(self, begin: int, finish: int) -> list[int]:
         """The moments between two others at which steps of the rank end, ascending."""
@@ -203,10 +203,10 @@ def _shared_steps(summaries: Sequence[RankSummary]) -> bool:
 def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:
     """The pieces, from the last to the first."""
     rank = max(ranks.values(), key=lambda rank: rank.until_ns)
-    moment, now, part = rank.last, rank.until_ns, NONE
+    moment, now, part = rank.last, rank.until_ns, NO_INDEX
     while now > rank.from_ns:
         row = rank.waited_for(now, part)
-        begins = row == NONE or links.end[row] <= rank.from_ns
+        begins = row == NO_INDEX or links.end[row] <= rank.from_ns
         since = rank.first if begins else rank.count + int(links.matched.place[row])
         for cut in [*reversed(rank.cuts(since, moment)), since]:
             if rank.local[cut] < rank.local[moment]:
@@ -225,7 +225,7 @@ def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     member, origin, begin, finish, part, late = (
         np.array([getattr(piece, name) for piece in pieces], np.int64) for name in names
     )
-    local = part == NONE
+    local = part == NO_INDEX
     start, end, own_start, own_end, step = (np.zeros(len(pieces), np.int64) for _ in range(5))
     drift = np.zeros(len(pieces))
     spent = np.zeros((len(Spent._fields), len(pieces)), np.int64)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, SliceTrack, Texts
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.path_figures import is_handover
@@ -18,7 +18,6 @@ from augment.job.waits import Waits
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"
 _CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks mark one handover
-_NONE = -1
 
 
 def tracks(
@@ -29,7 +28,7 @@ def tracks(
     if not len(pieces) or not streams:
         return []
     part = path.part[pieces]
-    kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
+    kind = np.where(part == NO_INDEX, 0, matched.kind[matched.instance[part]] + 1)
     return [
         SliceTrack(
             analysis=ANALYSIS,
@@ -53,7 +52,7 @@ def _of_work(path: Path, pieces: Places) -> dict[str, ArgColumn]:
         "memory_ns": path.memory_ns,
         "idle_ns": path.idle_ns,
     }
-    local = {name: np.where(path.is_transfer(), _NONE, ns)[pieces] for name, ns in times.items()}
+    local = {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
     return {"step": path.step[pieces], **local}
 
 
@@ -62,11 +61,11 @@ def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -
     instance = matched.instance[part]
     return {
         "process_group": Texts(
-            np.where(moves, matched.group[instance], _NONE).astype(np.int32),
+            np.where(moves, matched.group[instance], NO_INDEX).astype(np.int32),
             tuple(group.description or group.name for group in matched.groups),
         ),
-        "bytes": np.where(moves, matched.bytes[instance], _NONE),
-        "wait_ns": np.where(moves, parted.wait_ns[part], _NONE),
+        "bytes": np.where(moves, matched.bytes[instance], NO_INDEX),
+        "wait_ns": np.where(moves, parted.wait_ns[part], NO_INDEX),
     }
 
 
@@ -75,10 +74,10 @@ def _of_handovers(
 ) -> dict[str, ArgColumn]:
     came = is_handover(path)
     came[:1] = False  # the path begins here
-    number = np.where(came, np.cumsum(came) - 1, _NONE)
-    following = np.append(number[1:], _NONE)
-    waited_for = np.where(is_handover(path), matched.member[path.late], _NONE)
-    goes_on = np.where(following == _NONE, _NONE, np.append(path.member[1:], _NONE))
+    number = np.where(came, np.cumsum(came) - 1, NO_INDEX)
+    following = np.append(number[1:], NO_INDEX)
+    waited_for = np.where(is_handover(path), matched.member[path.late], NO_INDEX)
+    goes_on = np.where(following == NO_INDEX, NO_INDEX, np.append(path.member[1:], NO_INDEX))
     return {
         "waited_for": rank_texts(waited_for[pieces], summaries),
         _CAME: number[pieces],
@@ -96,5 +95,5 @@ def handovers(annotations: Iterable[Annotation]) -> Iterator[tuple[SliceTrack, I
         if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:
             for numbers in (track.args[_CAME], track.args[_LEFT]):
                 assert not isinstance(numbers, Texts)
-                rows = np.flatnonzero(numbers != _NONE)
+                rows = np.flatnonzero(numbers != NO_INDEX)
                 yield track, rows, numbers[rows]

@@ -6,9 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import STEP, starting
 from augment.derived.steps.steps import steps
@@ -43,9 +42,9 @@ def phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
     backward = is_autograd[events.track[launch]]
     nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
     around = innermost(trace, launch, (Category.USER_ANNOTATION,), starting(trace, _OPTIMIZER))
-    after = (around != NO_ROW) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
+    after = (around != NO_INDEX) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
     phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
-    return np.where(launch == NO_ROW, UNKNOWN, phase)
+    return np.where(launch == NO_INDEX, UNKNOWN, phase)
 
 
 def _last_in_step(trace: Trace, ts: Int64s, step: Int64s) -> Int64s:

@@ -16,10 +16,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import run_starts
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.collective_kinds import POINT_TO_POINT
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.steps import steps
@@ -123,7 +122,7 @@ def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]
     """
     work, events = gpu_work(trace), trace.events
     actions = _of_ranges(trace, rows, labels, Source.LABELS)
-    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
+    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
     if not len(computing):
         return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
     launched = events.ts[work.launch[computing]]
@@ -146,7 +145,7 @@ def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int
 def _of_phases(trace: Trace, sends: Places) -> Actions:
     """Passes by phases; ``sends`` are the places of sends and receives in ``gpu_work``."""
     work, events = gpu_work(trace), trace.events
-    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
+    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
     launched = events.ts[work.launch[computing]]
     order = np.argsort(launched, kind="stable")
     computing, launched = computing[order], launched[order]
@@ -154,7 +153,7 @@ def _of_phases(trace: Trace, sends: Places) -> Actions:
     phase = phases(trace, work.launch[computing], step)
     if not len(phase) or (phase == UNKNOWN).all():
         return _none()
-    sent = np.sort(events.ts[work.launch[sends[work.launch[sends] != NO_ROW]]])
+    sent = np.sort(events.ts[work.launch[sends[work.launch[sends] != NO_INDEX]]])
     part = np.searchsorted(sent, launched)
     keys = (part * len(Phase) + phase) * (int(step.max(initial=0)) + 2) + step
     first = run_starts(keys)

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, run_starts
-from augment.arrays.types import Bools, Int64s
-from augment.derived.collectives.rank_progress import NONE, SOON_NS
+from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.derived.collectives.rank_progress import SOON_NS
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.states import Parts
@@ -80,12 +80,12 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     )
     matched = matched.take(tells)
     rows, members = len(matched.instance), len(summaries)
-    start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NONE, np.int64)
+    start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NO_INDEX, np.int64)
     holder, before = anchor.copy(), anchor.copy()
     local, overlap = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     stopped = np.clip(matched.end - matched.exposed_ns, matched.ts, matched.end)
     begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
-    tail_anchor, tail = np.full(members, NONE, np.int64), np.zeros(members, np.int64)
+    tail_anchor, tail = np.full(members, NO_INDEX, np.int64), np.zeros(members, np.int64)
     for member in np.flatnonzero(usable).tolist():
         summary, clock, chosen = summaries[member], clocks[member], matched.rows_of(member)
         begin[member], finish[member] = summary.step_column("start")[0], summary.step_column("end")[-1]
@@ -93,11 +93,11 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
         anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
         anchor[chosen], holder[chosen], before[chosen] = anchors, holders, _before(matched, summary, chosen)
-        local[chosen] = matched.ts[chosen] - np.where(anchors == NONE, begin[member], matched.end[anchors])
-        since = np.where(holders == NONE, begin[member], matched.end[holders])
+        local[chosen] = matched.ts[chosen] - np.where(anchors == NO_INDEX, begin[member], matched.end[anchors])
+        since = np.where(holders == NO_INDEX, begin[member], matched.end[holders])
         overlap[chosen] = _own_work(matched, summary, chosen, since, stopped[chosen])
         tail_anchor[member] = last
-        tail[member] = finish[member] - (begin[member] if last == NONE else matched.end[last])
+        tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
     return Progress(matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before)
 
@@ -118,30 +118,30 @@ def _before(matched: Matched, summary: RankSummary, rows: Int64s) -> Int64s:
     stream = summary.column("stream")[matched.place[rows]]
     order = np.lexsort((matched.ts[rows], stream))
     same = stream[order[1:]] == stream[order[:-1]]
-    before = np.full(len(rows), NONE, np.int64)
-    before[order[1:]] = np.where(same, rows[order[:-1]], NONE)
+    before = np.full(len(rows), NO_INDEX, np.int64)
+    before[order[1:]] = np.where(same, rows[order[:-1]], NO_INDEX)
     return before
 
 
 def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) -> tuple[Int64s, Int64s, int]:
     """The anchor and the holder of each of a member's ``rows``, and the holder of its finish."""
-    row_of = np.full(len(summary.column("ts")) + 1, NONE, np.int64)
+    row_of = np.full(len(summary.column("ts")) + 1, NO_INDEX, np.int64)
     row_of[matched.place[rows]] = rows
     holding = rows[summary.column("held")[matched.place[rows]] != 0]
     holding = holding[np.argsort(matched.end[holding], kind="stable")]
     ends = matched.end[holding]
     place = np.searchsorted(ends, matched.ts[rows] + ROUNDING_NS, side="right") - 1
-    anchors = np.where(place >= 0, np.append(holding, NONE)[place], NONE)
-    anchors[anchors == rows] = NONE
+    anchors = np.where(place >= 0, np.append(holding, NO_INDEX)[place], NO_INDEX)
+    anchors[anchors == rows] = NO_INDEX
     holders = anchors.copy()
     follows = row_of[summary.column("follows")[matched.place[rows]]]
-    for before, possible in ((follows, follows != NONE), _just_before(matched, summary, rows)):
+    for before, possible in ((follows, follows != NO_INDEX), _just_before(matched, summary, rows)):
         near = possible & (matched.end[before] <= matched.ts[rows] + ROUNDING_NS)
-        near &= (anchors == NONE) | (matched.end[before] > matched.end[anchors])
+        near &= (anchors == NO_INDEX) | (matched.end[before] > matched.end[anchors])
         anchors = np.where(near, before, anchors)
-    anchors[anchors == rows] = NONE
+    anchors[anchors == rows] = NO_INDEX
     last = int(np.searchsorted(ends, finish, side="right")) - 1
-    return anchors, holders, int(holding[last]) if last >= 0 else NONE
+    return anchors, holders, int(holding[last]) if last >= 0 else NO_INDEX
 
 
 def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[Int64s, Bools]:
@@ -174,7 +174,7 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
-        before = np.concatenate(([NONE], _numbered(sort[matched.instance[rows_]])))[:-1]
+        before = np.concatenate(([NO_INDEX], _numbered(sort[matched.instance[rows_]])))[:-1]
         columns.append([np.full(len(rows_), member), rows_, before, ts, ts - since - spent.communication])
         parts.append(spent)
     if not columns:

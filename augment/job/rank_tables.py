@@ -16,10 +16,9 @@ import re
 
 import numpy as np
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.matching import matching
@@ -46,7 +45,7 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
     of_collectives["received"] = records.received[chosen]
     names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
     of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
-    of_collectives["launched"] = np.where(launch == NO_ROW, UNKNOWN, trace.events.ts[launch])
+    of_collectives["launched"] = np.where(launch == NO_INDEX, UNKNOWN, trace.events.ts[launch])
     actions = pipeline_actions(trace)
     inside = np.ones(len(actions.step), np.bool_)
     if window is not None:
@@ -74,13 +73,13 @@ def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
     for code, text in names.items():
         table[code] = texts.index(text or "")
     row = innermost(trace, launch, (Category.USER_ANNOTATION, Category.CPU_OP), table >= 0)
-    return np.where(row == NO_ROW, UNKNOWN, table[trace.events.name[row]]), texts
+    return np.where(row == NO_INDEX, UNKNOWN, table[trace.events.name[row]]), texts
 
 
 def _ready(trace: Trace, launch: Int64s) -> Int64s:
     """When the work was done that was on the main stream when each collective was launched: DDP and FSDP let the
     stream of communication wait for it."""
-    known = launch != NO_ROW
+    known = launch != NO_INDEX
     return np.where(known, _done_before(trace, trace.events.ts[launch]), UNKNOWN)
 
 
@@ -94,7 +93,7 @@ def _done_before(trace: Trace, moments: Int64s) -> Int64s:
         return ready
     main = work.streams[int(np.argmax(counts))]
     of_main = np.arange(main.start, main.stop)
-    of_main = of_main[(work.launch[of_main] != NO_ROW) & (work.type[of_main] != KernelType.COMMUNICATION)]
+    of_main = of_main[(work.launch[of_main] != NO_INDEX) & (work.type[of_main] != KernelType.COMMUNICATION)]
     launched = events.ts[work.launch[of_main]]
     order = np.argsort(launched, kind="stable")
     place = np.searchsorted(launched[order], moments, side="left") - 1

@@ -14,8 +14,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays.types import Bools, Int64s
-from augment.derived.collectives.rank_progress import NONE
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.job.matching import Floats
 from augment.job.progress import Progress, Stretches
 from augment.job.states import Parts
@@ -52,7 +51,7 @@ class Replay(Struct, frozen=True):
         anchors = progress.anchor, progress.holder, progress.before
         native("replay.play")(self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done)
         anchor = progress.tail_anchor[self.members]
-        since = np.where(anchor == NONE, progress.common_begin[self.members], resume[anchor])
+        since = np.where(anchor == NO_INDEX, progress.common_begin[self.members], resume[anchor])
         return int((since + tail[self.members]).max() - progress.common_begin[self.members].min())
 
     @property
@@ -60,7 +59,7 @@ class Replay(Struct, frozen=True):
         """The recorded time."""
         progress = self.progress
         anchor = progress.tail_anchor[self.members]
-        since = np.where(anchor == NONE, progress.common_begin[self.members], progress.end[anchor])
+        since = np.where(anchor == NO_INDEX, progress.common_begin[self.members], progress.end[anchor])
         finish = since + progress.tail[self.members]
         return int(finish.max() - progress.common_begin[self.members].min())
 
@@ -148,11 +147,11 @@ def changed(progress: Progress, change: Change) -> tuple[Int64s, Int64s, Int64s]
         moments = (stopped[holder], matched.ts[rows], stopped[rows], stopped[[last]], progress.finish[[member]])
         later = change.until(member, np.concatenate(moments))  # at once, as this reads the rank's table of states
         held, begun, ended, at_last, at_end = np.split(later, np.cumsum([len(each) for each in moments])[:-1])
-        since = np.where(holder == NONE, 0, held)
+        since = np.where(holder == NO_INDEX, 0, held)
         by_stream = progress.anchor[rows] != holder  # no work lies between the two
         local[rows] += np.where(by_stream, 0, begun - since)
         overlap[rows] += ended - since
-        tail[member] += int(at_end[0]) - (0 if last == NONE else int(at_last[0]))
+        tail[member] += int(at_end[0]) - (0 if last == NO_INDEX else int(at_last[0]))
     # a change cannot take more than there is
     given = progress.local, progress.overlap, progress.tail
     local, overlap, tail = (

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
 from augment.derived.collectives.device_states import device_states, host_gaps
-from augment.derived.collectives.rank_progress import NONE, Spent, follows, held_up, spent_before
-from augment.derived.critical.handovers import NO_TRACK, main_track
+from augment.derived.collectives.rank_progress import Spent, follows, held_up, spent_before
+from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
@@ -109,7 +109,7 @@ class RankSummary(msgspec.Struct):
     tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.rank_tables`
     texts: dict[str, list[str]] = {}
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
-    main_track: int = NO_TRACK  #: of the thread that drives the rank, -1 unknown
+    main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -226,7 +226,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     streams, _ = _streams(augmented.trace, collectives(augmented.trace).place)
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
     main = main_track(augmented.trace)
-    return sorted(tracks | {main} if tracks and main != NO_TRACK else tracks)
+    return sorted(tracks | {main} if tracks and main != NO_INDEX else tracks)
 
 
 def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
@@ -260,8 +260,8 @@ def _within(step: Int64s, window: Window) -> Bools:
 
 
 def _among(chosen: Places, count: int) -> Int64s:
-    """The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NONE`."""
-    places = np.full(count + 1, NONE, np.int64)
+    """The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NO_INDEX`."""
+    places = np.full(count + 1, NO_INDEX, np.int64)
     places[chosen] = np.arange(len(chosen))
     return places
 

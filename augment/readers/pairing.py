@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Bools, Int32s, Int64s
-from augment.readers.match import NONE, matched
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
+from augment.readers.match import matched
 from augment.readers.raw import RawEvents
 from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
@@ -25,8 +25,8 @@ ANY = 0  #: the number of the empty string: an end without a name or category ma
 class _Marks(Struct):
     """The rows of beginnings and ends, in the order of the file, with their threads.
 
-    For each beginning, ``end_row`` is the row of its end (:data:`NONE` without one) and ``end_ts`` the time at which it
-    ends. ``inner`` are the beginnings that end only because a slice around them does.
+    For each beginning, ``end_row`` is the row of its end (:data:`NO_INDEX` without one) and ``end_ts`` the time at
+    which it ends. ``inner`` are the beginnings that end only because a slice around them does.
     """
 
     begins: Int64s
@@ -50,7 +50,7 @@ def pair(raw: RawEvents, longest: int) -> None:
     of_begins, of_ends = thread[raw.place[begins]], thread[raw.place[ends]]  # rows of phase 0 have an arbitrary place
     before = np.searchsorted(begins, ends)
     number = matched(raw.ts[begins], of_begins, raw.ts[ends], of_ends, before, len(threads))
-    end_row = np.append(ends, NONE)[number]  # NONE is -1, which indexes the last entry
+    end_row = np.append(ends, NO_INDEX)[number]  # NO_INDEX is -1, which indexes the last entry
     marks = _Marks(begins, ends, of_begins, of_ends, end_row, raw.ts[end_row], np.zeros(len(begins), np.bool_))
     wrong = ~_fits(raw, marks)
     if wrong.any():
@@ -64,7 +64,7 @@ def _fits(raw: RawEvents, marks: _Marks) -> Bools:
     for column in (raw.name, raw.category):
         of_end = column[marks.end_row]
         fits &= (of_end == ANY) | (of_end == column[marks.begins])
-    fits |= marks.end_row == NONE
+    fits |= marks.end_row == NO_INDEX
     return fits
 
 
@@ -72,9 +72,9 @@ def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
     """Repeat the pairing for ``threads`` on which some end does not close the latest beginning."""
     begins = np.flatnonzero(np.isin(marks.begin_thread, threads))
     ends = np.flatnonzero(np.isin(marks.end_thread, threads))
-    marks.end_row[begins] = NONE
+    marks.end_row[begins] = NO_INDEX
     rows = np.concatenate([marks.begins[begins], marks.ends[ends]])
-    number = np.concatenate([begins, np.full(len(ends), NONE)])
+    number = np.concatenate([begins, np.full(len(ends), NO_INDEX)])
     thread = np.concatenate([marks.begin_thread[begins], marks.end_thread[ends]])
     order = np.lexsort((rows, raw.ts[rows], thread))
     columns = (thread, number, rows, raw.category[rows], raw.name[rows], raw.ts[rows])
@@ -84,10 +84,10 @@ def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
     for key, begin, row, category, name, ts in zip(*(column[order].tolist() for column in columns), strict=True):
         if key != last:
             last, stack, known = key, [], Counter()
-        if begin != NONE:
+        if begin != NO_INDEX:
             stack.append((begin, category, name))
             known.update(_closed_by(category, name))
-        while begin == NONE and known[category, name]:
+        while begin == NO_INDEX and known[category, name]:
             inner, *kind = stack.pop()
             ended = _closed_by(*kind)
             known.subtract(ended)
@@ -105,7 +105,7 @@ def _closed_by(category: int, name: int) -> set[tuple[int, int]]:
 
 def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
     """Set the durations of slices, and count beginnings and ends without a counterpart."""
-    is_ended = marks.end_row != NONE
+    is_ended = marks.end_row != NO_INDEX
     closed = is_ended | marks.inner
     rows, last = marks.begins[is_ended], marks.end_row[is_ended]
     every = marks.begins[closed]

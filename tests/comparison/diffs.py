@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.types import NO_INDEX
 from augment.comparison import Diff
-from augment.comparison.sequences import ALONE
 from augment.findings import Findings
 
 
@@ -34,10 +34,10 @@ def partners_are_partners(result: Diff) -> None:
             (pair.alignment.call_of_control, pair.alignment.call_of_test),
             (pair.alignment.work_of_control, pair.alignment.work_of_test),
         ):
-            met = np.flatnonzero(back != ALONE)
+            met = np.flatnonzero(back != NO_INDEX)
             assert (forth[back[met]] == met).all()
-            assert (forth != ALONE).sum() == len(met)
-        met = np.flatnonzero(pair.alignment.call_of_control != ALONE)
+            assert (forth != NO_INDEX).sum() == len(met)
+        met = np.flatnonzero(pair.alignment.call_of_control != NO_INDEX)
         partner = pair.alignment.call_of_control[met]
         assert (pair.control.calls.path[met] == pair.test.calls.path[partner]).all()
         assert (pair.control.calls.step[met] == pair.test.calls.step[partner]).all()

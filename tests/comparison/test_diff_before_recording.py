@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import NO_INDEX
 from augment.comparison import diff
-from augment.comparison.sequences import ALONE
 from augment.comparison.tiling import BEFORE
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -36,7 +36,7 @@ def test_it_is_matched_by_order_on_its_stream() -> None:
         early = np.flatnonzero(before_recording(pair.test.trace))
         assert len(early) == 3
         partner = pair.alignment.work_of_test[early]
-        assert (partner != ALONE).all()
+        assert (partner != NO_INDEX).all()
         for part, yours in zip(partner.tolist(), early.tolist(), strict=True):
             first, other = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
             assert pair.control.trace.names_of(first.row[[part]]) == pair.test.trace.names_of(other.row[[yours]])

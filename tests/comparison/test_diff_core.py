@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import augment
+from augment.arrays.types import NO_INDEX
 from augment.comparison import diff
-from augment.comparison.sequences import ALONE
 from augment.errors import UsageError
 from diffs import adds_up, partners_are_partners, rows
 from tables import annotation, call, kernel, op, trace_of
@@ -81,9 +81,9 @@ def layers(inserted: int | None, gemm: int = 50) -> list:
 def test_one_operator_more_shifts_nothing() -> None:
     result = diff(trace_of(*layers(None)), trace_of(*layers(2)))
     (pair,) = result.pairs
-    assert (pair.alignment.call_of_control != ALONE).all()
+    assert (pair.alignment.call_of_control != NO_INDEX).all()
     assert pair.alignment.call_of_control.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert (pair.alignment.work_of_control != ALONE).all()
+    assert (pair.alignment.work_of_control != NO_INDEX).all()
     added = [row for row in rows(result, "diff_call_paths") if row.change == "added"]
     assert [(row.path, row.test_count, row.test_gpu_ns) for row in added] == [("aten::extra", 1, 20)]
     adds_up(result)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from augment.comparison.names import NO_PATH, Names, Paths, settled_name, short_name
+from augment.arrays.types import NO_INDEX
+from augment.comparison.names import Names, Paths, settled_name, short_name
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,8 @@ def test_paths() -> None:
     names = Names()
     outer, inner = names.number("aten::linear"), names.number("aten::addmm")
     paths = Paths(names)
-    top = paths.of(np.array([NO_PATH], np.int32), np.array([outer], np.int32))
+    top = paths.of(np.array([NO_INDEX], np.int32), np.array([outer], np.int32))
     below = paths.of(np.repeat(top, 2), np.array([inner, inner], np.int32))
     assert below[0] == below[1]
     assert paths.text(int(below[0])) == "aten::linear > aten::addmm"
-    assert paths.text(NO_PATH) == ""
+    assert paths.text(NO_INDEX) == ""

@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augment.arrays.types import NO_INDEX
 from augment.comparison import sequences
-from augment.comparison.sequences import ALONE, align, common
+from augment.comparison.sequences import align, common
 
 items = st.lists(st.integers(0, 4), max_size=30)
 
@@ -67,7 +68,7 @@ def test_groups_are_aligned_each_by_itself(a: list[tuple[int, int]], b: list[tup
 
     (group_a, item_a), (group_b, item_b) = columns(a), columns(b)
     partner = align(group_a, item_a, group_b, item_b)
-    met = np.flatnonzero(partner != ALONE)
+    met = np.flatnonzero(partner != NO_INDEX)
     assert (group_a[met] == group_b[partner[met]]).all()
     assert (item_a[met] == item_b[partner[met]]).all()
     of_group = {g: [i for _, i in rows] for g, rows in groupby(sorted(b, key=lambda row: row[0]), lambda row: row[0])}

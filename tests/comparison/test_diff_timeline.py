@@ -14,10 +14,10 @@ import pytest
 
 import augment
 from augment.annotations import Annotation, CounterTrack, SliceTrack, Texts
+from augment.arrays.types import NO_INDEX
 from augment.comparison import Diff, diff
 from augment.comparison.outputs import Drawing, write_all
 from augment.comparison.overlay import most_changed
-from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import MIN_DELTA_NS
 from augment.comparison.timeline import drawn
 from augment.derived.gpu.gpu_work import gpu_work
@@ -164,11 +164,11 @@ def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
     for mark in gone:  # right after its predecessor among its siblings, seen one by one
         (call,) = [
             call
-            for call in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
+            for call in np.flatnonzero((alignment.call_of_control == NO_INDEX) & (calls.parent == -1)).tolist()
             if calls.step[call] == [row["ts"] for row in gone].index(mark["ts"]) and calls.thread[call] == 1
         ]
         before = [each for each in range(call) if calls.parent[each] == -1 and calls.thread[each] == calls.thread[call]
-                  and calls.step[each] == calls.step[call] and alignment.call_of_control[each] != ALONE]  # fmt: skip
+                  and calls.step[each] == calls.step[call] and alignment.call_of_control[each] != NO_INDEX]  # fmt: skip
         partner = pair.test.calls.row[alignment.call_of_control[before[-1]]]
         assert mark["ts"] == test.events.ts[partner] + test.events.dur[partner]
 
@@ -240,7 +240,7 @@ def test_by_default_only_what_makes_up_a_share_of_the_step_is_drawn(tmp_path: Pa
     columns = pair.test.work.row, pair.test.work.ns, pair.test.work.step, pair.alignment.work_of_test
     for row, ns, number, partner in zip(*(column.tolist() for column in columns), strict=True):
         if number >= 0:
-            assert partner != ALONE, "nothing is new"
+            assert partner != NO_INDEX, "nothing is new"
             deltas.setdefault(test.names_of([row])[0], []).append(ns - int(pair.control.work.ns[partner]))
     for name, each in deltas.items():
         large = [each for each in each if abs(each) >= 0.01 * lengths.mean()]
@@ -388,7 +388,7 @@ def test_what_changed_most_is_linked(control: Trace, tmp_path: Path) -> None:
         return max(abs(int(now.cpu_self_ns[place] - was.cpu_self_ns[partner])),
                    abs(int(now.gpu_self_ns[place] - was.gpu_self_ns[partner])))  # fmt: skip
 
-    met = np.flatnonzero((pair.alignment.call_of_test != ALONE) & (pair.test.calls.step >= 0)).tolist()
+    met = np.flatnonzero((pair.alignment.call_of_test != NO_INDEX) & (pair.test.calls.step >= 0)).tolist()
     largest = sorted(map(make_one, met), reverse=True)[:10]
     assert sorted(map(make_one, most_changed(pair, 10).tolist()), reverse=True) == largest
     assert len(most_changed(pair, 10**6)) == sum(make_one(place) > 0 for place in met)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from augment.analyses import temporal_breakdown
+from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.trace import Category
@@ -125,7 +125,7 @@ def test_calls_of_the_runtime_launch_what_their_arrows_lead_to(tmp_path: Path) -
     perfetto.write(AugmentedTrace(trace, {}), tmp_path / "again.pftrace")
     for each in (trace, read(str(tmp_path / "again.pftrace"))):
         work = gpu_work(each)
-        calls = [None if row == NO_ROW else each.names_of([row])[0] for row in work.launch.tolist()]
+        calls = [None if row == NO_INDEX else each.names_of([row])[0] for row in work.launch.tolist()]
         assert dict(zip(each.names_of(work.row), calls, strict=True)) == expected
 
 
@@ -148,7 +148,7 @@ def test_recorded_launches_are_those_of_the_file() -> None:
         launched[int(Decimal(end["ts"]) * 1000)] = max(around, key=lambda item: item["dur"])["name"]
     trace = read(str(path))
     work = gpu_work(trace)
-    known = work.launch != NO_ROW
+    known = work.launch != NO_INDEX
     assert (len(known), int(known.sum())) == (276, 274)
     names = trace.names_of(work.launch[known])
     assert dict(zip(trace.events.ts[work.row[known]].tolist(), names, strict=True)) == launched

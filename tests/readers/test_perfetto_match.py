@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.readers.match import NONE, matched
+from augment.arrays.types import NO_INDEX
+from augment.readers.match import matched
 from oracles import plain_kernels
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=30)
@@ -19,7 +20,7 @@ def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
     for ts, track, begins in events:
         numbered.append((ts, track, begins, numbers[begins]))
         numbers[begins] += 1
-    end_of = [NONE] * numbers[True]
+    end_of = [NO_INDEX] * numbers[True]
     stacks: dict[int, list[int]] = {}
     for _, track, begins, number in sorted(numbered, key=lambda item: item[0]):
         if begins:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.types import Int32s, Int64s
-from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices, by_start, lanes_and_slices
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.writers.perfetto.lanes import Points, Slices, by_start, lanes_and_slices
 from oracles import plain_kernels
 from writer_traces import ns
 
@@ -58,7 +58,7 @@ def test_a_point_finds_the_slice_that_began_last_of_those_that_cover_it(spans: l
         on_track = slices.place == points.place[index]
         covering = np.flatnonzero(on_track & (slices.ts <= at) & (slices.end >= at))
         if not len(covering):
-            assert row == NO_SLICE
+            assert row == NO_INDEX
         elif slices.end[covering].min() > at:  # one that ends just then may give way to one that begins just then
             assert slices.ts[row] == slices.ts[covering].max()
         else:

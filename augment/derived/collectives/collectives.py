@@ -16,9 +16,8 @@ from msgspec import Struct
 from augment.annotations import Texts
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
@@ -169,7 +168,7 @@ class _Told:
         known: dict[str, int] = {}
         sources: list[tuple[Int64s, Sequence[str]]] = [
             (arg.codes.astype(np.int64), arg.values),
-            (np.where(host == NO_ROW, UNKNOWN, name[host]), strings),
+            (np.where(host == NO_INDEX, UNKNOWN, name[host]), strings),
             (name[self._row].astype(np.int64), strings),
         ]
         codes = np.full(len(self._row), UNKNOWN, np.int32)

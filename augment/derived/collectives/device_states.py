@@ -11,10 +11,9 @@ from augment.annotations import Texts
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
 from augment.derived.collectives.rank_progress import running_types
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.gap_causes import launch_end
@@ -114,7 +113,7 @@ def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
     if begin < ts[0]:
         idle = Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
     following = _ending(trace, idle.end)
-    return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_ROW
+    return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_INDEX
 
 
 def _ending(trace: Trace, moments: Int64s) -> Places:

@@ -8,17 +8,15 @@ import numpy as np
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Masks
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.waits.sync_calls import freeing_calls, sync_calls
 from augment.trace import Trace, derived
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
-NONE = -1
 
 
 class Spent(NamedTuple):
@@ -63,27 +61,27 @@ def held_up(trace: Trace) -> Bools:
         last = following == len(other)
         after = np.append(other, 0)[following]
         launch = work.launch[after]
-        launched = (launch == NO_ROW) | (trace.events.ts[launch] < end)
+        launched = (launch == NO_INDEX) | (trace.events.ts[launch] < end)
         held[index] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
     return held
 
 
 def follows(trace: Trace) -> Int64s:
-    """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NONE` if it
-    did not."""
+    """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NO_INDEX` if
+    it did not."""
     work, collective = gpu_work(trace), collectives(trace)
     if not len(collective):
         return np.empty(0, np.int64)
-    number = np.full(len(work), NONE, np.int64)
+    number = np.full(len(work), NO_INDEX, np.int64)
     number[collective.place] = np.arange(len(collective))
     first = np.zeros(len(work), np.bool_)
     first[[stream.start for stream in work.streams]] = True
     before = collective.place - 1
     free = work.end[before]
     launch = work.launch[collective.place]
-    launched = (launch == NO_ROW) | (trace.events.ts[launch] < free)
+    launched = (launch == NO_INDEX) | (trace.events.ts[launch] < free)
     next_to = ~first[collective.place] & launched & (collective.ts >= free) & (collective.ts - free <= SOON_NS)
-    return np.where(next_to, number[before], NONE)
+    return np.where(next_to, number[before], NO_INDEX)
 
 
 @derived

@@ -10,18 +10,16 @@ from msgspec import Struct
 
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import Intervals, clip, subtract, union
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
 from augment.trace import Trace, derived
 
-NOBODY = -1
-
 
 class Waits(Struct, frozen=True):
     """Of each of ``collectives``, int64 columns: ``wait_ns`` before its last rank arrived, 0 if unknown; ``late``, that
-    rank, into ``JobWaits.ranks``, :data:`NOBODY` if unknown."""
+    rank, into ``JobWaits.ranks``, :data:`NO_INDEX` if unknown."""
 
     wait_ns: Int64s
     late: Int64s
@@ -32,10 +30,10 @@ def waits_of_job(trace: Trace) -> Waits:
     """The wait of each collective."""
     every, of_job = collectives(trace), trace.job_waits
     if of_job is None or not len(of_job.row):
-        return Waits(np.zeros(len(every), np.int64), np.full(len(every), NOBODY, np.int64))
+        return Waits(np.zeros(len(every), np.int64), np.full(len(every), NO_INDEX, np.int64))
     where, known = looked_up(of_job.row, gpu_work(trace).row[every.place])
     wait = np.minimum(np.where(known, of_job.wait_ns[where], 0), np.maximum(every.dur, 0))
-    return Waits(np.maximum(wait, 0), np.where(known, of_job.late[where], NOBODY))
+    return Waits(np.maximum(wait, 0), np.where(known, of_job.late[where], NO_INDEX))
 
 
 def transfer_ns(trace: Trace) -> Int64s:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct, each, is_among
-from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_path import BoundBy, delay_kinds, host_kinds
 from augment.derived.gpu.gpu_work import gpu_work
@@ -23,7 +23,6 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.waits.dependencies import Kind
 from augment.trace import LAUNCHES, Category, Trace
 
-NO_ROW = -1
 DECIDES, WAY, OTHER = range(
     3
 )  #: ranks of edges: the edge that decided when its target came; along a thread or GPU work; any other
@@ -75,14 +74,14 @@ def event_graph(trace: Trace) -> EventGraph:
     chains = list(_chains(trace, graph))
     first_work = 1 + sum(len(chain.ts) for chain in chains)
     nodes = first_work + 2 * len(work) + 1
-    ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_ROW, np.int64), np.zeros(nodes, np.bool_)
+    ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_INDEX, np.int64), np.zeros(nodes, np.bool_)
     ts[0], ts[-1] = graph.ts[0], graph.ts[-1]
     has_node = np.zeros(256, np.bool_)
     has_node[[Category.CPU_OP, *LAUNCHES]] = True
     for chain in chains:
         nodes_of = slice(chain.first_node, chain.first_node + len(chain.ts))
         ts[nodes_of], is_start[nodes_of] = chain.ts, chain.is_start
-        row[nodes_of] = np.where((chain.row >= 0) & has_node[events.category[chain.row]], chain.row, NO_ROW)
+        row[nodes_of] = np.where((chain.row >= 0) & has_node[events.category[chain.row]], chain.row, NO_INDEX)
     start = first_work + 2 * np.arange(len(work))
     run = np.maximum(work.end - work.ts, 0)
     ts[start], ts[start + 1] = work.ts, work.ts + run
@@ -135,7 +134,7 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
     entered = np.concatenate((np.ones(len(row), np.bool_), empty, np.ones(len(other), np.bool_)))
     tie = np.concatenate((2 * place, np.where(empty, 2 * place + 1, -place), np.zeros(len(other), np.intp)))
     order = np.lexsort((tie, entered, ts))
-    whose = np.concatenate((row, row, np.full(len(other), NO_ROW, np.int64)))
+    whose = np.concatenate((row, row, np.full(len(other), NO_INDEX, np.int64)))
     return ts[order], whose[order], order < len(row)
 
 
@@ -145,7 +144,7 @@ def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
     part = segments.of(chain.track)
     ts, dur = chain.ts[:-1], np.diff(chain.ts)
     innermost = segments.row[part.start + np.searchsorted(segments.ts[part], ts, side="right") - 1]
-    at_once = np.where(chain.is_start[:-1], chain.row[:-1], np.where(chain.is_start[1:], NO_ROW, chain.row[1:]))
+    at_once = np.where(chain.is_start[:-1], chain.row[:-1], np.where(chain.is_start[1:], NO_INDEX, chain.row[1:]))
     event = np.where(dur > 0, innermost, at_once)
     way = np.flatnonzero(graph.kind == Kind.THREAD)
     waits = np.zeros(len(graph), np.bool_)

@@ -8,15 +8,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_loops import bind
-from augment.derived.critical.handovers import NO_TRACK, handovers, main_track
+from augment.derived.critical.handovers import handovers, main_track
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import (
-    NO_PLACE,
     Dependencies,
     Kind,
     Waits,
@@ -157,9 +155,9 @@ def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
     work = gpu_work(trace)
     began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
     queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
-    known: Int64s = np.where(work.launch != NO_ROW, launched_at(trace), queued)
+    known: Int64s = np.where(work.launch != NO_INDEX, launched_at(trace), queued)
     for part in dependencies:
-        chosen = np.flatnonzero((part.from_work != NO_PLACE) & (part.to_work != NO_PLACE))
+        chosen = np.flatnonzero((part.from_work != NO_INDEX) & (part.to_work != NO_INDEX))
         before, after = part.from_work[chosen], part.to_work[chosen]
         np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
     return known
@@ -180,7 +178,7 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     edges = [wait.dependencies for wait in waits]
     moments_of = [(each.from_track, each.from_ts) for each in edges] + [(each.to_track, each.to_ts) for each in edges]
     moments_of += [(track, start), (track, end), (np.array([main_track(trace)], np.int32), np.zeros(1, np.int64))]
-    on_thread = [np.flatnonzero(tracks != NO_TRACK) for tracks, _ in moments_of]
+    on_thread = [np.flatnonzero(tracks != NO_INDEX) for tracks, _ in moments_of]
     tracks, moments = (
         np.concatenate([columns[side][rows] for columns, rows in zip(moments_of, on_thread, strict=True)])
         for side in (0, 1)
@@ -230,7 +228,7 @@ def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     """The dependencies as edges."""
     work = gpu_work(trace)
     first_work = 1 + len(lanes.ts)
-    from_work, to_work = dependencies.from_work != NO_PLACE, dependencies.to_work != NO_PLACE
+    from_work, to_work = dependencies.from_work != NO_INDEX, dependencies.to_work != NO_INDEX
     source, target = ((first_work + place).astype(np.int32) for place in (dependencies.from_work, dependencies.to_work))
     source[~from_work] = lanes.nodes(dependencies.from_track[~from_work], dependencies.from_ts[~from_work])
     target[~to_work] = lanes.nodes(dependencies.to_track[~to_work], dependencies.to_ts[~to_work])
@@ -243,7 +241,7 @@ def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     least = self_ns.copy()
     overlapping = np.flatnonzero((dependencies.kind == Kind.STREAM) & (runs > took))
     to = dependencies.to_work[overlapping]
-    new = (work.launch[to] != NO_ROW) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
+    new = (work.launch[to] != NO_INDEX) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
     least[overlapping[new]] = 0  # its launch decided, not the work that still runs
     launched = dependencies.kind == Kind.LAUNCH
     least[launched] = np.minimum(took[launched], launch_latencies(trace)[dependencies.to_work[launched]])

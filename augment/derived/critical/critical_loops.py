@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.kernels.critical_loops import NEVER as NEVER
 from augment.kernels.native import native
-
-NONE = -1
 
 
 def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[Int32s, Int32s, Int32s]:
@@ -24,8 +22,8 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
         Three int32 columns, with -1 for none: ``head`` (for each node, an edge that leads to it), ``following`` (for
         each edge, another edge to the same node) and ``binding`` (for each node, the edge that arrives last).
     """
-    head, binding = np.full(nodes, NONE, np.int32), np.full(nodes, NONE, np.int32)
-    following = np.full(len(source), NONE, np.int32)
+    head, binding = np.full(nodes, NO_INDEX, np.int32), np.full(nodes, NO_INDEX, np.int32)
+    following = np.full(len(source), NO_INDEX, np.int32)
     native("critical_loops.bind")(target, arrival, head, following, binding)
     return head, following, binding
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.reserved import reserved
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import latest, walk
 from augment.derived.gpu.before_recording import before_recording
@@ -27,8 +27,6 @@ from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
 from augment.trace import LAUNCHES, Category, Trace, derived
-
-NO_ROW = -1
 
 
 class BoundBy(IntEnum):
@@ -270,6 +268,6 @@ def crossings(trace: Trace) -> tuple[Int64s, Int64s]:
     """Where the path changes tracks: the rows of the events that it leaves, and when it continues, ns."""
     graph, path, track = critical_graph(trace), critical_path(trace), trace.events.track
     edges = path.edges[graph.kind[path.edges] != Kind.THREAD]
-    edges = edges[(graph.from_row[edges] != NO_ROW) & (graph.to_row[edges] != NO_ROW)]
+    edges = edges[(graph.from_row[edges] != NO_INDEX) & (graph.to_row[edges] != NO_INDEX)]
     edges = edges[track[graph.from_row[edges]] != track[graph.to_row[edges]]]
     return graph.from_row[edges], graph.ts[graph.target[edges]]

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import queued_tasks
@@ -18,7 +18,6 @@ from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joi
 from augment.derived.waits.sync_calls import sync_calls
 from augment.trace import LAUNCHES, Category, Trace, derived
 
-NO_TRACK = -1
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 
 
@@ -49,7 +48,7 @@ def main_track(trace: Trace) -> int:
         free[list(working)] = 0
         if free.any():
             return int(free.argmax())
-    return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_TRACK)
+    return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_INDEX)
 
 
 def handovers(trace: Trace) -> Waits:
@@ -59,7 +58,7 @@ def handovers(trace: Trace) -> Waits:
     for the main thread). While it works and the other thread stays in one segment, the other waits for it.
     """
     main = main_track(trace)
-    if main == NO_TRACK:
+    if main == NO_INDEX:
         return joined_waits([])
     masters = _masters(trace, main)
     segments = host_segments(trace)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import grouped, settled
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import NO_ROW, crossed, crossing_diagnostics
+from augment.derived.host.call_stacks import crossed, crossing_diagnostics
 from augment.derived.host.enclosing import innermost
 from augment.derived.host.occupancy import timelines
 from augment.derived.names.matching import STEP, starting
@@ -15,7 +15,7 @@ from augment.trace import Category, Diagnostic, Trace
 
 
 def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
-    """The row of the leaf annotation of each piece of ``gpu_work``, int64; :data:`NO_ROW` where there is none.
+    """The row of the leaf annotation of each piece of ``gpu_work``, int64; :data:`NO_INDEX` where there is none.
 
     The leaf is the innermost ``gpu_user_annotation`` of the stream in which the work begins. If there is none, it is
     the innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
@@ -24,7 +24,7 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
     work = gpu_work(trace)
     named = None if include_steps else ~starting(trace, STEP)
     rows = _on_the_gpu(trace, named)
-    rest = np.flatnonzero((rows == NO_ROW) & (work.launch != NO_ROW))
+    rest = np.flatnonzero((rows == NO_INDEX) & (work.launch != NO_INDEX))
     rows[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
     return rows
 
@@ -48,7 +48,7 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
 
 def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
     work, events = gpu_work(trace), trace.events
-    result = np.full(len(work), NO_ROW, np.int64)
+    result = np.full(len(work), NO_INDEX, np.int64)
     rows = events.slices_of(Category.GPU_USER_ANNOTATION)
     if named is not None:
         rows = rows[named[events.name[rows]]]
@@ -65,5 +65,5 @@ def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
         ts = work.ts[places]
         last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
         inside = (start[last] <= ts) & (ts < end[last])
-        result[places] = np.where(inside, row[last], NO_ROW)
+        result[places] = np.where(inside, row[last], NO_INDEX)
     return result

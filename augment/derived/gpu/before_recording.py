@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from augment.arrays.types import Bools
+from augment.arrays.types import NO_INDEX, Bools
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.trace import LAUNCHES, Diagnostic, Trace, derived
 
 TOLD = 0.99  #: least share of other work with a known launch in a recording that loses no launches
@@ -30,7 +29,7 @@ def before_recording(trace: Trace) -> Bools:
     For work without a correlation, and in a trace without runtime calls, the answer is unknown.
     """
     work = gpu_work(trace)
-    known = work.launch != NO_ROW
+    known = work.launch != NO_INDEX
     nothing = np.zeros(len(work), np.bool_)
     recorded = correlations_of(trace, trace.events.slices_of(*LAUNCHES))
     recorded = recorded[recorded > 0]  # 0 and below mean none
@@ -48,7 +47,7 @@ def before_recording(trace: Trace) -> Bools:
 
 def launch_unknown(trace: Trace) -> Bools:
     """Whether the time of launch of each piece of ``gpu_work`` is unknown."""
-    unknown: Bools = (gpu_work(trace).launch == NO_ROW) & ~before_recording(trace)
+    unknown: Bools = (gpu_work(trace).launch == NO_INDEX) & ~before_recording(trace)
     return unknown
 
 

@@ -11,8 +11,6 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.trace import Trace
 
-NO_KEY = -1  #: the key of work that is attributed to nothing
-
 
 class Share(NamedTuple):
     """The work of one device and key: the number of pieces, and the sum of their durations."""

@@ -48,7 +48,7 @@ class GpuWork(Struct, frozen=True):
     """Equal-length columns, ascending device, stream, ``ts``, ``end``, then file order.
 
     ``row`` int64, into the event table; ``ts`` and ``end`` int64 ns; ``type`` uint8, a ``KernelType``; ``launch``
-    int64, the row of the launching call or ``NO_ROW``. ``by_time`` holds the places in the order of device, ``ts``,
+    int64, the row of the launching call or ``NO_INDEX``. ``by_time`` holds the places in the order of device, ``ts``,
     ``end``; those of a device are ``by_time[device.places]``. ``streams`` and ``devices`` ascend: numbers, then
     strings.
     """

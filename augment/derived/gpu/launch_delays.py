@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
 
 
@@ -44,7 +44,7 @@ class LaunchDelays(Struct, frozen=True):
 def launch_delays(trace: Trace) -> LaunchDelays:
     """The delays of all work whose launch is known."""
     work, events = gpu_work(trace), trace.events
-    place = np.flatnonzero(work.launch != NO_ROW)
+    place = np.flatnonzero(work.launch != NO_INDEX)
     row = work.launch[place]
     start = work.ts[place]
     cpu_ns = events.dur[row]

@@ -6,10 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
 from augment.trace import LAUNCHES, Trace, derived
 
@@ -44,7 +43,7 @@ class LaunchedWork(Struct, frozen=True):
 def launched_work(trace: Trace) -> LaunchedWork:
     """The trace's launched work."""
     work, stacks = gpu_work(trace), call_stacks(trace)
-    place = work.by_time[work.launch[work.by_time] != NO_ROW]
+    place = work.by_time[work.launch[work.by_time] != NO_INDEX]
     launch = stacks.place_of[work.launch[place]]
     order = np.argsort(launch, kind="stable")
     place, launch = place[order], launch[order]

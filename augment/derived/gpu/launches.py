@@ -6,11 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct, settled
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.trace import NO_CORRELATION, Category, Trace, derived
-
-NO_ROW = -1  #: the launch of work without one
 
 
 class Launches(Struct, frozen=True):
@@ -24,18 +22,18 @@ class Launches(Struct, frozen=True):
     disputed: Int64s
 
     def of(self, correlation: Int64s) -> Int64s:
-        """The row of the call that launched each ``correlation``, int64; :data:`NO_ROW` where there is none."""
+        """The row of the call that launched each ``correlation``, int64; :data:`NO_INDEX` where there is none."""
         if not len(self.row):
-            return np.full(len(correlation), NO_ROW, np.int64)
+            return np.full(len(correlation), NO_INDEX, np.int64)
         lowest, highest = int(self.correlation[0]), int(self.correlation[-1])
         if highest - lowest < 4 * (len(self.row) + len(correlation)):
             return self._by_table(correlation, lowest, highest)
         place = np.minimum(np.searchsorted(self.correlation, correlation), len(self.row) - 1)
-        return np.where(self.correlation[place] == correlation, self.row[place], NO_ROW)
+        return np.where(self.correlation[place] == correlation, self.row[place], NO_INDEX)
 
     def _by_table(self, correlation: Int64s, lowest: int, highest: int) -> Int64s:
         """The same as :meth:`of`, by a table. This is faster than a search if the ids lie close together."""
-        table = np.full(highest - lowest + 2, NO_ROW, np.int64)  # the last entry stands for every id outside
+        table = np.full(highest - lowest + 2, NO_INDEX, np.int64)  # the last entry stands for every id outside
         table[self.correlation - lowest] = self.row
         outside = (correlation < lowest) | (correlation > highest)
         rows: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]

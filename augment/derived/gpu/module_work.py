@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import forward_backward
-from augment.derived.host.modules import NO_MODULE, modules
+from augment.derived.host.modules import modules
 from augment.trace import Trace
 
 
 class ModuleWork(Struct, frozen=True):
     """For each piece of ``gpu_work``: the ``path`` of the innermost module (int64, an index into
-    ``modules(trace).paths``, or :data:`NO_MODULE`), and whether the work is ``backward``."""
+    ``modules(trace).paths``, or :data:`NO_INDEX`), and whether the work is ``backward``."""
 
     path: Int64s
     backward: Bools
@@ -32,7 +31,7 @@ def module_work(trace: Trace) -> ModuleWork:
     """
     stacks, tree, links = call_stacks(trace), modules(trace), forward_backward(trace)
     launch = gpu_work(trace).launch
-    known = np.flatnonzero(launch != NO_ROW)
+    known = np.flatnonzero(launch != NO_INDEX)
     place = stacks.place_of[launch[known]]
     frame = tree.frame_of[place]
     paths = tree.path_of(frame)
@@ -41,12 +40,12 @@ def module_work(trace: Trace) -> ModuleWork:
         target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
         which = enclosing(trace, target)[place]
         around = np.where(which >= 0, target[which], -1)
-        forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_ROW))
+        forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_INDEX))
         linked = tree.path_of(tree.frame_of[stacks.place_of[forward]])
         nearer = around > np.where(frame >= 0, tree.frame[frame], -1) if len(tree.frame) else which >= 0
-        backward = nearer & (forward != NO_ROW) & (linked != NO_MODULE)
+        backward = nearer & (forward != NO_INDEX) & (linked != NO_INDEX)
         paths = np.where(backward, linked, paths)
-    path = np.full(len(launch), NO_MODULE, np.int64)
+    path = np.full(len(launch), NO_INDEX, np.int64)
     is_backward = np.zeros(len(launch), np.bool_)
     path[known], is_backward[known] = paths, backward
     return ModuleWork(path, is_backward)

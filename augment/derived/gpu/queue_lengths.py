@@ -6,9 +6,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import intervals
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.trace import Trace, derived
 
 
@@ -27,7 +26,7 @@ def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     The length grows by one at the start of a launching call and shrinks by one at the start of its work. Work that
     began before its launch, by the clocks, counts as launched when it began.
     """
-    linked = gpu_work(trace).launch != NO_ROW
+    linked = gpu_work(trace).launch != NO_INDEX
     lengths = []
     for stream in gpu_work(trace).streams:
         if linked[stream.places].any():
@@ -48,7 +47,7 @@ def rows_of_changes(trace: Trace, length: QueueLength) -> Int64s:
 def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
     """The rows of launching calls, then of their work on ``stream``, and when each changes the queue."""
     work = gpu_work(trace)
-    chosen = work.launch[stream.places] != NO_ROW
+    chosen = work.launch[stream.places] != NO_INDEX
     launch, row = work.launch[stream.places][chosen], work.row[stream.places][chosen]
     started = work.ts[stream.places][chosen]
     launched = np.minimum(trace.events.ts[launch], started)

@@ -11,5 +11,5 @@ from augment.trace import Trace, derived
 @derived
 def work_operators(trace: Trace) -> Int64s:
     """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
-    queue; ``NO_ROW`` where unknown."""
+    queue; ``NO_INDEX`` where unknown."""
     return operators_around(trace, gpu_work(trace).launch)

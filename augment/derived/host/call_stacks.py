@@ -10,11 +10,10 @@ from msgspec import Struct
 
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.kernels.native import native
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
 
-NO_ROW = -1
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
 
@@ -58,7 +57,7 @@ def call_stacks(trace: Trace) -> CallStacks:
         order = _outer_first(tied, end, events.category[row])
         row, end = row[order], end[order]
     parent, depth, stop, crosses = _nested(ts, end, np.ascontiguousarray(thread, np.int32))
-    place_of = np.full(len(events), NO_ROW, np.int32)
+    place_of = np.full(len(events), NO_INDEX, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
     return CallStacks(row, parent, narrowed(depth), stop, place_of, crosses)
 

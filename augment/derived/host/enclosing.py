@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int32s, Int64s, Places
-from augment.derived.host.call_stacks import NO_ROW, call_stacks, is_of
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
+from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.kernels.native import native
 from augment.trace import Category, Trace
 
@@ -44,7 +44,7 @@ def directly_around(trace: Trace, places: Places) -> Int32s:
 def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
 
-    A row of one of ``categories`` is its own innermost slice. The answer is :data:`NO_ROW` for rows that no slice
+    A row of one of ``categories`` is its own innermost slice. The answer is :data:`NO_INDEX` for rows that no slice
     encloses, that are on no call stack (GPU work), or that are negative. ``named``, if given, is the mask of names that
     count, over ``trace.strings``. The innermost is the one that began last among those that enclose the row wholly.
     """
@@ -59,7 +59,7 @@ def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named:
 def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequence[Category]) -> tuple[Int64s, Int64s]:
     """The innermost and the outermost slice of ``categories`` at each moment ``ts`` on its ``thread``: rows, int64.
 
-    :data:`NO_ROW` where there is none. ``thread`` int32, into ``trace.tracks``.
+    :data:`NO_INDEX` where there is none. ``thread`` int32, into ``trace.tracks``.
     """
     stacks, events = call_stacks(trace), trace.events
     wanted = np.flatnonzero(is_of(trace, categories))
@@ -71,8 +71,8 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
         where[asked] = first + np.searchsorted(begin[first:stop], ts[asked], side="right")
     order = np.argsort(where, kind="stable")
     moments = _Asked(ts[order] + 1, thread[order])
-    inner, outer = np.full(len(ts), NO_ROW, np.int64), np.full(len(ts), NO_ROW, np.int64)
-    rows = np.append(stacks.row[wanted], NO_ROW)  # -1 reads the last entry
+    inner, outer = np.full(len(ts), NO_INDEX, np.int64), np.full(len(ts), NO_INDEX, np.int64)
+    rows = np.append(stacks.row[wanted], NO_INDEX)  # -1 reads the last entry
     inner[order] = rows[_last_around(trace, wanted, moments, where[order])]
     outer[order] = rows[_first_around(trace, wanted, moments, where[order])]
     return inner, outer
@@ -92,14 +92,14 @@ _Search = Callable[[Trace, Places], Int32s]
 def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None, search: _Search) -> Int64s:
     """The result of ``search`` for each of ``rows``."""
     stacks = call_stacks(trace)
-    result = np.full(len(rows), NO_ROW, np.int64)
+    result = np.full(len(rows), NO_INDEX, np.int64)
     wanted = np.flatnonzero(is_of(trace, categories, named))
     place = stacks.place_of[rows]  # of negative rows, which are left out, any
     known = np.flatnonzero((rows >= 0) & (place >= 0))
     if not len(wanted) or not len(known):
         return result
     around = search(trace, wanted)[place[known]]
-    result[known] = np.where(around < 0, NO_ROW, stacks.row[wanted[around]])
+    result[known] = np.where(around < 0, NO_INDEX, stacks.row[wanted[around]])
     return result
 
 

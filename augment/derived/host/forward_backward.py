@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
-from augment.arrays.types import Int32s, Int64s
-from augment.derived.host.call_stacks import NO_ROW, call_stacks, thread_bounds
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
 from augment.derived.source.arg_columns import arg_columns
 from augment.trace import Category, Trace, derived
@@ -32,11 +32,11 @@ class ForwardBackward(Struct, frozen=True):
         return len(self.backward)
 
     def forward_of(self, backward: Int64s) -> Int64s:
-        """The forward operator of each row; :data:`NO_ROW` where there is none."""
+        """The forward operator of each row; :data:`NO_INDEX` where there is none."""
         if not len(self):
-            return np.full(len(backward), NO_ROW, np.int64)
+            return np.full(len(backward), NO_INDEX, np.int64)
         place = np.minimum(np.searchsorted(self.backward, backward), len(self) - 1)
-        return np.where(self.backward[place] == backward, self.forward[place], NO_ROW)
+        return np.where(self.backward[place] == backward, self.forward[place], NO_INDEX)
 
 
 @derived
@@ -63,7 +63,7 @@ def _by_flows(trace: Trace) -> ForwardBackward:
     ends = ends[ids[last[ends]] == ids[ends]]
     operator = _operators_at(trace, events.track[rows], events.ts[rows])
     forward, backward = operator[last[ends]], operator[ends]
-    linked = (forward != NO_ROW) & (backward != NO_ROW) & (forward != backward)
+    linked = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
     backward, first = np.unique(backward[linked], return_index=True)
     return ForwardBackward(forward[linked][first], backward)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int32s, Int64s, Places
-from augment.derived.host.call_stacks import NO_ROW, call_stacks
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.derived.host.call_stacks import call_stacks
 from augment.kernels.native import native
 from augment.trace import Trace, derived
 
@@ -39,7 +39,7 @@ def host_segments(trace: Trace) -> HostSegments:
     end = events.dur[stacks.row]
     end += ts
     when, place, stop, count = segments(ts, end, events.track[stacks.row], len(trace.tracks))
-    row = np.append(stacks.row.astype(np.int32), np.int32(NO_ROW))[place[:count]]  # place -1 reads the last entry
+    row = np.append(stacks.row.astype(np.int32), np.int32(NO_INDEX))[place[:count]]  # place -1 reads the last entry
     return HostSegments(when[:count], row, np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop))))
 
 

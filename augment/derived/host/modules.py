@@ -6,13 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around, enclosing
 from augment.trace import Category, Trace, derived
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3
-NO_MODULE = -1
 _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
 
 
@@ -21,7 +20,7 @@ class Modules(Struct, frozen=True):
 
     ``frame``: the places of the calls in the call stacks, ascending. ``path``: int64, for each call an index into
     ``paths``, such as ``Block_1/Linear_4``. ``parent``: for each path the index of the path above it, which comes
-    before it, or :data:`NO_MODULE`. ``frame_of``: int32, for each place of the call stacks the innermost call around
+    before it, or :data:`NO_INDEX`. ``frame_of``: int32, for each place of the call stacks the innermost call around
     it, an index into ``frame``, or -1.
     """
 
@@ -32,8 +31,8 @@ class Modules(Struct, frozen=True):
     frame_of: Int32s
 
     def path_of(self, frame: Int32s) -> Int64s:
-        """The path of each index into ``frame``; :data:`NO_MODULE` for -1."""
-        return np.where(frame >= 0, self.path[frame], NO_MODULE) if len(self.path) else np.full(len(frame), NO_MODULE)
+        """The path of each index into ``frame``; :data:`NO_INDEX` for -1."""
+        return np.where(frame >= 0, self.path[frame], NO_INDEX) if len(self.path) else np.full(len(frame), NO_INDEX)
 
 
 @derived
@@ -44,18 +43,18 @@ def modules(trace: Trace) -> Modules:
     frame_of = enclosing(trace, frame)
     name = trace.events.name[stacks.row[frame]]
     outer = directly_around(trace, frame)
-    path = np.full(len(frame), NO_MODULE, np.int64)
+    path = np.full(len(frame), NO_INDEX, np.int64)
     paths: list[str] = []
     parent: list[int] = []
     level = np.flatnonzero(outer < 0)
     todo = np.flatnonzero(outer >= 0)
     while len(level):  # one round per level of nesting
-        keys, code = combinations(np.where(outer[level] >= 0, path[outer[level]], NO_MODULE), name[level])
+        keys, code = combinations(np.where(outer[level] >= 0, path[outer[level]], NO_INDEX), name[level])
         path[level] = code + len(paths)
         for above, code_of_name in zip(*(key.tolist() for key in keys), strict=True):
             module = trace.strings[code_of_name].removeprefix(PREFIX)
-            paths.append(module if above == NO_MODULE else f"{paths[above]}/{module}")
+            paths.append(module if above == NO_INDEX else f"{paths[above]}/{module}")
             parent.append(above)
-        ready = path[outer[todo]] != NO_MODULE
+        ready = path[outer[todo]] != NO_INDEX
         level, todo = todo[ready], todo[~ready]
     return Modules(frame, path, paths, parent, frame_of)

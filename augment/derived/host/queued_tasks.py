@@ -11,15 +11,14 @@ from msgspec import Struct
 
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int64s
-from augment.derived.host.call_stacks import NO_ROW
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
 from augment.trace import Category, Trace, derived
 
 
 def operators_around(trace: Trace, rows: Int64s) -> Int64s:
-    """The row of the innermost operator around each of ``rows`` (:data:`NO_ROW` for none). Of a task that was taken
+    """The row of the innermost operator around each of ``rows`` (:data:`NO_INDEX` for none). Of a task that was taken
     from a queue it is the operator that put it there, if that is known."""
     around = innermost(trace, rows, (Category.CPU_OP,))
     tasks = queued_tasks(trace)
@@ -30,7 +29,7 @@ def operators_around(trace: Trace, rows: Int64s) -> Int64s:
     put = tasks.put[order[where[taken]]]
     owner = innermost(trace, put, (Category.CPU_OP,), ~starting(trace, "Enqueue"))
     operators: Int64s = around.copy()
-    operators[taken] = np.where(owner == NO_ROW, around[taken], owner)
+    operators[taken] = np.where(owner == NO_INDEX, around[taken], owner)
     return operators
 
 

@@ -28,10 +28,9 @@ from msgspec.structs import replace
 
 from augment.args import Arg
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
 from augment.derived.names.kernel_types import KernelType
@@ -140,7 +139,7 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
     is_graph = strings_where(trace, _GRAPH.match)
-    places = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
+    places = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     places = places[is_graph[events.name[work.launch[places]]]]
     places = places[np.lexsort((work.ts[places], work.launch[places]))]
     launch = work.launch[places]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.ordering import combinations, distinct, each
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
 from augment.derived.steps.window import choose_on_devices, missing
 from augment.errors import UsageError
@@ -37,7 +36,7 @@ def of_steps(trace: Trace, first: int, last: int) -> Bools:
     on_devices = np.zeros(len(keep), np.bool_)
     choose_on_devices(trace, on_devices, start, end)
     work = gpu_work(trace)
-    launched = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
+    launched = np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch])
     on_devices[work.row[(launched < start) & (work.end > start)]] = True
     return keep | on_devices
 

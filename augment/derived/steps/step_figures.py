@@ -6,9 +6,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.derived.memory.memory_events import memory_rows
 from augment.derived.source.arg_columns import arg_columns
@@ -95,7 +94,7 @@ def _launched(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int6
     work, events = gpu_work(trace), trace.events
     places = np.arange(work.devices[device].start, work.devices[device].stop)
     launch = work.launch[places]
-    known = launch != NO_ROW
+    known = launch != NO_INDEX
     step = step_of_work(trace, windows)[places]
     delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
     inside, launched = step >= 0, known & (step >= 0)

@@ -7,9 +7,8 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.ordering import is_any
-from augment.arrays.types import Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_windows import StepWindows
 from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
@@ -24,7 +23,7 @@ class StepIdle(Struct, frozen=True):
 
     ``start`` and ``end`` int64 ns; ``step`` the place of the step in whose window the piece lies; ``category`` uint8, a
     :class:`~augment.derived.waits.gap_causes.GapCategory`; ``launch`` int64, the row of the call that launched the work
-    that ends the gap, or ``NO_ROW``.
+    that ends the gap, or ``NO_INDEX``.
     """
 
     start: Int64s
@@ -53,9 +52,9 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     end = np.concatenate((head, gaps.end, [_FOREVER]))
     between = causes_of_gaps(trace)[device]
     category = np.concatenate((_OF_HEAD[: len(head)], between, [GapCategory.HOST_WAIT])).astype(np.uint8)
-    if work.launch[first[0]] == NO_ROW:
+    if work.launch[first[0]] == NO_INDEX:
         category[0] = GapCategory.OTHER
-    launch = np.concatenate((np.repeat(work.launch[first], len(head)), work.launch[gaps.next], [NO_ROW]))
+    launch = np.concatenate((np.repeat(work.launch[first], len(head)), work.launch[gaps.next], [NO_INDEX]))
     which, step, pieces = clip(Intervals(start, end), Intervals(windows.start, windows.end))
     return StepIdle(pieces.start, pieces.end, step, category[which], launch[which])
 
@@ -63,7 +62,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
 def _head(trace: Trace, first: Places) -> Int64s:
     """The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends."""
     ts = gpu_work(trace).ts[first]
-    if gpu_work(trace).launch[first[0]] == NO_ROW:
+    if gpu_work(trace).launch[first[0]] == NO_INDEX:
         return ts
     returned = launch_end(trace, first)
     return np.concatenate((returned, ts)) if ts[0] - returned[0] >= KERNEL_DELAY_NS else ts

@@ -8,10 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import where_in
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import limits_of
 from augment.derived.steps.steps import steps
@@ -117,7 +116,7 @@ def _launched(trace: Trace) -> Int64s:
     """When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown."""
     work = gpu_work(trace)
     launched: Int64s = work.ts.copy()
-    known = work.launch != NO_ROW
+    known = work.launch != NO_INDEX
     launched[known] = trace.events.ts[work.launch[known]]
     launched[before_recording(trace)] = np.iinfo(np.int64).min
     return launched
@@ -130,7 +129,7 @@ def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     to the window in which it begins.
     """
     work = gpu_work(trace)
-    launched = work.launch != NO_ROW
+    launched = work.launch != NO_INDEX
     moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
     step = windows.of_host(moment)
     if launched.any() and (windows.number >= 0).any():

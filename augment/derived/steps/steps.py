@@ -8,10 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct, where_in
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.trace import Category, Trace, derived
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
@@ -79,6 +78,6 @@ def steps_of_gpu_work(trace: Trace) -> Int64s:
     the recording; and if its launch is unknown, to the step in which it begins.
     """
     work = gpu_work(trace)
-    step = steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))
+    step = steps(trace).at(np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch]))
     step[before_recording(trace)] = -1
     return step

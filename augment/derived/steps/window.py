@@ -6,10 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.derived.steps.steps import steps
 from augment.errors import UsageError
 from augment.trace import Category, SparseColumn, Trace, moved_args
@@ -53,14 +53,14 @@ def choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_
     """Choose, in ``keep``, what lies on devices and belongs to what the host does in ``[start, end)``: :func:`between`
     says what that is."""
     work = gpu_work(trace)
-    begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
+    begun = np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch])
     belongs = (begun >= start) & (begun < end) & ~before_recording(trace)
     if launched_only:
-        belongs &= work.launch != NO_ROW
+        belongs &= work.launch != NO_INDEX
     keep[work.row] = belongs
     syncs = trace.events.slices_of(Category.CUDA_SYNC)
     calls = launches(trace).of(trace.events.correlation[syncs])
-    keep[syncs[calls != NO_ROW]] = keep[calls[calls != NO_ROW]]
+    keep[syncs[calls != NO_INDEX]] = keep[calls[calls != NO_INDEX]]
     notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
     pieces_of = dict(each(trace.events.track[work.row], len(trace.tracks)))
     for track, index in each(trace.events.track[notes], len(trace.tracks)):

@@ -14,14 +14,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import where_in
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.arrow_correlations import launch_moments
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.host_segments import host_segments
 from augment.trace import Diagnostic, Trace, derived
 
-NO_PLACE = -1
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined
 FUZZ_NS = 5_000  #: clock error: work may appear to start so much before the end of what it waits for
@@ -90,7 +88,7 @@ def dependencies_of(
     """Dependencies of one kind. Each side is given as work or as a moment of a thread."""
     count = len(from_row)
     # one value, repeated without using memory
-    no_work = np.broadcast_to(np.intp(NO_PLACE), count)
+    no_work = np.broadcast_to(np.intp(NO_INDEX), count)
     nowhere: tuple[Int32s, Int64s] = np.broadcast_to(np.int32(-1), count), np.broadcast_to(np.int64(0), count)
     return Dependencies(
         np.full(count, kind, np.uint8),
@@ -130,7 +128,7 @@ def launched_at(trace: Trace) -> Int64s:
     work = gpu_work(trace)
     if not len(trace.events):
         return work.ts
-    called = np.where(work.launch != NO_ROW, launch_moments(trace, work.row, work.launch), work.ts)
+    called = np.where(work.launch != NO_INDEX, launch_moments(trace, work.row, work.launch), work.ts)
     return np.minimum(called, work.ts)
 
 
@@ -138,7 +136,7 @@ def launched_at(trace: Trace) -> Int64s:
 def launched_by(trace: Trace) -> Int64s:
     """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream. Work
     without a known launch counts as launched with the work before it."""
-    at = np.where(gpu_work(trace).launch != NO_ROW, launched_at(trace), np.iinfo(np.int64).min)
+    at = np.where(gpu_work(trace).launch != NO_INDEX, launched_at(trace), np.iinfo(np.int64).min)
     for stream in gpu_work(trace).streams:
         np.maximum.accumulate(at[stream.places], out=at[stream.places])
     return at
@@ -147,7 +145,7 @@ def launched_by(trace: Trace) -> Int64s:
 def launches_of_work(trace: Trace) -> Waits:
     """Work waits for its launch, except if it began, by the clocks, before the first event of the launching thread."""
     work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
-    places = np.flatnonzero(work.launch != NO_ROW)
+    places = np.flatnonzero(work.launch != NO_INDEX)
     call = work.launch[places]
     at = launched_at(trace)[places]
     early = int((events.ts[call] > at).sum())
@@ -198,7 +196,7 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
         if stream.stop - stream.start <= full_queue:
             continue
         places = np.arange(stream.start, stream.stop)
-        places = places[work.launch[places] != NO_ROW]
+        places = places[work.launch[places] != NO_INDEX]
         call = work.launch[places]
         begun, returned = events.ts[call], events.ts[call] + events.dur[call]
         waiting = places - stream.start - where_in(work.ts[stream.places], begun, side="right")
@@ -237,7 +235,7 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
         by_end = places[np.argsort(work.end[places], kind="stable")]
         ending = np.searchsorted(work.end[by_end], work.ts[late] + FUZZ_NS, side="right") - 1
         cause = _last_of(trace, late, by_end, ending, known)
-        parts.append((cause[cause != NO_PLACE], late[cause != NO_PLACE]))
+        parts.append((cause[cause != NO_INDEX], late[cause != NO_INDEX]))
     if not parts:
         return _waits(joined([]))
     cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -247,25 +245,25 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
 
 def _last_of(trace: Trace, late: Places, by_end: Places, ending: Places, known: Int64s) -> Places:
     """The work that each ``late`` work waited for, among the last to end, from ``ending`` in ``by_end`` backwards;
-    ``NO_PLACE`` where none ended between the known prerequisites and the start."""
+    ``NO_INDEX`` where none ended between the known prerequisites and the start."""
     work = gpu_work(trace)
     launched = launched_at(trace)
     since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
-    earlier, room = np.full((2, len(late)), NO_PLACE, np.intp)
+    earlier, room = np.full((2, len(late)), NO_INDEX, np.intp)
     for back in range(CANDIDATES):
         other = by_end[np.maximum(ending - back, 0)]
         fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
         in_time = work.end[other] <= work.ts[late]
-        before = (work.launch[other] == NO_ROW) | (launched[other] <= launched[late])
-        earlier = np.where(fits & before & (earlier == NO_PLACE), other, earlier)
-        room = np.where(fits & ((room == NO_PLACE) | (in_time & (work.end[room] > work.ts[late]))), other, room)
-    return np.where(earlier != NO_PLACE, earlier, room)
+        before = (work.launch[other] == NO_INDEX) | (launched[other] <= launched[late])
+        earlier = np.where(fits & before & (earlier == NO_INDEX), other, earlier)
+        room = np.where(fits & ((room == NO_INDEX) | (in_time & (work.end[room] > work.ts[late]))), other, room)
+    return np.where(earlier != NO_INDEX, earlier, room)
 
 
 def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places:
     """The last place of a stream such that all work up to it was launched before each moment; -1 for none."""
     count = np.searchsorted(launched_by(trace)[stream], moments, side="left")
-    return np.where(count > 0, stream.start + count - 1, NO_PLACE)
+    return np.where(count > 0, stream.start + count - 1, NO_INDEX)
 
 
 def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.annotations import ArgColumn, Texts
-from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
 from augment.trace import Category, Trace, derived
@@ -42,7 +41,7 @@ class GapCategory(IntEnum):
 class IdlePieces(Struct, frozen=True):
     """Idle time in drawable pieces: equal-length columns, disjoint and ascending. ``start`` and ``end``: int64 ns.
     ``cause``: uint8, a place in ``CAUSES`` of ``stream_idle``. ``evidence``: the args. ``row``: int64, the slice that
-    was waited for, ``NO_ROW`` where unknown."""
+    was waited for, ``NO_INDEX`` where unknown."""
 
     start: Int64s
     end: Int64s
@@ -71,7 +70,7 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
 def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
     """The :class:`GapCategory` of each gap by HTA's rule, uint8. The work that ends the gap decides it."""
     launch = gpu_work(trace).launch[gaps.next]
-    launched = launch != NO_ROW
+    launched = launch != NO_INDEX
     short = launched & (gaps.end - gaps.start < consecutive_kernel_delay_ns)
     category = np.full(len(gaps), GapCategory.OTHER, np.uint8)
     category[short] = GapCategory.KERNEL_WAIT
@@ -90,7 +89,7 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
     returned = launch_end(trace, gaps.next)
     delay = gaps.end - returned
     delayed = (delay >= consecutive_kernel_delay_ns) & (2 * delay > gaps.end - gaps.start)
-    in_call = (gpu_work(trace).launch[gaps.next] != NO_ROW) & (
+    in_call = (gpu_work(trace).launch[gaps.next] != NO_INDEX) & (
         2 * (np.minimum(returned, gaps.end) - gaps.start) > gaps.end - gaps.start
     )
     late = category == GapCategory.OTHER
@@ -126,7 +125,7 @@ def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> n
 def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
     """Whether the launch of the work that ends each gap began after the gap did."""
     launch = gpu_work(trace).launch[gaps.next]
-    within: Bools = (launch != NO_ROW) & (trace.events.ts[launch] > gaps.start)
+    within: Bools = (launch != NO_INDEX) & (trace.events.ts[launch] > gaps.start)
     return within
 
 
@@ -135,7 +134,7 @@ def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgC
     work, events = gpu_work(trace), trace.events
     delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
     unknown = np.where(before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
-    known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_ROW)
+    known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_INDEX)
     return {
         "correlation": events.correlation[work.row[gaps.next]],
         "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
@@ -151,7 +150,7 @@ def _host_evidence(
     that took longest, else of the launch. Each thread is examined once for all devices."""
     late = [cause == GapCategory.HOST_WAIT for cause in causes]
     if not any(which.any() for which in late):
-        return [({}, np.full(len(which), NO_ROW, np.int64)) for which in late]
+        return [({}, np.full(len(which), NO_INDEX, np.int64)) for which in late]
     start = np.concatenate([of_device.start[which] for of_device, which in zip(gaps, late, strict=True)])
     end = np.concatenate([of_device.end[which] for of_device, which in zip(gaps, late, strict=True)])
     following = np.concatenate([of_device.next[which] for of_device, which in zip(gaps, late, strict=True)])
@@ -159,17 +158,17 @@ def _host_evidence(
     end = np.minimum(end, launch_end(trace, following))  # what the host did later delayed nothing
     thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
-    busy = np.full(len(launch), NO_ROW, np.int64)
+    busy = np.full(len(launch), NO_INDEX, np.int64)
     bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
         name, ns, row = occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
-        busy = np.where(busy == NO_ROW, row, busy)
+        busy = np.where(busy == NO_INDEX, row, busy)
         for args, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
             args[arg] = Texts(spread(name[low:high], which, len(which)), trace.strings)
             args[f"{arg}_ns"] = spread(ns[low:high], which, len(which))
-    busy = np.where(busy == NO_ROW, launch, busy)
+    busy = np.where(busy == NO_INDEX, launch, busy)
     rows = (
         spread(busy[low:high], which, len(which)) for which, low, high in zip(late, bounds, bounds[1:], strict=False)
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.dependencies import launched_at
 from augment.trace import Trace, derived
 
@@ -24,7 +23,7 @@ def launch_latencies(trace: Trace) -> Int64s:
     does not change its latency.
     """
     work = gpu_work(trace)
-    launched = np.flatnonzero(work.launch != NO_ROW)
+    launched = np.flatnonzero(work.launch != NO_INDEX)
     at = launched_at(trace)[launched]
     order = np.argsort(at, kind="stable")
     lag = (work.ts[launched] - at)[order]

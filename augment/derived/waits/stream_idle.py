@@ -11,10 +11,8 @@ from msgspec.structs import replace
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
-from augment.arrays.types import Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
-from augment.derived.waits.dependencies import NO_PLACE
 from augment.derived.waits.device_waits import KNOWN_BY, device_waits
 from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
 from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
@@ -108,7 +106,7 @@ def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, paus
     gap = where_in(gaps.start, start, side="right") - 1
     busy_evidence, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
     ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # otherwise the arrow begins at another stream's work
-    row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_ROW), row))
+    row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_INDEX), row))
     order = np.argsort(start, kind="stable")
     evidence = {
         name: _joined(idle.evidence.get(name), pause, busy_evidence.get(name), len(busy.start), order)
@@ -147,7 +145,7 @@ def _busy_evidence(
     """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)
     cause, count = waits.cause[gaps.next], len(gap)
-    waiting = np.flatnonzero((cause != NO_PLACE) & np.isin(np.arange(len(gaps)), gap))
+    waiting = np.flatnonzero((cause != NO_INDEX) & np.isin(np.arange(len(gaps)), gap))
     piece = np.searchsorted(busy.start, np.minimum(work.end[cause[waiting]], gaps.end[waiting]), side="left") - 1
     held = gap[piece] == waiting
     place = spread(cause[waiting[held]], piece[held], count)
@@ -162,7 +160,7 @@ def _busy_evidence(
         "waited_for_stream": Texts(np.where(known, on_stream, np.int32(-1)), waits.streams),
         "known_by": Texts(np.where(known, known_by, np.int32(-1)), KNOWN_BY),
     }
-    return evidence, np.where(known, work.row[place], NO_ROW)
+    return evidence, np.where(known, work.row[place], NO_INDEX)
 
 
 def _joined(pauses: ArgColumn | None, chosen: Places, busy: ArgColumn | None, count: int, order: Places) -> ArgColumn:

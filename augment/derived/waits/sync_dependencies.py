@@ -6,13 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.derived.names.matching import strings_where
 from augment.derived.source.arg_columns import arg_columns
 from augment.derived.waits.dependencies import (
-    NO_PLACE,
     Dependencies,
     Kind,
     Waits,
@@ -73,14 +72,14 @@ def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bo
 
 
 def _last_awaited(trace: Trace, scopes: list[_Scope], returned: Int64s) -> Places:
-    """The place of the last work to end in each scope, for calls that ``returned`` then; ``NO_PLACE`` if there is none.
+    """The place of the last work to end in each scope, for calls that ``returned`` then; ``NO_INDEX`` if there is none.
 
     Of calls that are not known to have waited, only work counts that had ended when they returned.
     """
     work = gpu_work(trace)
     before = np.array([scope.before for scope in scopes], np.int64)
     certain = np.array([scope.certain for scope in scopes], np.bool_)
-    best = np.full(len(scopes), NO_PLACE, np.intp)
+    best = np.full(len(scopes), NO_INDEX, np.intp)
     where = {key: code for code, key in enumerate({(scope.device, scope.stream): None for scope in scopes})}
     code = np.array([where[scope.device, scope.stream] for scope in scopes], np.intp)
     asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
@@ -114,7 +113,7 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
     scopes: dict[int, _Scope] = {}
     events_told = _Events(trace, slices) if _EVENT in kinds else None
     for index, (kind, call) in enumerate(zip(kinds, call_of.tolist(), strict=True)):
-        if call == NO_ROW or kind == _STREAM_WAITS:
+        if call == NO_INDEX or kind == _STREAM_WAITS:
             continue
         track = trace.tracks[events.track[slices[index]]]
         scope = _Scope(track.device, None, int(events.ts[call]), True)
@@ -144,15 +143,15 @@ class _Events:
     def __init__(self, trace: Trace, slices: Int64s) -> None:
         args = arg_columns(trace)
         record = args.ints("wait_on_cuda_event_record_corr_id").at(slices, -1)
-        row = np.where(record >= 0, launches(trace).of(record), NO_ROW)
+        row = np.where(record >= 0, launches(trace).of(record), NO_INDEX)
         self.stream = args.ints("wait_on_stream").at(slices, -1).tolist()
-        self.recorded = [None if event == NO_ROW else int(trace.events.ts[event]) for event in row.tolist()]
+        self.recorded = [None if event == NO_INDEX else int(trace.events.ts[event]) for event in row.tolist()]
 
 
 def _blocking_copies(trace: Trace) -> Waits:
     """The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it."""
     work, events = gpu_work(trace), trace.events
-    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_ROW))
+    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
     call = work.launch[copies]
     is_copy = strings_where(trace, lambda name: "emcpy" in name)
     returned = events.ts[call] + events.dur[call]
@@ -182,12 +181,12 @@ def waiting_streams(trace: Trace) -> Waits:
         awaited = places_of.get((track.device, told_of.stream[index])) if told_of else None
         if told_of is None or waiting is None or awaited is None:
             continue
-        recorded_ns = int(events.ts[row if waits == NO_ROW else waits])
+        recorded_ns = int(events.ts[row if waits == NO_INDEX else waits])
         recorded = told_of.recorded[index]
         first = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], recorded_ns, side="left"))
         moment = np.array([recorded_ns if recorded is None else recorded], np.int64)
         (last,) = last_launched_before(trace, awaited, moment).tolist()
-        if first == waiting.stop or last == NO_PLACE:
+        if first == waiting.stop or last == NO_INDEX:
             continue
         if work.end[last] <= work.ts[first]:
             pairs.append((last, first))

@@ -16,10 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import total, union
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.critical.savings import Cut, joined, without_work
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
@@ -100,7 +99,7 @@ def check(trace: Trace) -> Answer:
 def _host_meanwhile(trace: Trace, copies: Int64s) -> Cut:
     """The host's time in the calls of copies while they run: a call that copies from pageable memory takes part."""
     work, events = gpu_work(trace), trace.events
-    copies = copies[work.launch[copies] != NO_ROW]
+    copies = copies[work.launch[copies] != NO_INDEX]
     calls = work.launch[copies]
     start = np.maximum(events.ts[calls], work.ts[copies])
     end = np.minimum(events.ts[calls] + events.dur[calls], work.end[copies])

@@ -25,12 +25,11 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip, subtract, touched, union
 from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
-from augment.arrays.types import Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import operators_around
@@ -146,7 +145,7 @@ def check(trace: Trace) -> Answer:
     if not len(work):
         return NotApplicable("no {gpu} work was recorded")
     kernels = trace.events.category[work.row] == Category.KERNEL
-    places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_ROW) & kernels)
+    places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_INDEX) & kernels)
     if not len(places):
         return NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
     waits = _waits(trace, *GapCategory)
@@ -259,7 +258,7 @@ def _waits(trace: Trace, *categories: GapCategory) -> Spans:
     """The gaps of some categories of devices before work with a known launch, in steady steps."""
     starts, ends, rows = [], [], []
     for gaps, causes in zip(device_gaps(trace), causes_of_gaps(trace), strict=True):
-        late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_ROW))
+        late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_INDEX))
         which, parts = within_steps(trace, gaps.start[late], gaps.end[late])
         starts.append(parts.start)
         ends.append(parts.end)

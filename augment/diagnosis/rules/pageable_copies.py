@@ -14,10 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import strings_where
 from augment.derived.waits.sync_calls import sync_calls
@@ -85,7 +84,7 @@ def check(trace: Trace) -> Answer:
     if not len(copies):
         return Fine("no step copies much from or to pageable memory")
     calls = work.launch[copies]
-    calls = rows_in_steps(trace, distinct(calls[calls != NO_ROW]))
+    calls = rows_in_steps(trace, distinct(calls[calls != NO_INDEX]))
     calls = np.union1d(calls, _waits_of(trace, calls))
     spans = Spans.of(trace, calls)
     cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
-from augment.readers.match import NONE, matched
+from augment.readers.match import matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
@@ -88,12 +88,12 @@ def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> An
     end_of = matched(
         columns["ts"][begins], columns["track"][begins], ends.take("ts"), ends.take("track"), before, len(rows.tracks)
     )
-    closed = begins[end_of != NONE]
-    lasted = ends.take("ts")[end_of[end_of != NONE]] - columns["ts"][closed]
+    closed = begins[end_of != NO_INDEX]
+    lasted = ends.take("ts")[end_of[end_of != NO_INDEX]] - columns["ts"][closed]
     dur[closed] = np.where(dur[closed] < 0, dur[closed], lasted)
     phase = kind.copy()
     phase[closed] = COMPLETE
-    open_ones = begins[(end_of == NONE) & kept[begins]]
+    open_ones = begins[(end_of == NO_INDEX) & kept[begins]]
     dur[open_ones] = 0
     for code, count in (
         ("slice_without_end", len(open_ones)),

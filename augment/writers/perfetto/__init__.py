@@ -22,6 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.annotations import Annotation, Ends, Flows
+from augment.arrays.types import NO_INDEX
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Trace
 from augment.writers import seams
@@ -33,7 +34,7 @@ from augment.writers.perfetto.encoding import encode
 from augment.writers.perfetto.packets import Events
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
-from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import Numbers, Part, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
@@ -152,7 +153,7 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     tracks = Tracks(trace)
     out = _File(file, tracks, Interned())
     out.shift_ns = -trace.source.base_ns
-    none, no_rows = np.full(len(trace.events), NO_NUMBER, np.int64), Ends(np.zeros(0, np.int64))
+    none, no_rows = np.full(len(trace.events), NO_INDEX, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
     out.write(out.of_annotations(annotations, arrows[1]))
     return repairs["flow_without_slices"], tracks

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.trace import Category, Trace
-from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
+from augment.writers.perfetto.lanes import Points, Slices
 
 ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says
 _NO_MARK = -3  #: a value that no slice's mark has
@@ -59,7 +59,7 @@ def bind_to_next(next_slice: Int64s, rows: Int64s, slices: Slices, texts: Mappin
             continue
         rows_of_place = slices.rows[slices.place[slices.rows] == slices.place[row]]
         after = int(np.searchsorted(slices.ts[rows_of_place], slices.ts[row]))
-        next_slice[at] = rows_of_place[after] if after < len(rows_of_place) else NO_SLICE
+        next_slice[at] = rows_of_place[after] if after < len(rows_of_place) else NO_INDEX
 
 
 def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
@@ -92,7 +92,7 @@ def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
     source = np.where(source < first, np.where(early, source, -1), source)
     linked = source >= 0
     out, into = slice_of[source[linked]], slice_of[linked]
-    good = (out != NO_SLICE) & (into != NO_SLICE) & (out != into)
+    good = (out != NO_INDEX) & (into != NO_INDEX) & (out != into)
     used = np.zeros(len(rows), np.bool_)
     used[source[linked][good]] = True
     used[np.flatnonzero(linked)[good]] = True

@@ -8,10 +8,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.kernels.native import native
-
-NO_SLICE = -1
 
 
 class Slices(Struct, frozen=True):
@@ -55,7 +53,7 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
     """The lane of each row (0 is the first; rows that are not slices also have 0), and the slice of each point."""
     count, rows = len(slices.ts), len(slices.rows)
     lane = np.zeros(count, np.int32)
-    next_slice = np.full(len(points.ts), NO_SLICE, np.int64)
+    next_slice = np.full(len(points.ts), NO_INDEX, np.int64)
     given = (
         slices.rows,
         slices.place,

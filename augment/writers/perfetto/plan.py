@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from augment.annotations import Annotation, Ends, Flows
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, each, order_of
-from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
 from augment.trace import COMPLETE, EventTable, SparseColumn, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
-from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import Numbers, Part, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
@@ -111,7 +111,7 @@ def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int32s, Int32s]:
     """The place of each event in ``order``, and its place in the order of writing: those in ``late`` come after all
     others.
     """
-    place = np.full(count, NO_NUMBER, np.int32)
+    place = np.full(count, NO_INDEX, np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     written = place
     if len(late):

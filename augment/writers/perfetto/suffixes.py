@@ -13,13 +13,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.kernels.native import address, native
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_CORRELATION, EVENT_FLOW, EVENT_LAST_FLOW, varint
 
-NO_NUMBER = -1
 FIELD_BYTES = 10
 _FIELD = np.dtype([("tag", "u1", 2), ("id", "<i8")])
 
@@ -63,7 +62,7 @@ class Numbers(Struct):
 
     Args:
         trace: whose events are the source's slices.
-        place: the number of each event; :data:`NO_NUMBER` where it makes none.
+        place: the number of each event; :data:`NO_INDEX` where it makes none.
         written: the same, but in the order in which events are written.
         annotations: in the order in which they are written, after all events.
         part: what the trace is in the file.
@@ -78,7 +77,7 @@ class Numbers(Struct):
     base_of: dict[int, int] = field(default_factory=dict)  #: the first number of each added track, by its ``id``
 
     def __post_init__(self) -> None:
-        count = self.source_count = int(self.written.max(initial=NO_NUMBER)) + 1
+        count = self.source_count = int(self.written.max(initial=NO_INDEX)) + 1
         for annotation in self.annotations:
             if isinstance(annotation, SliceTrack):
                 self.base_of[id(annotation)] = count
@@ -106,7 +105,7 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
         turned = (out_ts > into_ts) | ((out_ts == into_ts) & (out_written > into_written))
         if flows is source:
             repairs["flow_turned_round"] = int(np.count_nonzero(out_ts > into_ts))
-        drawn = (out != NO_NUMBER) & (into != NO_NUMBER) & (out != into)
+        drawn = (out != NO_INDEX) & (into != NO_INDEX) & (out != into)
         repairs["flow_without_slices"] += int(np.count_nonzero(~drawn))
         firsts.append(np.where(turned, into, out)[drawn])
         seconds.append(np.where(turned, out, into)[drawn])
@@ -124,7 +123,7 @@ def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
     none = np.empty(0, np.int64)
     linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in part.links)])
     ids = np.concatenate([none, *(link.ids for link in part.links)])
-    drawn = linked != NO_NUMBER
+    drawn = linked != NO_INDEX
     rows = np.concatenate([first, second, linked[drawn]])
     record = np.zeros(len(rows) + 1, _FIELD)
     record["tag"][:] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)

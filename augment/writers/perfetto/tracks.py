@@ -19,10 +19,10 @@ from collections.abc import Callable, Container, Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int32s
+from augment.arrays.types import NO_INDEX, Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.gpu.launches import launches
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
@@ -251,7 +251,7 @@ class _Owners:
         events = trace.events
         work = events.slices_of(*GPU_WORK)
         launch = launches(trace).of(correlations_of(trace, work))
-        work, launch = work[launch != NO_ROW], launch[launch != NO_ROW]
+        work, launch = work[launch != NO_INDEX], launch[launch != NO_INDEX]
         count = max(len(self._pids), 1)
         votes = np.bincount(events.track[work] * count + of_track[events.track[launch]])
         totals: dict[tuple[Identity, Identity], dict[int, int]] = {}
