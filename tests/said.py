@@ -8,13 +8,13 @@ from augment.text import Words
 from augment.trace import Trace
 
 
-def title_of(found: Found, trace: Trace | None = None) -> str:
-    return found.seen.title(Words() if trace is None else words(trace))
+def title_of(answer: Found, trace: Trace | None = None) -> str:
+    return answer.seen.title(Words() if trace is None else words(trace))
 
 
-def advice_of(found: Found, trace: Trace | None = None) -> str:
-    return found.seen.advice(Words() if trace is None else words(trace))
+def advice_of(answer: Found, trace: Trace | None = None) -> str:
+    return answer.seen.advice(Words() if trace is None else words(trace))
 
 
-def evidence_of(found: Found, trace: Trace | None = None) -> list[str]:
-    return [*found.seen.evidence(Words() if trace is None else words(trace))]
+def evidence_of(answer: Found, trace: Trace | None = None) -> list[str]:
+    return [*answer.seen.evidence(Words() if trace is None else words(trace))]

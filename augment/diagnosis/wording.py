@@ -11,12 +11,12 @@ from augment.trace import ON_DEVICE, Trace
 
 def title(words: Words, finding: Finding) -> str:
     """What was found, and what its cure would save: ``…; hiding it would save up to 3.8 ms per step (8.8 %)``."""
-    found = finding.found
-    text = found.seen.title(words)
-    if found.saved_ns is None:
+    answer = finding.found
+    text = answer.seen.title(words)
+    if answer.saved_ns is None:
         return text
-    saving = words.saving(found.saved_ns, "this fix alone" if finding.alone else "")
-    return f"{text}; {found.seen.cure(words)} would save {'up to ' if found.at_most else ''}{saving}"
+    saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
+    return f"{text}; {answer.seen.cure(words)} would save {'up to ' if answer.at_most else ''}{saving}"
 
 
 def advice(words: Words, finding: Finding) -> str:
@@ -30,7 +30,7 @@ def evidence(words: Words, finding: Finding) -> Sequence[str]:
 
 
 def answer_text(words: Words, answer: Answer) -> str:
-    """What a rule says that found nothing; of a finding its title without the saving."""
+    """What a rule says that answer nothing; of a finding its title without the saving."""
     if isinstance(answer, Found):
         return answer.seen.title(words)
     if not isinstance(answer, Fine):
