@@ -30,7 +30,7 @@ def evidence(words: Words, finding: Finding) -> Sequence[str]:
 
 
 def answer_text(words: Words, answer: Answer) -> str:
-    """What a rule says that answer nothing; of a finding its title without the saving."""
+    """What a rule says that found nothing; of a finding its title without the saving."""
     if isinstance(answer, Found):
         return answer.seen.title(words)
     if not isinstance(answer, Fine):
