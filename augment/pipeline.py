@@ -21,6 +21,7 @@ from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.readers import read
 from augment.request import Request
 from augment.tables import with_tables
+from augment.text import listed
 from augment.threads import Threads
 from augment.trace import COMPLETE, Trace, derived
 
@@ -113,7 +114,8 @@ def _ordered(analyses: Sequence[Analysis], first: Sequence[str], last: Sequence[
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:
     for group in analysis.NEEDS:
         if not any(category in present_categories(trace) for category in group):
-            return Skipped(f"no event of category {_listed([category.name.lower() for category in group], 'or')}")
+            names = [category.name.lower() for category in group]
+            return Skipped(f"no event of category {listed(names, len(names), 'or')}")
     outcome = analysis.analyze(trace, **options)
     return outcome if isinstance(outcome, Skipped) else bounded(outcome, trace.source.event_count)
 
@@ -141,8 +143,3 @@ def present_categories(trace: Trace) -> frozenset[int]:
     occurs = np.zeros(256, np.bool_)
     occurs[trace.events.category[trace.events.phase == COMPLETE]] = True
     return frozenset(np.flatnonzero(occurs).tolist())
-
-
-def _listed(names: list[str], conjunction: str) -> str:
-    """``a, b or c``."""
-    return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

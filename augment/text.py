@@ -7,10 +7,7 @@ text here and at the edges (terminal, pages, timelines, files) alone: no text is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import Literal, NamedTuple
 
 Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, and its sign
 
@@ -130,10 +127,15 @@ def short(name: str, longest: int = LONGEST_NAME) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str:
     """``a, b and c``; of more than ``most``, the first and how many more."""
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+    return f" {conjunction} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """``a, b, …``: the first names, where a list is cut."""
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def called_from(lines: Sequence[str]) -> str:
@@ -141,7 +143,7 @@ def called_from(lines: Sequence[str]) -> str:
     return f" (called from {listed(lines)})" if lines else ""
 
 
-class Words(Struct, frozen=True):
+class Words(NamedTuple):
     """The words that fit a run: what its device's vendor calls things, and what a figure is a share of: a steady step
     of ``length_ns``, or the whole ``recording``. They are chosen before names of the user's program are filled in."""
 
@@ -159,7 +161,7 @@ class Words(Struct, frozen=True):
 
     def fill(self, template: str, **values: str) -> str:
         """A text of ours with its ``{gpu}`` and other words, and ``values``, which may be of the user's program."""
-        return template.format_map({**{name: getattr(self, name) for name in self.__struct_fields__}, **values})
+        return template.format_map({**self._asdict(), **values})
 
     @property
     def per_step(self) -> str:
@@ -220,4 +222,4 @@ VENDORS = tuple(_VENDORS)
 
 def words_of(vendor: str, unit: Literal["step", "recording"] = "step", length_ns: int = 0) -> Words:
     """The words for the device of a vendor, one of :data:`VENDORS`."""
-    return replace(Words(unit, length_ns), **_VENDORS[vendor])
+    return Words(unit, length_ns, **_VENDORS[vendor])

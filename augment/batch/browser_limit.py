@@ -112,14 +112,14 @@ def _left_out(
         if left:
             what.append(f"steps {spans(left)}")
     if left_ranks := [extents[at].label for at in ranks if at not in kept.ranks]:
-        what.append(_listed(left_ranks))
+        what.append(_ranks_text(left_ranks))
     room = f"{size[0] / 1e9:.1f} GB of text are more than the {size[1] / 1e9:.1f} GB that a browser holds"
     if not what:
         return f"{room}: augment query opens the file"
     return f"{room}, left out: {' and '.join(what)} (--all includes them)"
 
 
-def _listed(labels: Sequence[str]) -> str:
+def _ranks_text(labels: Sequence[str]) -> str:
     numbers = [label.removeprefix("rank ") for label in labels]
     if all(number.isdecimal() for number in numbers):
         return f"ranks {spans(sorted(map(int, numbers)))}"

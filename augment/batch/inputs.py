@@ -247,10 +247,10 @@ def _remote(url: str, out: str | None) -> Iterator[Input]:
             folder = out or locations.parent(url)
             yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=locations.modified(info))
             return
-    yield from _listed(url, fixed, out or fixed, files, fs._strip_protocol(fixed), named=named)
+    yield from _of_listing(url, fixed, out or fixed, files, fs._strip_protocol(fixed), named=named)
 
 
-def _listed(url: str, fixed: str, out: str, files: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
+def _of_listing(url: str, fixed: str, out: str, files: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
     """The inputs of a remote listing, sorted by name, by the rules of :func:`_folder`."""
     any_file = False
     for path, info in sorted(files.items()):

@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.commands.tables import NOTHING, Column, print_columns
 from augment.commands.terminal import emit
-from augment.text import counted, signed_text, value_text
+from augment.text import counted, first_of, signed_text, value_text
 
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: names shown per side of a part
@@ -112,15 +112,13 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
 
 def _what(row: dict[str, Any]) -> str:
     """The names of what ran, or of the host's activity, on both sides."""
-    sides = [_listed(list(dict.fromkeys(map(_readable, row[side])))) for side in ("control_names", "test_names")]
+    sides = [
+        first_of(list(dict.fromkeys(map(_readable, row[side]))), NAMES_SHOWN)
+        for side in ("control_names", "test_names")
+    ]
     if sides[0] == sides[1]:
         return sides[0]
     return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
-
-
-def _listed(names: list[str]) -> str:
-    """The first :data:`NAMES_SHOWN` names."""
-    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
 
 
 def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:

@@ -33,8 +33,8 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from _many(augmented)
     if len(results) > 1:
         partial = [result for result in augmented if result.partial]
-        yield from _listed("passed over", _grouped(passed_over))
-        yield from _listed("read in part", [f"{result.path}: {result.partial}" for result in partial])
+        yield from _first_lines("passed over", _grouped(passed_over))
+        yield from _first_lines("read in part", [f"{result.path}: {result.partial}" for result in partial])
         failed = len(results) - len(augmented) - len(passed_over)
         before = sum(result.status == "done_before" for result in augmented)
         done_before = f"{before} done before, " if before else ""
@@ -54,7 +54,7 @@ def _grouped(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _first_lines(title: str, lines: Sequence[str]) -> Iterator[str]:
     """The first of ``lines`` below a title; nothing if there are none."""
     if lines:
         yield f"{title}:"

@@ -20,6 +20,7 @@ from augment.comparison.core import Pair
 from augment.comparison.marks import LEFT_OUT, Change, Marks, Rows, delta_args, marked, texts_at, tracks_of
 from augment.comparison.threshold import Threshold
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.text import first_of
 
 _LEGEND = "what the control has and the test lacks, where it would have been"
 _ROW = "deleted"
@@ -99,7 +100,7 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
         args |= delta_args(total, -total, prefix)
     several = np.flatnonzero(count > 1)
     lists = [
-        _listed(trace.names_of(row[start : start + size]))
+        _frequent(trace.names_of(row[start : start + size]))
         for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)
     ]
     codes = np.full(len(first), LEFT_OUT, np.int32)
@@ -110,11 +111,10 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
     return marked(moment[first], np.zeros(len(first), np.int64), change, names, args)
 
 
-def _listed(names: list[str]) -> str:
+def _frequent(names: list[str]) -> str:
     """The names with counts, the most frequent first: ``12 × mm, add``."""
-    counted = Counter(names).most_common()
-    parts = [f"{count} × {name}" if count > 1 else name for name, count in counted[:_MOST_NAMES]]
-    return ", ".join(parts + ["…"] * (len(counted) > _MOST_NAMES))
+    parts = [f"{count} × {name}" if count > 1 else name for name, count in Counter(names).most_common()]
+    return first_of(parts, _MOST_NAMES)
 
 
 def _threads(pair: Pair) -> Int64s:

@@ -47,7 +47,7 @@ class IterationFilter(Filter):
     columns = ("iteration",)
 
     def __init__(self, iterations: int | Iterable[int]) -> None:
-        self.iterations = _listed(iterations)
+        self.iterations = _as_list(iterations)
 
     def chosen(self, df: pd.DataFrame) -> pd.Series:
         """Those of the steps."""
@@ -60,7 +60,7 @@ class IterationIndexFilter(Filter):
     columns = ("iteration",)
 
     def __init__(self, iteration_index: int | Iterable[int]) -> None:
-        self.iteration_index = _listed(iteration_index)
+        self.iteration_index = _as_list(iteration_index)
 
     def chosen(self, df: pd.DataFrame) -> pd.Series:
         """Those of the steps."""
@@ -86,7 +86,7 @@ class RankFilter(Filter):
     columns = ("rank",)
 
     def __init__(self, ranks: int | Iterable[int]) -> None:
-        self.ranks = _listed(ranks)
+        self.ranks = _as_list(ranks)
 
     def chosen(self, df: pd.DataFrame) -> pd.Series:
         """Those of the ranks."""
@@ -198,5 +198,5 @@ class CompositeFilter(Filter):
         return df
 
 
-def _listed(numbers: int | Iterable[int]) -> list[Any]:
+def _as_list(numbers: int | Iterable[int]) -> list[Any]:
     return [numbers] if isinstance(numbers, int) else list(numbers)

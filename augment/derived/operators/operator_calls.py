@@ -66,7 +66,7 @@ class Call(Struct, frozen=True, dict=True):
         """The call with the JSON texts of its dims, types, values and strides, empty where absent; None if they are
         damaged.
         """
-        dims, types, values, strides = map(_listed, texts)
+        dims, types, values, strides = map(_json_list, texts)
         return None if dims is None else cls(operator, dims, types or (), values or (), strides or (), element_bytes)
 
     def shape(self, place: int, rank: int | None = None) -> Shape:
@@ -114,7 +114,7 @@ class Call(Struct, frozen=True, dict=True):
 
     def numbers(self, place: int) -> list[int]:
         """A recorded list of integers."""
-        listed = _listed(self.value(place).lower())
+        listed = _json_list(self.value(place).lower())
         if not listed or not all(isinstance(number, int) for number in listed):
             raise Unrecorded(place)
         return [int(number) for number in listed]
@@ -134,7 +134,7 @@ class Call(Struct, frozen=True, dict=True):
         return [place for place, number in enumerate(types) if self.has(place) and number in TYPES]
 
 
-def _listed(text: str) -> list[Any] | None:
+def _json_list(text: str) -> list[Any] | None:
     """The JSON list in ``text``."""
     if not text:
         return None

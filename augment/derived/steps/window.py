@@ -104,8 +104,8 @@ def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
 def missing(first: int, last: int, numbers: Int64s) -> str:
     """Says that a trace with steps of these ``numbers`` has none from ``first`` to ``last``."""
     wanted = f"no step {first}" if first == last else f"no step of {first} to {last}"
-    return f"{wanted}; it has {_listed(numbers) if len(numbers) else 'no ProfilerStep annotation'}"
+    return f"{wanted}; it has {_steps_text(numbers) if len(numbers) else 'no ProfilerStep annotation'}"
 
 
-def _listed(numbers: Int64s) -> str:
+def _steps_text(numbers: Int64s) -> str:
     return f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers.min()} to {numbers.max()}"

@@ -321,14 +321,14 @@ def _ranks(summaries: Sequence[RankSummary], matched: Matched, identities: Mappi
                 seen[identities[summary.group(number).identity]].add(summary.rank)
     out = []
     for group, present in zip(matched.groups, seen, strict=True):
-        recorded = _listed(group.ranks)
+        recorded = _ranks_in(group.ranks)
         whole = group.size == len(present) or (group.size < 0 and not group.identity)
         out.append(recorded or (tuple(sorted(present)) if whole else ()))
     return out
 
 
 @lru_cache(maxsize=65536)
-def _listed(text: str) -> tuple[int, ...]:
+def _ranks_in(text: str) -> tuple[int, ...]:
     """The ranks in ``[0, 2]``; empty if the list is cut or is none."""
     try:
         values = json.loads(text) if text.startswith("[") else []
