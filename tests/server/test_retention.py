@@ -375,7 +375,8 @@ def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
             calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half)),
             calls.UploadTraceRequest(chunk=b"12345"),
         ]
-        server.stub.UploadTrace(iter(parts))
+        with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
+            server.stub.UploadTrace(iter(parts))
         job = server.wait(server.create(upload).name)
     (blob,) = (state / "blobs").iterdir()
     blob.rename(state / "parts" / upload.removeprefix("uploads/"))
