@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.commands.terminal import emit
+from augment.jsontext import json_line
 from augment.text import SIZES, counted, exact_size, exact_time, scale_of, time_unit
 
 if TYPE_CHECKING:
@@ -77,11 +78,12 @@ def print_markdown(sidecar: dict[str, Any], limit: int) -> None:
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a table of ``rows``, which have equal members; identities shared by all rows go into the title.
 
-    A column without any value is left out, unless there is only one row.
+    A column without any value is left out, unless there is only one row; and figures that another column says.
     """
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
     of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
-    columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in shared})
+    nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
+    columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in {*shared, *nested}})
     telling = [column for column in columns if len(rows) == 1 or set(column.cells) - {"", NOTHING}]
     print_columns(f"{title} · {of}" if of else title, telling)
 
@@ -140,7 +142,7 @@ def _text(value: Any) -> str:
     if value is None:
         return NOTHING
     text = " → ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return " ".join(text.split())
+    return " ".join((json_line(value) if isinstance(value, dict) else text).split())
 
 
 def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:

@@ -46,7 +46,8 @@ def made_table(
     if by:
         rows = sorted(rows, key=lambda row: -(row.get(by) or 0))
     kept = rows[:MOST_ROWS]
-    names = [name for name in columns or rows[0] if any(row.get(name) not in (None, "", []) for row in kept)]
+    shown = [name for name in columns or rows[0] if not any(isinstance(row.get(name), dict) for row in kept)]
+    names = [name for name in shown if any(row.get(name) not in (None, "", []) for row in kept)]
     return Table(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from augment.diagnosis.late_ranks import fix_rank
 from augment.findings import AugmentedTrace
@@ -124,7 +125,7 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     late = LateRank("rank 7", is_own=False, reason=Reason("host"), charged_ns=9, gain_ns=5, confidence="high")
     assert fix_rank(late, 8).startswith("Fix rank 7 rather than communication on this rank: see its own findings for")
     assert fix_rank(late, 11).startswith("Fix rank 7 (most of the wait would remain): see its own findings for")
-    assert "remain" not in fix_rank(replace(late, gain_ns=None), 11)
+    assert "remain" not in fix_rank(structs.replace(late, gain_ns=None), 11)
     job = recorded(shared_traces / "dlrm_8rank_v100_param" / "kineto")
     if job is None:
         pytest.skip("the job is not at hand")
