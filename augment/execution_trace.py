@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
+from augment.attachments import ExecutionNodes
 from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
@@ -37,7 +36,7 @@ def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
 
 def with_nodes(trace: Trace, nodes: Sequence[Node]) -> Trace:
     """``trace`` with the ``nodes`` of an execution trace."""
-    return replace(trace, execution_nodes=nodes, facts=dict(trace.facts))
+    return trace.changed(ExecutionNodes(nodes))
 
 
 def read_nodes(path: str | os.PathLike[str]) -> list[Node]:

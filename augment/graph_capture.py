@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 
-from msgspec.structs import replace
-
+from augment.attachments import GraphCapture
 from augment.readers import read
 from augment.trace import Trace
 
@@ -25,4 +24,4 @@ def with_graph_capture(trace: Trace, path: str | os.PathLike[str]) -> Trace:
         InputError: the file cannot be read.
         UnknownFormat: the file is not a trace.
     """
-    return replace(trace, graph_capture=read(os.fspath(path)), facts={})
+    return trace.changed(GraphCapture(read(os.fspath(path))))

@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
+from augment.attachments import MemoryChanges
 from augment.derived.memory.memory_categories import CATEGORIES, held_by_category
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
-from augment.trace import MemoryChanges, Trace
+from augment.trace import Trace
 
 __all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]
 
@@ -33,7 +33,7 @@ def with_memory_timeline(trace: Trace, path: str | os.PathLike[str]) -> Trace:
         InputError: the file cannot be read.
         UnknownFormat: the file is not a memory timeline.
     """
-    return replace(trace, memory_changes=_changes(os.fspath(path)), facts=dict(trace.facts))
+    return trace.changed(_changes(os.fspath(path)))
 
 
 def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
 
 from augment.analyses import Analysis, diagnosis
 from augment.annotations import Ends, Flows
-from augment.asking import Forgetting
 from augment.bounds import bounded
+from augment.context import STAGES, Stage, derived
 from augment.derived.steps.window import rows_in_whole, within
+from augment.diagnosis.diagnose import stage_of_rule
 from augment.diagnosis.rules import RULES
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.readers import read
@@ -23,16 +24,24 @@ from augment.request import Request
 from augment.tables import with_tables
 from augment.text import listed
 from augment.threads import Threads
-from augment.trace import COMPLETE, Trace, derived
+from augment.trace import COMPLETE, Trace
 
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
 THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
 #: begun first by several threads: those at the end of the longest chains of facts
 FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_breakdown")
-#: begun first and last by a single thread, so that the fewest facts are held while some take much memory
-EARLY = ("critical_path_operators", "critical_path", "diagnosis", "roofline", "step_efficiency", "model_flops")
-LATE = ("idle_time_breakdown",)
+#: the analyses of each stage but the breakdowns, which are all others. A single thread begins them in this order, so
+#: that the fewest facts are held while some take much memory
+STAGE_OF: dict[str, Stage] = {
+    "critical_path_operators": "critical path",
+    "critical_path": "critical path",
+    "diagnosis": "diagnosis",
+    "roofline": "operations",
+    "step_efficiency": "operations",
+    "model_flops": "operations",
+    "idle_time_breakdown": "idle time",
+}
 
 
 def augment(
@@ -41,7 +50,7 @@ def augment(
     *,
     progress: Progress | None = None,
     threads: int = 1,
-    later: Sequence[object] | None = None,
+    later: Literal["summary", "writing"] | None = None,
     **fields: Any,
 ) -> AugmentedTrace:
     """Run all analyses, or those of a request.
@@ -51,7 +60,7 @@ def augment(
         request: what to run; None means all analyses.
         progress: called before each analysis; with several threads by any of them, but never by two at once.
         threads: how many analyses of a large trace may run at once. The results do not depend on it.
-        later: functions that will ask for facts of the trace. Facts that neither they nor analyses to come ask for are
+        later: the first stage that follows. Facts of a large trace that neither it nor analyses to come request are
             dropped, which saves memory. None keeps all facts.
         fields: fields of :class:`augment.request.Request` that replace those of ``request``: ``only=["steps"]``,
             ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
@@ -68,9 +77,9 @@ def augment(
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
     is_large = len(part.events) >= THREADS_FROM
     begun, beginning = 0, threading.Lock()
-    forgetting = _forgetting(part, analyses, later) if is_large else None
     shared = Threads(threads if is_large else 1)
-    examined = replace(part, ended=forgetting.ended if forgetting else str, threads=shared)
+    planned = [*_planned(analyses), later] if later and is_large else ()
+    examined = replace(part, context=part.context.of_run(shared, planned))
 
     def run(analysis: Analysis) -> Outcome:
         nonlocal begun
@@ -80,35 +89,37 @@ def augment(
             begun += 1
         outcome = _outcome(examined, analysis, request.options.get(analysis.NAME, {}))
         outcome = outcome if part is trace else _of_whole(outcome, part)
-        if forgetting:
-            forgetting.ended(analysis.NAME)
+        examined.context.end(_stage(analysis))
         return outcome
 
     outcomes = _each(analyses, run, shared)
     return AugmentedTrace(trace, outcomes, window, {analysis.NAME: analysis.ROW for analysis in analyses})
 
 
-def _forgetting(part: Trace, analyses: Sequence[Analysis], later: Sequence[object] | None) -> Forgetting | None:
-    if later is None:
-        return None
-    asking = {analysis.NAME: analysis for analysis in analyses}
-    parts = {rule.NAME: rule for rule in RULES} if diagnosis.NAME in asking else {}
-    return Forgetting(part.facts, asking, [_outcome, _of_whole, *later], parts)
+def _stage(analysis: Analysis) -> Stage:
+    return STAGE_OF.get(analysis.NAME, "breakdowns")
+
+
+def _planned(analyses: Sequence[Analysis]) -> Iterator[Stage]:
+    """The stage of each analysis, and of each rule of the diagnosis."""
+    for analysis in analyses:
+        yield _stage(analysis)
+        yield from map(stage_of_rule, RULES) if analysis is diagnosis else ()
 
 
 def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: Threads) -> dict[str, Outcome]:
     """The outcomes in the order of the analyses, which several threads run if there are to be several."""
-    ordered = _ordered(analyses, EARLY, LATE) if threads.count < 2 else _ordered(analyses, FIRST)
+    names = [*STAGE_OF]
+
+    def turn(analysis: Analysis) -> tuple[int, int]:
+        return STAGES.index(_stage(analysis)), names.index(analysis.NAME) if analysis.NAME in names else 0
+
+    ordered = sorted(analyses, key=turn)
+    if threads.count > 1:
+        ordered.sort(key=lambda analysis: FIRST.index(analysis.NAME) if analysis.NAME in FIRST else len(FIRST))
     outcomes = threads.all([partial(run, analysis) for analysis in ordered])
     of_name = {analysis.NAME: outcome for analysis, outcome in zip(ordered, outcomes, strict=True)}
     return {analysis.NAME: of_name[analysis.NAME] for analysis in analyses}
-
-
-def _ordered(analyses: Sequence[Analysis], first: Sequence[str], last: Sequence[str] = ()) -> list[Analysis]:
-    """The analyses, those called ``first`` and ``last`` in that order."""
-    place = {name: place - len(first) for place, name in enumerate(first)}
-    place |= {name: place + 1 for place, name in enumerate(last)}
-    return sorted(analyses, key=lambda analysis: place.get(analysis.NAME, 0))
 
 
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:

@@ -19,8 +19,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
+from augment.attachments import Tables
 from augment.derived.gpu.kernel_families import RULES, rules_of
 from augment.derived.names.own_collectives import TABLE as COLLECTIVES
 from augment.derived.names.own_collectives import collective_rules
@@ -48,7 +47,7 @@ def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[st
     """
     if not paths and not peaks:
         return trace
-    return replace(trace, tables=read_tables([os.fspath(path) for path in paths], peaks), facts={})
+    return trace.changed(Tables(read_tables([os.fspath(path) for path in paths], peaks)))
 
 
 def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:

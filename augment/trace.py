@@ -6,22 +6,19 @@ its columns refer to, and a description of the source. Nothing here reads, analy
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
 from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
-from augment.job_waits import JobWaits
+from augment.context import Context
 from augment.jsontext import mended_json, storable
 from augment.text import counted
-from augment.threads import ALONE, Threads
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
@@ -186,19 +183,6 @@ class EventTable(Struct, frozen=True):
         return np.flatnonzero(wanted)
 
 
-class MemoryChanges(Struct, frozen=True):
-    """The content of a memory timeline: equal-length int64 columns in the file's order.
-
-    ``ts`` absolute ns, negative for memory held before the recording; ``action`` and ``category`` the file's numbers;
-    ``size`` bytes, negative where memory is freed or leaves its category.
-    """
-
-    ts: Int64s
-    action: Int64s
-    size: Int64s
-    category: Int64s
-
-
 class Diagnostic(Struct, frozen=True):
     """A count of something repaired, dropped or doubtful."""
 
@@ -277,22 +261,8 @@ class Source(Struct, frozen=True):
         return storable(self.name)
 
 
-class Locks:
-    """A lock for each fact of a trace, so that of several threads one computes it; a copy of a trace has its own."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, threading.RLock] = {}
-
-    def of(self, key: str) -> threading.RLock:
-        """The lock of a fact. Who holds it asks only for facts further down, so threads never wait in a circle."""
-        return self._locks.setdefault(key, threading.RLock())
-
-    def __reduce__(self) -> tuple[type[Locks], tuple[()]]:
-        return Locks, ()
-
-
 class Trace(Struct, frozen=True, eq=False):
-    """The events of one rank and what their columns refer to. Immutable; ``facts`` caches :func:`derived` functions."""
+    """The events of one rank and what their columns refer to. Immutable."""
 
     events: EventTable
     strings: Sequence[str]
@@ -300,27 +270,14 @@ class Trace(Struct, frozen=True, eq=False):
     source: Source
     diagnostics: tuple[Diagnostic, ...] = ()
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
-    #: from the execution trace recorded with the trace, if given
-    execution_nodes: Sequence[dict[str, Any]] | None = None
-    #: from the memory timeline recorded with the trace, if given
-    memory_changes: MemoryChanges | None = None
-    #: the recording of the capture of its CUDA graphs, if given
-    graph_capture: Trace | None = None
-    #: what the traces of the other ranks of its job tell about its collectives, if they are at hand
-    job_waits: JobWaits | None = None
-    #: the user's own tables by key: rows that come before the package's (augment/tables.py)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    locks: Locks = field(default_factory=Locks)
-    threads: Threads = ALONE  #: that share the work on it
-    #: called by an analysis with the name of its part that will ask for no more facts
-    ended: Callable[[str], object] = str
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "locks", Locks())  # a copy has its own
+    context: Context = field(default_factory=Context)  #: what a run keeps beside it
 
     def __repr__(self) -> str:
         return f"<Trace {self.summary}>"
+
+    def changed(self, *attachments: object, **fields: Any) -> Trace:
+        """The trace with these ``attachments``, too, and other values of ``fields``; none of its facts is known."""
+        return replace(self, context=self.context.fresh(*attachments), **fields)
 
     @property
     def summary(self) -> str:
@@ -352,26 +309,3 @@ class Trace(Struct, frozen=True, eq=False):
         for place, text, offset in zip(order.tolist(), texts, offsets.tolist(), strict=True):
             decoded[place] = args_of_event(self.source.decode(text, offset))
         return decoded
-
-
-Fact = TypeVar("Fact")
-FACT_KEY = "fact_key"  #: the attribute of a :func:`derived` function that tells its key in ``Trace.facts``
-_UNKNOWN: Any = object()
-
-
-def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
-    """Make ``compute`` a fact of the trace: computed on first use, by one thread, then kept with the trace."""
-    key = f"{compute.__module__}.{compute.__qualname__}"
-
-    @functools.wraps(compute)
-    def fact(trace: Trace) -> Fact:
-        known: Fact = trace.facts.get(key, _UNKNOWN)
-        if known is _UNKNOWN:
-            with trace.locks.of(key):
-                known = trace.facts.get(key, _UNKNOWN)
-                if known is _UNKNOWN:
-                    known = trace.facts[key] = compute(trace)
-        return known
-
-    setattr(fact, FACT_KEY, key)
-    return fact

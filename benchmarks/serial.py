@@ -80,19 +80,20 @@ class Recorder:
         self._lap([LAST, *names] if last else names)
         return results
 
-    def derived(self, compute: Any) -> Any:
-        """Instead of ``trace.derived``."""
+    def derived(self, compute: Any = None, *, until: str = "") -> Any:  # noqa: ARG002 - nothing is dropped
+        """Instead of ``context.derived``."""
+        if compute is None:
+            return self.derived
         key = f"{compute.__module__.removeprefix('augment.')}.{compute.__qualname__}"
 
         @functools.wraps(compute)
         def fact(trace: Any) -> Any:
-            if key not in trace.facts:
-                trace.facts[key] = self.part(self.numbered(key), lambda: compute(trace))
+            if key not in trace.context.facts:
+                trace.context.facts[key] = self.part(self.numbered(key), lambda: compute(trace))
             elif key in self.programs:
                 self._lap(key)
-            return trace.facts[key]
+            return trace.context.facts[key]
 
-        fact.fact_key = key  # type: ignore[attr-defined]
         return fact
 
     def end_thread(self) -> None:
@@ -103,9 +104,9 @@ class Recorder:
 
     def record(self, path: Path, formats: tuple[str, ...]) -> Programs:
         """The parts of the conversion of a file."""
-        from augment import threads, trace
+        from augment import context, threads
 
-        trace.derived = self.derived  # type: ignore[assignment]
+        context.derived = self.derived  # type: ignore[assignment]
 
         def all_(_: object, calls: Any, *, last: bool = False) -> list[Any]:
             return self.all(calls, last=last)

@@ -115,7 +115,7 @@ def plain_kernels() -> Iterator[Memory]:
 def with_unknown_decoder(trace: Trace) -> Trace:
     """``trace``, each of whose events is decoded as a whole when its args are asked for: no kernel knows its format."""
     decode = trace.source.decode
-    return replace(trace, source=replace(trace.source, decode=lambda text, at: decode(text, at)), facts={})
+    return trace.changed(source=replace(trace.source, decode=lambda text, at: decode(text, at)))
 
 
 class PacketsByHand(PacketScanner):

@@ -9,7 +9,7 @@ trace_of(
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int32s, Int64s
+from augment.context import Context
 from augment.findings import Findings, Outcome
 from augment.trace import COMPLETE, NO_CORRELATION, Category, EventTable, Identity, Source, SparseColumn, Trace, Track
 
@@ -95,8 +96,8 @@ def fwdbwd(phase: str, flow: int, ts: int, *, thread: int = 1) -> Event:
     return Event(Category.FWDBWD, "fwdbwd", ts, ts, track, phase=ord(phase), flow=flow)
 
 
-def trace_of(*events: Event) -> Trace:
-    """The trace of ``events``, which may come in any order."""
+def trace_of(*events: Event, beside: Sequence[object] = ()) -> Trace:
+    """The trace of ``events``, which may come in any order, with what was recorded ``beside`` it."""
     ordered = sorted(events, key=lambda item: item.ts)
     strings = _Numbered(text for each in ordered for text in (each.name, each.category.name.lower()))
     tracks = _Numbered(each.track for each in ordered)
@@ -119,7 +120,7 @@ def trace_of(*events: Event) -> Trace:
     )
     text = b"".join(texts)
     source = Source("t.json", "t.json", "0" * 64, "chrome_json", len(ordered), _Text(text), len(text))
-    return Trace(table, list(strings), tuple(tracks), source)
+    return Trace(table, list(strings), tuple(tracks), source, context=Context(beside))
 
 
 def rows_of(outcome: Outcome, *columns: str) -> list[tuple[Any, ...]]:

@@ -147,7 +147,7 @@ def test_memory_for_each_event(path: Path, tmp_path: Path, monkeypatch: pytest.M
     tracemalloc.start()
     try:
         trace, reading = peak(lambda: read(str(path)))
-        augmented, analysing = peak(lambda: augment(trace, later=[write_seamed]))
+        augmented, analysing = peak(lambda: augment(trace, later="writing"))
         _, writing = peak(lambda: written(augmented, tmp_path))
         _, native = peak(lambda: perfetto.write(augmented, tmp_path / "native"))
     finally:
@@ -201,7 +201,7 @@ def test_a_cheap_analysis_makes_no_dear_facts(path: Path) -> None:
     trace = read(str(path))
     augment(trace, only=("temporal_breakdown", "kernel_type_breakdown", "queue_length"))
     dear = ("critical", "diagnosis", "operators", "memory", "source.arg_columns", "host.")
-    made = [name for name in trace.facts if any(f".{part}" in name for part in dear)]
+    made = [name for name in trace.context.facts if any(f".{part}" in name for part in dear)]
     assert not made
     assert len(ANALYSES) > 3
 
@@ -211,12 +211,11 @@ def test_conversion_forgets_facts_that_no_writer_asks_for(path: Path, monkeypatc
     known: list[dict[str, Any]] = []
 
     def write(augmented: AugmentedTrace, folder: Path, *rest: Any) -> Any:
-        known.append(dict(augmented.trace.facts))
+        known.append(dict(augmented.trace.context.facts))
         written = write_seamed(augmented, folder, *rest)
-        known.append(dict(augmented.trace.facts))
+        known.append(dict(augmented.trace.context.facts))
         return written
 
-    write.__wrapped__ = write_seamed  # type: ignore[attr-defined]
     monkeypatch.setattr("augment.pipeline.THREADS_FROM", 0)  # as for a large trace
     monkeypatch.setattr("augment.writers.write_seamed", write)
     settings = Settings(Request(formats=("chrome", "perfetto")))

@@ -133,7 +133,7 @@ def test_a_trace_of_the_host_alone_gives_no_zeros(analysis: Any) -> None:
 
 @analysis_of
 def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: AugmentedTrace) -> None:
-    again = augment(msgspec.structs.replace(trace, facts={}), only=[analysis.NAME])
+    again = augment(trace.changed(), only=[analysis.NAME])
     assert figures(again, analysis) == figures(augmented, analysis)
     assert figures(augmented, analysis), "the simulated job has something for every analysis"
 
@@ -158,7 +158,7 @@ def test_figures_do_not_depend_on_ids(analysis: Any, trace: Trace, augmented: Au
         for number, each in enumerate(trace.tracks, start=5)
     )
     events = msgspec.structs.replace(trace.events, correlation=correlation)
-    other = augment(msgspec.structs.replace(trace, events=events, tracks=tracks, facts={}), only=[analysis.NAME])
+    other = augment(trace.changed(events=events, tracks=tracks), only=[analysis.NAME])
     assert figures(other, analysis, without="correlation") == figures(augmented, analysis, without="correlation")
     assert times(other, analysis) == times(augmented, analysis)
 
@@ -259,13 +259,13 @@ def test_a_writer_is_documented_and_deterministic(writer: Any, trace: Trace, tmp
     assert inspect.getdoc(writer)
     assert writer.SUFFIX.startswith(".augmented.")
     for name in ("a", "b"):
-        writer.write(augment(msgspec.structs.replace(trace, facts={})), tmp_path / name)
+        writer.write(augment(trace.changed()), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
 def test_the_sidecar_is_deterministic(trace: Trace) -> None:
-    first, again = (metrics.document(augment(msgspec.structs.replace(trace, facts={}))) for _ in range(2))
+    first, again = (metrics.document(augment(trace.changed())) for _ in range(2))
     assert metrics.encode(first) == metrics.encode(again)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline
+from augment.attachments import Tables
 from augment.derived.operators import roofs
 from augment.derived.operators.peaks import NUMBERS, device_peaks
 from augment.findings import Findings
@@ -53,7 +53,7 @@ def with_rates(trace: Trace, products: float, memory: float) -> Trace:
     (peak,) = {value for value in map(_hashable, device_peaks(trace).values()) if value}
     tflops, gbps, cache = peak
     row = {number: rate * products for number, rate in tflops} | {"device": "", "memory_gbps": gbps * memory}
-    return replace(trace, tables={"peak": [row | ({"l2_bytes": cache} if cache else {})]}, facts={})
+    return trace.changed(Tables({"peak": [row | ({"l2_bytes": cache} if cache else {})]}))
 
 
 def _hashable(peak: Any) -> Any:

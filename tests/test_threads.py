@@ -18,15 +18,16 @@ import pytest
 
 from augment import pipeline
 from augment.analyses import ANALYSES
+from augment.context import derived
 from augment.derived.source import event_text
 from augment.errors import LimitExceeded, MalformedTrace
 from augment.findings import AugmentedTrace
-from augment.pipeline import EARLY, FIRST, LATE, augment
+from augment.pipeline import augment
 from augment.readers import chrome as chrome_reader
 from augment.readers import containers, read, window
 from augment.readers.limits import Limits
 from augment.threads import Threads
-from augment.trace import Trace, derived
+from augment.trace import Trace
 from augment.writers import chrome, metrics, perfetto
 from augment.writers.perfetto.suffixes import Part
 from augment.writers.perfetto.tracks import Tracks
@@ -86,12 +87,6 @@ def test_a_fact_that_fails_is_tried_again(trace: Trace) -> None:
         with pytest.raises(ValueError, match="no such fact"):
             failing(trace)
     assert COMPUTED == ["failing", "failing"]
-
-
-def test_a_trace_with_facts_can_be_pickled(trace: Trace) -> None:
-    assert left(trace) == 2
-    again = pickle.loads(pickle.dumps(trace.locks))
-    assert again.of("x") is again.of("x")
 
 
 def outputs(path: Path, threads: int, folder: Path) -> list[bytes]:
@@ -160,10 +155,6 @@ def test_progress_is_told_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     augment(read(str(SIMULATED[0])), threads=3, progress=lambda *item: output.append(item))
     assert [done for _, done, _ in output] == list(range(len(ANALYSES)))
     assert {name for name, _, _ in output} == {analysis.NAME for analysis in ANALYSES}
-
-
-def test_the_first_and_the_last_are_analyses() -> None:
-    assert {*FIRST, *EARLY, *LATE} <= {analysis.NAME for analysis in ANALYSES}
 
 
 @pytest.mark.parametrize("cut", [None, 3000])

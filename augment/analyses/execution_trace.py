@@ -29,6 +29,7 @@ from msgspec import Struct
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations, compressed, each, group_bounds, sums
 from augment.arrays.types import Int64s
+from augment.attachments import ExecutionNodes
 from augment.derived.host.call_stacks import call_stacks, nesting
 from augment.derived.host.enclosing import outermost_of
 from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
@@ -62,7 +63,7 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Link the nodes, count and draw them."""
-    if trace.execution_nodes is None:
+    if trace.context.attached(ExecutionNodes) is None:
         return Skipped("no execution trace is given beside the trace; name one with --execution-trace")
     links = execution_links(trace)
     if not len(links.row):

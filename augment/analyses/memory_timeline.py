@@ -31,11 +31,12 @@ from msgspec import Struct
 from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
+from augment.attachments import MemoryChanges
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
 from augment.derived.memory.memory_events import DeviceMemory
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, MemoryChanges, Trace
+from augment.trace import Category, Diagnostic, Trace
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
@@ -59,7 +60,7 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Add up and draw the memory of each category."""
-    changes = trace.memory_changes
+    changes = trace.context.attached(MemoryChanges)
     if changes is None:
         return Skipped("no memory timeline is given beside the trace; name one with --memory-timeline")
     if apart := _apart(trace, changes):

@@ -74,7 +74,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
             settings.request,
             progress=begin,
             threads=threads,
-            later=[write_seamed, *(asks for each in settings.stages for asks in (each.summarize, each.under))],
+            later="summary" if settings.stages else "writing",
         )
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
             announce(why)
@@ -82,7 +82,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
         if len(trace.events) >= THREADS_FROM:
-            _forget(augmented.trace.facts, write_seamed)
+            trace.context.begin("writing")
         formats = None if settings.metrics_only else settings.request.formats
         written = dict(write_seamed(augmented, folder, formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
@@ -109,14 +109,6 @@ def _several_ranks(trace: Trace) -> Iterator[str]:
     if ranks:
         name = trace.source.label
         yield f"{name}: holds {ranks} ranks, taken as one; augment cut {name} -o DIR --part writes a trace of each"
-
-
-def _forget(facts: dict[str, Any], later: object) -> None:
-    """Give back the memory of facts that ``later`` does not ask for."""
-    from augment.asking import facts_asked
-
-    for key in facts.keys() - facts_asked([later]):
-        del facts[key]
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:

@@ -329,13 +329,11 @@ class _Timeline:
 
     def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
         """The rank's ``part`` with all additions, on the rank's own clock."""
-        from augment.derived.source.clock_correction import on_clock
         from augment.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
-        from augment.writers.perfetto.several import Several
 
         choice = self._choice
-        augmented = augment(part, choice.request, steps=None, later=[on_clock, Several])
+        augmented = augment(part, choice.request, steps=None, later="writing")
         across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
         return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
 
@@ -347,7 +345,7 @@ class _Timeline:
         if waits is None:
             return part
         rows = _rows_in(part, whole, waits.row)
-        return replace(part, job_waits=waits.at(rows), facts=dict(part.facts))
+        return replace(part, context=part.context.fresh(waits.at(rows), facts=dict(part.context.facts)))
 
     def _links(self, at: int, trace: Trace, part: Trace) -> Links:
         """The collectives in the rank's ``part`` that link to other ranks."""

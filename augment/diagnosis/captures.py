@@ -9,9 +9,10 @@ import numpy as np
 from augment.arrays.intervals import Intervals, union
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
+from augment.context import derived
 from augment.derived.names.matching import matching
 from augment.diagnosis.rule import Spans
-from augment.trace import LAUNCHES, Trace, derived
+from augment.trace import LAUNCHES, Trace
 
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 

@@ -8,13 +8,14 @@ from itertools import combinations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment.context import Stage, derived
 from augment.derived.critical.savings import Cut, joined
 from augment.derived.source.cut_mark import is_period
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
 from augment.diagnosis.whole import is_doubtful, is_excerpt
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
@@ -31,12 +32,12 @@ class Diagnosis(Struct, frozen=True):
     answers: dict[str, Answer]
 
 
-@derived
+@derived(until="diagnosis")
 def diagnose(trace: Trace) -> Diagnosis:
     """All answers about a trace."""
     rules = sorted(RULES, key=_turn)
     asked = [partial(_answer, trace, rule) for rule in rules]
-    made = dict(zip(rules, trace.threads.all(asked, last=True), strict=True))
+    made = dict(zip(rules, trace.context.threads.all(asked, last=True), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     few = is_excerpt(trace)
@@ -50,8 +51,13 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 def _answer(trace: Trace, rule: Rule) -> Answer:
     answer = rule.check(trace)
-    trace.ended(rule.NAME)
+    trace.context.end(stage_of_rule(rule))
     return answer
+
+
+def stage_of_rule(rule: Rule) -> Stage:
+    """The stage of a run in which a rule is asked."""
+    return "diagnosis" if _LAST[-1] == rule.NAME else "rules"
 
 
 def _turn(rule: Rule) -> int:
@@ -82,7 +88,9 @@ def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> di
     saved = {each.rule: each.found.saved_ns or 0 for each in findings}
     overlaps: dict[str, list[str]] = {}
     pairs = list(combinations(cuts, 2))
-    saved_by_both = trace.threads.all([partial(_saved_by_both, trace, *map(cuts.__getitem__, pair)) for pair in pairs])
+    saved_by_both = trace.context.threads.all(
+        [partial(_saved_by_both, trace, *map(cuts.__getitem__, pair)) for pair in pairs]
+    )
     for (first, second), both in zip(pairs, saved_by_both, strict=True):
         lesser = min(saved[first], saved[second])
         if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import Bools, Int32s, Int64s
+from augment.context import derived
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.handovers import main_track
@@ -35,7 +36,7 @@ from augment.diagnosis.measure import (
 )
 from augment.diagnosis.rule import LEAST_RATIO, Spans
 from augment.diagnosis.waiting import waiting_calls
-from augment.trace import LAUNCHES, Category, Trace, derived
+from augment.trace import LAUNCHES, Category, Trace
 
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching

@@ -11,6 +11,7 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import starting
@@ -18,7 +19,7 @@ from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.rule import Confidence, Spans
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
@@ -90,7 +91,7 @@ def host_cut(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
     return without_host_time(trace, track[which], parts.start, parts.end)
 
 
-@derived
+@derived(until="diagnosis")
 def work_in_steps(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched in a steady step."""
     if measure(trace).unit == "recording":
@@ -130,7 +131,7 @@ def saved_by_host(trace: Trace, cut: Cut) -> int:
     return min(saved_a_step(trace, cut), _explained_idle_ns(trace) // measure(trace).count)
 
 
-@derived
+@derived(until="diagnosis")
 def idle_in_steps(trace: Trace) -> list[StepIdle]:
     """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
     windows = measure(trace).windows

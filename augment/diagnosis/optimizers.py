@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Bools
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _STEP = "Optimizer.step#"
 
@@ -19,7 +20,7 @@ def steps_of_optimizers(trace: Trace) -> Bools:
     return starting(trace, _STEP)
 
 
-@derived
+@derived(until="rules")
 def in_optimizer(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
     work = gpu_work(trace)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, total
 from augment.arrays.types import NO_INDEX
+from augment.context import derived
 from augment.derived.critical.handovers import main_track
 from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
@@ -24,7 +25,7 @@ from augment.diagnosis.rule import HIGH_RATIO, Finding
 from augment.diagnosis.whole import is_excerpt
 from augment.diagnosis.wording import title
 from augment.text import Words, counted, percent, short, time
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap

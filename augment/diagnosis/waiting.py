@@ -6,12 +6,13 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.dependencies import Kind
 from augment.derived.waits.sync_calls import freeing_calls
 from augment.diagnosis.measure import rows_in_steps
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
 @derived

@@ -9,6 +9,7 @@ import numpy as np
 from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import ordered
 from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.context import derived
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import launches
@@ -16,7 +17,7 @@ from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
 from augment.diagnosis.captures import captures
 from augment.diagnosis.measure import late_beginnings, late_starts, measure
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
@@ -93,7 +94,7 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
     return float(dur[chosen].sum() / max(int(dur.sum()), 1))
 
 
-@derived
+@derived(until="diagnosis")
 def kernel_launches(trace: Trace) -> Int64s:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = ordered(launches(trace).row)

@@ -1,7 +1,7 @@
 """What the job tells one rank about its collectives: how long it waited in each, for whom, and who holds the job up.
 
-The rules of a rank's diagnosis rest on it (``Trace.job_waits``). Messages of pipelines are left out, as stages wait by
-design; so are collectives of which at most half of the ranks have traces.
+The rules of a rank's diagnosis rest on it (:class:`~augment.job_waits.JobWaits`). Messages of pipelines are left out,
+as stages wait by design; so are collectives of which at most half of the ranks have traces.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from augment.arrays.columns import Values, keyed, narrowed, positions
 from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.context import Context
 from augment.derived.source import cut_mark
 from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
@@ -126,7 +127,7 @@ def assemble(
         decode=decode,
     )
     diagnostics = (*_diagnostics(raw, outline, beyond), *odd)
-    return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial, threads=threads)
+    return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial, Context(threads=threads))
 
 
 def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:

@@ -9,8 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -107,7 +105,9 @@ def _judged(
     from augment.writers.metrics import as_read
 
     stage(f"reading {path}")
-    trace = replace(read(path, limits=limits or UNLIMITED), job_waits=waits)
+    trace = read(path, limits=limits or UNLIMITED)
+    if waits is not None:
+        trace = trace.changed(waits)
     stage(_ANALYSIS)
     augmented = augment(trace, only=[_ANALYSIS])
     return as_read(augmented), summarize(augmented)

@@ -42,7 +42,7 @@ def _placed(trace: Trace, added: Bools) -> Trace:
     moved = set(np.unique(trace.events.track[added & (trace.events.phase == ord("X"))]).tolist())
     devices = list(_of_devices(trace))
     tracks = [_home(track, devices) if index in moved else track for index, track in enumerate(trace.tracks)]
-    return replace(trace, tracks=tuple(tracks), facts={})
+    return trace.changed(tracks=tuple(tracks))
 
 
 def _of_devices(trace: Trace) -> Iterator[Track]:

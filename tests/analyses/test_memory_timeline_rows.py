@@ -208,7 +208,7 @@ def test_a_simulated_job(simulated: list[tuple[Trace, list[list[int]]]], steps: 
 
 def test_the_timeline_of_another_rank_is_refused(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
     (trace, _), (other, _) = simulated
-    reason = refused(msgspec.structs.replace(trace, memory_changes=other.memory_changes, facts={}))
+    reason = refused(msgspec.structs.replace(trace, context=other.context.fresh()))
     assert "the memory timeline is of another recording" in reason
 
 

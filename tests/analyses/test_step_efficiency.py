@@ -204,7 +204,7 @@ def test_model_flops_beyond_the_peak_are_no_mfu() -> None:
 def test_model_flops_names_the_peaks_that_a_device_has() -> None:
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096, "c10::Half")), *launched(1, 2, 1000, 2_001_000))
     v100 = {"id": 0, "name": "Tesla V100-SXM2-16GB", "totalGlobalMem": 16 << 30}
-    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [v100]}), facts={})
+    trace = trace.changed(source=replace(trace.source, metadata={"deviceProperties": [v100]}))
     ((ratio, lacking),) = rows_of(model_flops.analyze(trace), "mfu_ratio", "lacking")
     assert ratio is None
     assert "Tesla V100-SXM2-16GB has no peak of bf16: set peak_number to one of " in str(lacking)

@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import augment
+from augment.attachments import GraphCapture
 from augment.comparison import diff
+from augment.context import Context
 from augment.findings import Findings, Skipped
 from augment.trace import Trace
 from diffs import adds_up, partners_are_partners, rows
@@ -91,7 +93,7 @@ def captured() -> Trace:
 
 def test_kernels_of_graphs_have_the_operators_of_their_captures() -> None:
     sides = [trace_of(*recording([("sgemm_1", 100), ("zzz_1", 20 * factor)])) for factor in (1, 2)]
-    with_captures = [replace(side, graph_capture=captured(), facts={}) for side in sides]
+    with_captures = [replace(side, context=Context([GraphCapture(captured())])) for side in sides]
     result = diff(*with_captures)
     adds_up(result)
     partners_are_partners(result)
@@ -113,7 +115,7 @@ def test_a_graph_against_eager_execution_by_operator() -> None:
         at = 100 * place
         eager += [op(name, at + 10, at + 60), call("cudaLaunchKernel", at + 15, at + 25, correlation=place + 1),
                   kernel(work, at + 40, at + 90, correlation=place + 1)]  # fmt: skip
-    graph = replace(trace_of(*recording([("sgemm_1", 70), ("zzz_1", 20)])), graph_capture=captured(), facts={})
+    graph = trace_of(*recording([("sgemm_1", 70), ("zzz_1", 20)]), beside=[GraphCapture(captured())])
     result = diff(trace_of(*eager), graph)
     adds_up(result)
     parts = [row for row in rows(result, "diff_waterfall") if row.kind == "computation"]

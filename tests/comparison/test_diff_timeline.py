@@ -370,7 +370,7 @@ def test_an_overlay_begins_with_the_step_in_the_middle(
 def test_the_overlay_of_a_test_that_begins_at_zero(control: Trace, perfetto: PerfettoEngine, tmp_path: Path) -> None:
     """The control's times before its first step would be negative: both are moved."""
     moved = msgspec.structs.replace(control.events, ts=control.events.ts - control.events.ts[0])
-    test = msgspec.structs.replace(control, events=moved, facts={})
+    test = control.changed(events=moved)
     result = diff(control, test, step=(2, 0))
     paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))
     perfetto.load(paths[1])
@@ -406,9 +406,7 @@ def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
         columns = {name: getattr(events, name)[kept] for name in DENSE}
         columns["ts"] = events.ts[0] + (columns["ts"] - events.ts[0]) * slower
         columns["dur"] = columns["dur"] * slower
-        halves.append(
-            msgspec.structs.replace(control, facts={}, events=EventTable(**columns, bytes=none, flow_id=none))
-        )
+        halves.append(control.changed(events=EventTable(**columns, bytes=none, flow_id=none)))
     diff_result = drawn(diff(*halves).pairs[0], "C", MIN_DELTA_NS).annotations
     tracks = [each for each in diff_result if isinstance(each, SliceTrack)]
     assert {control.tracks[track.under].device is not None for track in tracks} == {on_device}

@@ -43,7 +43,7 @@ def stretched(trace: Trace, percent: int) -> Trace:
     events = trace.events
     first = int(events.ts[0])
     later = first + (events.ts - first) * (100 + percent) // 100
-    return replace(trace, events=replace(events, ts=later, dur=events.dur * (100 + percent) // 100), facts={})
+    return trace.changed(events=replace(events, ts=later, dur=events.dur * (100 + percent) // 100))
 
 
 def figures(*traces: Trace) -> Samples:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline
+from augment.attachments import GraphCapture
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.graph_capture import graph_launches, graph_work
 from augment.derived.operators.operator_work import operator_work
@@ -60,7 +61,7 @@ EXPECTED = ["aten::mm 64", "aten::add 16", "aten::mm 32"]
 def test_kernels_have_the_operators_of_the_capture_beside_the_trace() -> None:
     trace = trace_of(*replayed(NODES), *replayed(NODES, 20_000, number=2))
     assert joined(trace) == [None] * 6
-    beside = replace(trace, graph_capture=trace_of(*captured()), facts={})
+    beside = trace.changed(GraphCapture(trace_of(*captured())))
     assert joined(beside) == EXPECTED * 2
     assert not graph_work(beside).reasons
     assert len(operator_work(beside)) == 6  # each launch of the graph has its own
@@ -87,7 +88,7 @@ def test_a_capture_in_the_trace_itself() -> None:
 def test_what_does_not_fit_is_not_joined(
     capture: list[Event], nodes: list[str], streams: tuple[int, ...], reason: str
 ) -> None:
-    trace = replace(trace_of(*replayed(nodes, streams=streams)), graph_capture=trace_of(*capture))
+    trace = trace_of(*replayed(nodes, streams=streams), beside=[GraphCapture(trace_of(*capture))])
     assert joined(trace) == [None] * 3
     (output,) = graph_work(trace).reasons
     assert reason in output
@@ -95,7 +96,7 @@ def test_what_does_not_fit_is_not_joined(
 
 def test_captures_that_agree_are_one() -> None:
     capture = captured(calls=True) + captured(calls=True, at=1000)
-    assert joined(replace(trace_of(*replayed(NODES)), graph_capture=trace_of(*capture))) == EXPECTED
+    assert joined(trace_of(*replayed(NODES), beside=[GraphCapture(trace_of(*capture))])) == EXPECTED
 
 
 # --- graphs of several streams ---
@@ -140,7 +141,7 @@ def several_streams(rng: random.Random, *, ids: int, hip: bool, alike: bool = Fa
         ran.append(replace(work_on, args=args))
         truth[lane, moment] = text
     trace = trace_of(call(f"{vendor}GraphLaunch", 19_000, 19_020, correlation=5), *ran)
-    trace = replace(trace, graph_capture=trace_of(*capture), facts={})
+    trace = trace.changed(GraphCapture(trace_of(*capture)))
     work = gpu_work(trace)
     lanes = [int(str(trace.tracks[track].stream)) for track in trace.events.track[work.row].tolist()]
     return trace, [truth[lane, ts] for lane, ts in zip(lanes, work.ts.tolist(), strict=True)]
@@ -192,13 +193,13 @@ def test_a_graph_of_which_the_recording_lacks_kernels(first: int, last: int) -> 
             capture.append(replace(launch, args={"kernel": names[number]}))
     replay = [replace(event, name="hipGraphLaunch") if "Launch" in event.name else event
               for event in replayed(names[first:last])]  # fmt: skip
-    trace = replace(trace_of(*replay), graph_capture=trace_of(*capture))
+    trace = trace_of(*replay, beside=[GraphCapture(trace_of(*capture))])
     whole = ["aten::mm 8", "aten::mm 8", "aten::mm 9", "aten::add 10", "aten::mm 11", "aten::mm 11"]
     lost = {*whole[:first], *whole[last:]}
     assert joined(trace) == [None if each in lost else each for each in whole[first:last]]
     too_little = [replace(event, name="hipGraphLaunch") if "Launch" in event.name else event
                   for event in replayed(names[:2])]  # fmt: skip
-    assert joined(replace(trace_of(*too_little), graph_capture=trace_of(*capture))) == [None, None]
+    assert joined(trace_of(*too_little, beside=[GraphCapture(trace_of(*capture))])) == [None, None]
 
 
 def test_a_recorded_graph_without_its_last_kernel(shared_traces: Path) -> None:
@@ -247,7 +248,7 @@ def test_recorded_kernels_on_several_streams_have_the_same_operators_or_none(sha
     track = trace.events.track[:].copy()
     track[rows[np.array([random.Random(row).random() < 0.3 for row in rows.tolist()])]] = len(trace.tracks)
     tracks = (*trace.tracks, replace(trace.tracks[trace.events.track[rows[0]]], stream=99))
-    moved = replace(trace, events=replace(trace.events, track=track), tracks=tracks, facts={})
+    moved = trace.changed(events=replace(trace.events, track=track), tracks=tracks)
     result = dict(zip(gpu_work(moved).row.tolist(), calls_of(moved), strict=True))
     assert all(result[row] in (None, expected[row]) for row in expected)
     counts = [sum(call is not None for call in calls.values()) for calls in (result, expected)]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from augment.attachments import Tables
 from augment.derived.operators.counted_operators import formula_of
 from augment.derived.operators.formulas_attention import ATTENTION, Mask
 from augment.derived.operators.formulas_convolution import CONVOLUTION
@@ -406,7 +407,7 @@ def test_an_installed_package_brings_formulas(installs: Callable[[str], None], t
     with pytest.raises(UsageError, match="formula of brought's entry point mine for brought::broken failed: Attribute"):
         formula(called("brought::broken", [2, 3]))
     rows = [{"operator": "^brought::mm$", "flops": "7"}]
-    replaced = formula_of(replace(trace, tables={"flops": rows}, facts={}), "brought::mm")
+    replaced = formula_of(trace.changed(Tables({"flops": rows})), "brought::mm")
     assert replaced is not None
     assert replaced(called("brought::mm", [2, 3])).flops == 7
 

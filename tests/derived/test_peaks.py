@@ -114,7 +114,7 @@ def test_devices_that_are_counted_otherwise_are_told_apart_where_they_differ() -
     alike = replace(trace, source=replace(trace.source, metadata={"deviceProperties": listed}))
     assert device_peaks(alike)[2] is not None
     mixed = [*listed, {"id": 3, "name": "NVIDIA B200"}]
-    apart = replace(trace, source=replace(trace.source, metadata={"deviceProperties": mixed}), facts={})
+    apart = trace.changed(source=replace(trace.source, metadata={"deviceProperties": mixed}))
     assert device_peaks(apart)[2] is None
 
 

@@ -15,7 +15,7 @@ from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.rules import long_calls
 from augment.readers import read
-from augment.trace import Trace
+from augment.trace import LAUNCHES, Trace
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
 from metamorphic import Event as Row
 from tables import Event, call, kernel, trace_of
@@ -34,7 +34,7 @@ def second(begin: int, **where: int) -> Event:
 
 def without_calls(trace: Trace) -> int:
     """What is saved if no call takes time, µs."""
-    rows = trace.events.slices_of(*long_calls.LAUNCHES)
+    rows = trace.events.slices_of(*LAUNCHES)
     start, end = trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows]
     return saved_ns(trace, without_host_time(trace, trace.events.track[rows], start, end)) // US
 
@@ -123,7 +123,7 @@ def test_a_call_that_is_made_longer_saves_as_much_more(tmp_path: Path, name: str
     saved = []
     for place, each in enumerate((document, changed)):
         trace = read(str(save(each, tmp_path / f"{place}.json")))
-        rows = trace.events.slices_of(*long_calls.LAUNCHES)
+        rows = trace.events.slices_of(*LAUNCHES)
         rows = rows[trace.events.dur[rows] >= long_calls.LONG_NS]
         start, end = trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows]
         saved.append(saved_ns(trace, without_host_time(trace, trace.events.track[rows], start, end)))

@@ -141,7 +141,7 @@ def test_work_without_launches_is_told() -> None:
 def test_a_broken_file_is_told() -> None:
     trace = trace_of(STEP, *enough())
     assert isinstance(partial_recording.check(trace), Fine)
-    answer = problem_of(partial_recording.check(replace(trace, partial="the text ends at byte 7", facts={})))
+    answer = problem_of(partial_recording.check(trace.changed(partial="the text ends at byte 7")))
     assert answer.first
     assert "the text ends at byte 7" in title_of(answer)
 

@@ -25,6 +25,7 @@ from augment.job.answer import Answer as JobAnswer
 from augment.job.answer import answer
 from augment.job.rank_waits import job_waits
 from augment.job.summary import summarize
+from augment.job_waits import JobWaits
 from augment.readers import read
 from augment.report.health import of_jobs, report_on
 from augment.trace import Trace
@@ -41,9 +42,7 @@ POINTS = 0.05
 def with_job(traces: Sequence[Trace]) -> tuple[JobAnswer, list[Trace]]:
     """The job, and its traces with what the others tell each of them."""
     job = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [str(at) for at in range(len(traces))])
-    return job, [
-        msgspec.structs.replace(trace, job_waits=job_waits(job, at), facts={}) for at, trace in enumerate(traces)
-    ]
+    return job, [trace.changed(job_waits(job, at)) for at, trace in enumerate(traces)]
 
 
 @cache
@@ -127,9 +126,10 @@ def test_without_waits_all_is_transfer() -> None:
     """Metamorphic: what is told without any wait changes no prediction."""
     trace = traces_of(replace(JOB, collectives="fsdp"))[0]
     _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
-    assert known.job_waits is not None
-    nothing = msgspec.structs.replace(known.job_waits, wait_ns=np.zeros_like(known.job_waits.wait_ns), late_ranks=())
-    before, after = answers(trace), answers(msgspec.structs.replace(trace, job_waits=nothing, facts={}))
+    waits = known.context.attached(JobWaits)
+    assert waits is not None
+    nothing = msgspec.structs.replace(waits, wait_ns=np.zeros_like(waits.wait_ns), late_ranks=())
+    before, after = answers(trace), answers(trace.changed(nothing))
     for rule in ("exposed_communication", "small_collectives", "late_gathers"):
         assert getattr(before[rule], "saved_ns", None) == getattr(after[rule], "saved_ns", None)
     assert isinstance(before["straggling_rank"], NoData)

@@ -90,7 +90,7 @@ def chrome_trace(
 
 def with_source(trace: Trace, **changes: Any) -> Trace:
     """``trace`` with other members of its source."""
-    return replace(trace, source=replace(trace.source, **changes), facts={})
+    return trace.changed(source=replace(trace.source, **changes))
 
 
 def augmented(trace: Trace, *annotations: Annotation) -> AugmentedTrace:

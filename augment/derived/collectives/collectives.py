@@ -17,6 +17,7 @@ from augment.annotations import Texts
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import NO_INDEX, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
 from augment.derived.host.enclosing import innermost
@@ -26,7 +27,7 @@ from augment.derived.names.matching import starting
 from augment.derived.names.own_collectives import stated_kind
 from augment.derived.source.arg_columns import ArgColumns, arg_columns
 from augment.derived.steps.steps import steps, steps_of_gpu_work
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 UNKNOWN = -1
 _INT64_MAX = (1 << 63) - 1
@@ -110,7 +111,7 @@ class Collectives(Struct, frozen=True):
         return np.array([np.nan if factor is None else factor for factor in factors])[which]
 
 
-@derived
+@derived(until="summary")
 def collectives(trace: Trace) -> Collectives:
     """The trace's communication kernels."""
     work = gpu_work(trace)

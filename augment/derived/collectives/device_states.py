@@ -12,12 +12,13 @@ from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.context import derived
 from augment.derived.collectives.rank_progress import running_types
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.gap_causes import launch_end
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
+from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
 
 MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined
 _RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCHES, *GPU_WORK)
@@ -61,7 +62,7 @@ class HostGaps(Struct, frozen=True):
     inside: Bools
 
 
-@derived
+@derived(until="summary")
 def device_states(trace: Trace) -> DeviceStates:
     """The states of the rank; empty without GPU work."""
     types_ts, mask = running_types(trace)

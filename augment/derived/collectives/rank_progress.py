@@ -9,12 +9,13 @@ import numpy as np
 from augment.arrays import intervals
 from augment.arrays.intervals import Masks
 from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.context import derived
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.waits.sync_calls import freeing_calls, sync_calls
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
 
@@ -84,7 +85,7 @@ def follows(trace: Trace) -> Int64s:
     return np.where(next_to, number[before], NO_INDEX)
 
 
-@derived
+@derived(until="summary")
 def running_types(trace: Trace) -> tuple[Int64s, Masks]:
     """The types of work that run on any device, over time: see :class:`TypeCoverage`."""
     each = type_coverage(trace)

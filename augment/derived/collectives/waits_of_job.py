@@ -1,6 +1,7 @@
 """What a rank's collectives spent waiting for late ranks, as the traces of the other ranks tell it.
 
-Only a timeline or a diagnosis of a whole job knows (``Trace.job_waits``); without it, nothing is said to be waiting.
+Only a timeline or a diagnosis of a whole job knows (:class:`~augment.job_waits.JobWaits`); without it, nothing is
+said to be waiting.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from msgspec import Struct
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import Intervals, clip, subtract, union
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
-from augment.trace import Trace, derived
+from augment.job_waits import JobWaits
+from augment.trace import Trace
 
 
 class Waits(Struct, frozen=True):
@@ -25,10 +28,10 @@ class Waits(Struct, frozen=True):
     late: Int64s
 
 
-@derived
+@derived(until="rules")
 def waits_of_job(trace: Trace) -> Waits:
     """The wait of each collective."""
-    every, of_job = collectives(trace), trace.job_waits
+    every, of_job = collectives(trace), trace.context.attached(JobWaits)
     if of_job is None or not len(of_job.row):
         return Waits(np.zeros(len(every), np.int64), np.full(len(every), NO_INDEX, np.int64))
     where, known = looked_up(of_job.row, gpu_work(trace).row[every.place])

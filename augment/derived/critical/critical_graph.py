@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.critical.critical_loops import bind
 from augment.derived.critical.handovers import handovers, main_track
 from augment.derived.gpu.gpu_work import gpu_work
@@ -31,7 +32,7 @@ from augment.derived.waits.slow_launches import slow_launches
 from augment.derived.waits.sync_dependencies import synchronizations
 from augment.derived.waits.task_queues import task_queues
 from augment.threads import Threads
-from augment.trace import Diagnostic, Trace, derived
+from augment.trace import Diagnostic, Trace
 
 ROOT = 0  #: the node of the recording's start; the last node is its end
 _ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment
@@ -116,12 +117,12 @@ class _Lanes(Struct, frozen=True):
         return nodes
 
 
-@derived
+@derived(until="diagnosis")
 def critical_graph(trace: Trace) -> Graph:
     """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
     # in ascending order of Kind
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
-    waits = trace.threads.all([partial(ask, trace) for ask in asked])
+    waits = trace.context.threads.all([partial(ask, trace) for ask in asked])
     known = _known(trace, [wait.dependencies for wait in waits])
     waits.append(unexplained_starts(trace, known))
     at = asked.index(launches_of_work)
@@ -132,16 +133,16 @@ def critical_graph(trace: Trace) -> Graph:
     ts[0], ts[-1] = _extent(trace, lanes)
     diagnostics = [diagnostic for wait in waits for diagnostic in wait.diagnostics]
     parts = [partial(_along_threads, lanes), *(partial(_across, trace, lanes, wait.dependencies) for wait in waits)]
-    made = trace.threads.all([*parts, partial(_to_end, trace, lanes, ts)])
+    made = trace.context.threads.all([*parts, partial(_to_end, trace, lanes, ts)])
     del waits, parts  # frees memory for what follows
-    edges = _Edges.joined(made, trace.threads)
+    edges = _Edges.joined(made, trace.context.threads)
     del made
     level, sound = _levels(ts, edges.source, edges.target)
     if not sound.all():
         message = "circular dependencies at one moment (left out)"
         diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
         edges = edges.take(sound)
-    edges = _Edges.joined([edges, _from_root(ts, edges.target)], trace.threads)
+    edges = _Edges.joined([edges, _from_root(ts, edges.target)], trace.context.threads)
     by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
     order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
     return _bound(ts, lanes, edges, order, tuple(diagnostics))

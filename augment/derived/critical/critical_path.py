@@ -14,6 +14,7 @@ from msgspec import Struct
 from augment.arrays.ordering import each
 from augment.arrays.reserved import reserved
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
+from augment.context import derived
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import latest, walk
 from augment.derived.gpu.before_recording import before_recording
@@ -26,7 +27,7 @@ from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
-from augment.trace import LAUNCHES, Category, Trace, derived
+from augment.trace import LAUNCHES, Category, Trace
 
 
 class BoundBy(IntEnum):
@@ -122,7 +123,7 @@ def windows(trace: Trace) -> tuple[Int64s, Int64s]:
     return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
 
 
-@derived
+@derived(until="critical path")
 def critical_path(trace: Trace) -> CriticalPath:
     """The critical path of the whole recording, cut where steps begin and end."""
     graph, segments, stacks = critical_graph(trace), host_segments(trace), call_stacks(trace)
@@ -172,14 +173,14 @@ def _is_early(trace: Trace) -> Bools:
     return early
 
 
-@derived
+@derived(until="critical path")
 def latest_of_nodes(trace: Trace) -> Int64s:
     """The latest time of each node of the graph that does not make the recording longer, int64 ns."""
     graph = critical_graph(trace)
     return latest(graph.order, graph.head, graph.following, graph.source, graph.weight, int(graph.ts[-1]))
 
 
-@derived
+@derived(until="critical path")
 def node_slack(trace: Trace) -> Int64s:
     """How much later each node could come without making the recording longer, int64 ns; at most until its end."""
     graph = critical_graph(trace)
@@ -229,7 +230,7 @@ def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
     return kinds
 
 
-@derived
+@derived(until="critical path")
 def kinds_of_host(trace: Trace) -> Bytes:
     """The kind of time of each event as the innermost slice of a thread; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category)
@@ -237,7 +238,7 @@ def kinds_of_host(trace: Trace) -> Bytes:
     return kinds
 
 
-@derived
+@derived(until="rules")
 def _in_loader(trace: Trace) -> Bools:
     """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
     stacks, events = call_stacks(trace), trace.events

@@ -14,11 +14,12 @@ from msgspec import Struct
 from augment.arrays.intervals import held_between, union
 from augment.arrays.ordering import each, numbered
 from augment.arrays.types import Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import saved
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.dependencies import Kind
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
@@ -112,7 +113,7 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
     return max(int(saved(*columns, due, leaving, cut.edge, cut.ns, jobs)[0]), 0)
 
 
-@derived
+@derived(until="rules")
 def _lane_edges(trace: Trace) -> dict[int, Int64s]:
     """The edges along each thread, in the order of time."""
     graph: Graph = critical_graph(trace)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Bools
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import LAUNCHES, Diagnostic, Trace, derived
+from augment.trace import LAUNCHES, Diagnostic, Trace
 
 TOLD = 0.99  #: least share of other work with a known launch in a recording that loses no launches
 
 
-@derived
+@derived(until="summary")
 def before_recording(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched before the recording; false also where this is unknown.
 

@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType, copy_kind
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
 
@@ -31,7 +32,7 @@ class CopyRate(Struct, frozen=True):
     without: int
 
 
-@derived
+@derived(until="breakdowns")
 def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The rates for each device and each kind of copy that occurs on it."""
     work = gpu_work(trace)

@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
+from augment.context import derived
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import outermost
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
 _FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
@@ -33,7 +34,7 @@ class CounterRanges(Struct, frozen=True):
     problem: str | None
 
 
-@derived
+@derived(until="breakdowns")
 def counter_ranges(trace: Trace) -> CounterRanges:
     """The trace's ranges. The n-th range belongs to the n-th call that launches a kernel, if the numbers are equal."""
     ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)

@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled
 from augment.arrays.types import Bytes, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.launches import launches
 from augment.derived.names.kernel_types import types_of
-from augment.trace import GPU_WORK, Identity, Trace, derived
+from augment.trace import GPU_WORK, Identity, Trace
 
 
 class Stream(Struct, frozen=True):

@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
+from augment.attachments import tables_of
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
@@ -26,7 +28,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.own_collectives import stated_kind
 from augment.errors import UsageError
 from augment.toml import parse_toml
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
@@ -119,7 +121,7 @@ def shipped_rules() -> Rules:
     return _rules(parse_toml(text))
 
 
-@derived
+@derived(until="operations")
 def kernel_families(trace: Trace) -> KernelFamilies:
     """The family of each piece of GPU work. Each pair of operator and kernel is matched once."""
     rows = work_operators(trace)
@@ -133,7 +135,7 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     """
     work = gpu_work(trace)
     keys, code = combinations(operator, trace.events.name[work.row], work.type)
-    user, shipped = rules_of(trace.tables), shipped_rules()
+    user, shipped = rules_of(tables_of(trace)), shipped_rules()
     rules = Rules(
         [*user.operators, *shipped.operators],
         [*user.kernels, *shipped.kernels],

@@ -6,10 +6,11 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import launches
-from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
+from augment.trace import NO_CORRELATION, Diagnostic, Trace
 
 
 class LaunchDelays(Struct, frozen=True):
@@ -40,7 +41,7 @@ class LaunchDelays(Struct, frozen=True):
         return self.gpu_ns < self.cpu_ns
 
 
-@derived
+@derived(until="breakdowns")
 def launch_delays(trace: Trace) -> LaunchDelays:
     """The delays of all work whose launch is known."""
     work, events = gpu_work(trace), trace.events

@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
-from augment.trace import LAUNCHES, Trace, derived
+from augment.trace import LAUNCHES, Trace
 
 
 class LaunchedWork(Struct, frozen=True):
@@ -39,7 +40,7 @@ class LaunchedWork(Struct, frozen=True):
         return start, stop
 
 
-@derived
+@derived(until="breakdowns")
 def launched_work(trace: Trace) -> LaunchedWork:
     """The trace's launched work."""
     work, stacks = gpu_work(trace), call_stacks(trace)

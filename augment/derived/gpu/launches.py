@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct, settled
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.trace import NO_CORRELATION, Category, Trace, derived
+from augment.trace import NO_CORRELATION, Category, Trace
 
 
 class Launches(Struct, frozen=True):

@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
 class QueueLength(Struct, frozen=True):
@@ -19,7 +20,7 @@ class QueueLength(Struct, frozen=True):
     length: Int64s
 
 
-@derived
+@derived(until="breakdowns")
 def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     """The queue of every stream with work whose launch is known.
 

@@ -11,9 +11,10 @@ from msgspec import Struct
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals, Masks
 from augment.arrays.types import Bools, Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
 
@@ -56,7 +57,7 @@ class TypeCoverage(Struct, frozen=True):
         return table.take(self.mask)  # half the time of an index
 
 
-@derived
+@derived(until="summary")
 def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """The coverage of each device, in the order of ``gpu_work(trace).devices``."""
     return tuple(_coverages(trace))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from augment.arrays.types import Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.queued_tasks import operators_around
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
-@derived
+@derived(until="rules")
 def work_operators(trace: Trace) -> Int64s:
     """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
     queue; ``NO_INDEX`` where unknown."""

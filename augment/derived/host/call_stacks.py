@@ -11,8 +11,9 @@ from msgspec import Struct
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.context import derived
 from augment.kernels.native import native
-from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
+from augment.trace import LAUNCHES, Category, Diagnostic, Trace
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
@@ -42,7 +43,7 @@ class CallStacks(Struct, frozen=True):
         return len(self.row)
 
 
-@derived
+@derived(until="summary")
 def call_stacks(trace: Trace) -> CallStacks:
     """The call stacks of every thread; linear in the number of slices."""
     events = trace.events
@@ -99,7 +100,7 @@ def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = No
     return matches if named is None else matches & named.take(trace.events.name[call_stacks(trace).row])
 
 
-@derived
+@derived(until="summary")
 def _categories(trace: Trace) -> Bytes:
     """The category of each place of the call stacks, uint8: many ask for it."""
     return trace.events.category[call_stacks(trace).row]
@@ -110,7 +111,7 @@ def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
     return _is_crossed(ts, end, thread, nesting(ts, end, thread)[2])
 
 
-@derived
+@derived(until="breakdowns")
 def crossed_places(trace: Trace) -> Places:
     """The places of the call stacks that are :func:`crossed`."""
     stacks, events = call_stacks(trace), trace.events

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
+from augment.attachments import ExecutionNodes
 from augment.derived.source.arg_columns import identifiers
 from augment.trace import Category, Trace
 
@@ -47,8 +48,9 @@ class ExecutionLinks(Struct, frozen=True):
 
 
 def execution_links(trace: Trace) -> ExecutionLinks:
-    """The links of the trace's ``execution_nodes``; without nodes there are no links."""
-    nodes = [node for node in trace.execution_nodes or () if not str(node.get("name", "")).startswith(_ROOT)]
+    """The links of the trace's :class:`ExecutionNodes`; without any there are no links."""
+    attached = trace.context.attached(ExecutionNodes)
+    nodes = [node for node in (attached.nodes if attached else ()) if not str(node.get("name", "")).startswith(_ROOT)]
     names = [str(node.get("name", "")) for node in nodes]
     ids = [_integer(attribute(node, "rf_id")) for node in nodes]
     events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)

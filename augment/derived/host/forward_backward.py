@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 
@@ -39,7 +40,7 @@ class ForwardBackward(Struct, frozen=True):
         return np.where(self.backward[place] == backward, self.forward[place], NO_INDEX)
 
 
-@derived
+@derived(until="breakdowns")
 def forward_backward(trace: Trace) -> ForwardBackward:
     """The pairs linked by flows or, without flows, by sequence numbers."""
     linked = _by_flows(trace)

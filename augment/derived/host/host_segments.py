@@ -6,9 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks
 from augment.kernels.native import native
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
 class HostSegments(Struct, frozen=True):
@@ -28,7 +29,7 @@ class HostSegments(Struct, frozen=True):
         return slice(int(self.bounds[track]), int(self.bounds[track + 1]))
 
 
-@derived
+@derived(until="rules")
 def host_segments(trace: Trace) -> HostSegments:
     """The segments of every thread; linear in the number of slices.
 

@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around, enclosing
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3
 _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
@@ -35,7 +36,7 @@ class Modules(Struct, frozen=True):
         return np.where(frame >= 0, self.path[frame], NO_INDEX) if len(self.path) else np.full(len(frame), NO_INDEX)
 
 
-@derived
+@derived(until="breakdowns")
 def modules(trace: Trace) -> Modules:
     """The trace's modules."""
     stacks = call_stacks(trace)

@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s, Places
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import directly_around
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 
 class OperatorTimes(Struct, frozen=True):
@@ -21,7 +22,7 @@ class OperatorTimes(Struct, frozen=True):
     self_ns: Int64s
 
 
-@derived
+@derived(until="breakdowns")
 def operator_times(trace: Trace) -> OperatorTimes:
     """Every call of an operator on the call stacks."""
     place = np.flatnonzero(is_of(trace, (Category.CPU_OP,)))

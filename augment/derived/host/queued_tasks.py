@@ -12,9 +12,10 @@ from msgspec import Struct
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.context import derived
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.matching import starting
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 
 def operators_around(trace: Trace, rows: Int64s) -> Int64s:
@@ -44,7 +45,7 @@ class QueuedTasks(Struct, frozen=True):
         return len(self.put)
 
 
-@derived
+@derived(until="summary")
 def queued_tasks(trace: Trace) -> QueuedTasks:
     """The tasks that an arrow leads to: from an ``Enqueue`` to a ``Dequeue`` of another thread."""
     events = trace.events

@@ -9,12 +9,13 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, each, ordered, run_starts
 from augment.arrays.types import Bools, Bytes, Places
+from augment.context import derived
 from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import ForwardBackward, forward_backward
 from augment.derived.host.modules import modules
 from augment.derived.names.matching import STEP
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"
@@ -32,7 +33,7 @@ class Phase(IntEnum):
     OTHER = 3
 
 
-@derived
+@derived(until="breakdowns")
 def training_phases(trace: Trace) -> Bytes | None:
     """The :class:`Phase` (uint8) of each place of the call stacks; None if the trace shows no phase."""
     stacks, links = call_stacks(trace), forward_backward(trace)

@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
+from augment.attachments import MemoryChanges
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.trace import MemoryChanges, Trace
+from augment.trace import Trace
 
 #: the categories, by their numbers in the file
 CATEGORIES = ("Parameter", "Optimizer state", "Input", "Temporary", "Activation", "Gradient", "Autograd", "Unknown")

@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import strings_where
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Diagnostic, Identity, Trace, derived
+from augment.trace import Category, Diagnostic, Identity, Trace
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
 _NAME = "[memory]"
@@ -69,7 +70,7 @@ class DeviceMemory(Struct, frozen=True):
         return frees, frees & ~((self.previous >= 0) & (self.size[self.previous] > 0))
 
 
-@derived
+@derived(until="breakdowns")
 def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
     """The devices with a ``[memory]`` instant that has ``Bytes``: accelerators, then CPU."""
     rows = memory_rows(trace)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from augment.attachments import tables_of
 from augment.derived.names.collective_kinds import KINDS, OTHER
 from augment.errors import UsageError, expect_known
 from augment.trace import Trace
@@ -41,7 +42,7 @@ def collective_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str]
 
 def stated_kind(trace: Trace, kernel: str) -> str | None:
     """The kind that the user's rules give a kernel of that name; None if none matches."""
-    rules = trace.tables.get(TABLE)
+    rules = tables_of(trace).get(TABLE)
     return _stated(collective_rules(rules), kernel) if rules else None
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from augment.annotations import Texts
 from augment.arrays.ordering import combinations, distinct, where_in
 from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.attachments import tables_of
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around
 from augment.derived.operators.formulas_attention import ATTENTION
@@ -26,7 +28,7 @@ from augment.derived.operators.list_kernels import list_kernels
 from augment.derived.operators.operator_calls import Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, SparseColumn, Trace, derived
+from augment.trace import Category, SparseColumn, Trace
 
 Formula = Callable[[Call], Work]
 _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
@@ -44,7 +46,7 @@ def formula_of(trace: Trace, operator: str) -> Formula | None:
 
 @derived
 def _own_formulas(trace: Trace) -> list[CustomFormula]:
-    return formulas_of(trace.tables.get("flops", ()))
+    return formulas_of(tables_of(trace).get("flops", ()))
 
 
 def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
@@ -56,7 +58,7 @@ def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
     yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
 
 
-@derived
+@derived(until="rules")
 def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
     """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
     work.

@@ -3,7 +3,7 @@
 A capture records launching calls and the operators with shapes around them, but runs nothing. A replay runs the
 kernels, but has no operators around them. The two are joined by the order of nodes: the n-th captured launch of a
 kernel corresponds to the n-th kernel of a graph launch. The capture is in the trace itself, or in a trace given beside
-it (``Trace.graph_capture``).
+it (:class:`~augment.attachments.GraphCapture`).
 
 Kernels of one stream run in the order of the capture. Those of several streams do not, and a capture does not say
 which stream a launch was for. Then their order is that of ``graph node id``, which the driver counts up while it
@@ -29,6 +29,8 @@ from msgspec.structs import replace
 from augment.args import Arg
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.attachments import GraphCapture
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
 from augment.derived.host.call_stacks import call_stacks
@@ -39,7 +41,7 @@ from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns_scan import args_of_rows
-from augment.trace import LAUNCHES, Category, Trace, derived
+from augment.trace import LAUNCHES, Category, Trace
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
@@ -89,7 +91,7 @@ class _Section(Struct, frozen=True):
         return call.operator, str(call.dims), tuple(call.types), self.works[kind]
 
 
-@derived
+@derived(until="operations")
 def graph_work(trace: Trace) -> GraphWork:
     """The operators of all launches of graphs; empty without a capture."""
     work = gpu_work(trace)
@@ -176,8 +178,8 @@ def _launches_by_node(trace: Trace) -> Iterator[tuple[int, Places, bool]]:
 
 def _sections(trace: Trace) -> Iterator[_Section]:
     """The captures in this trace, and in the trace given beside it."""
-    if trace.graph_capture is not None:
-        yield from _captures(trace.graph_capture, alone=True)
+    if capture := trace.context.attached(GraphCapture):
+        yield from _captures(capture.trace, alone=True)
     yield from _captures(trace, alone=False)
 
 

@@ -14,12 +14,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.operator_calls import TYPES
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 _OPERATOR = re.compile(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
 _NUMBER = r"(?:at::native::)?(?:\(anonymous namespace\)::)?(OpaqueType<\d+u?>|c10::\w+(?:<\w+>)?|(?:un)?signed \w+|\w+)"
@@ -43,7 +44,7 @@ class ListKernels(Struct, frozen=True):
     ns: Int64s
 
 
-@derived
+@derived(until="operations")
 def list_kernels(trace: Trace) -> ListKernels:
     """The operators over lists of tensors, and what their kernels move."""
     work = gpu_work(trace)

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
@@ -19,7 +20,7 @@ from augment.derived.operators.graph_capture import graph_work
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
 class OperatorWork(Struct, frozen=True):
@@ -42,7 +43,7 @@ class OperatorWork(Struct, frozen=True):
         return len(self.row)
 
 
-@derived
+@derived(until="breakdowns")
 def operator_work(trace: Trace) -> OperatorWork:
     """The work of each operator. The formula is evaluated once for each distinct call."""
     work, stacks, of_graphs = gpu_work(trace), call_stacks(trace), graph_work(trace)

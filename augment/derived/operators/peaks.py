@@ -14,10 +14,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from augment.attachments import tables_of
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError
 from augment.toml import parse_toml
-from augment.trace import Identity, Trace, derived
+from augment.trace import Identity, Trace
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 _TELLING = ("device", "capability", "units", "least_bytes", "below_bytes")
@@ -113,8 +115,8 @@ def shipped_rows() -> list[Mapping[str, Any]]:
 @derived
 def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where unknown."""
-    rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
-    values = trace.tables.get(VALUES, ())
+    rows = [*rows_of(tables_of(trace).get("peak", ())), *shipped_rows()]
+    values = tables_of(trace).get(VALUES, ())
     devices = {device.device: _device(trace, device.device) for device in gpu_work(trace).devices}
     return {index: _with_values(_peak(rows, device), values, device) for index, device in devices.items()}
 

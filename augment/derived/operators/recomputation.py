@@ -15,18 +15,19 @@ import re
 import numpy as np
 
 from augment.arrays.types import Bools, Places
+from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import enclosing
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _NODE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
 _OF_ENGINE = re.compile(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
 
 
-@derived
+@derived(until="operations")
 def recomputed(trace: Trace) -> Bools:
     """Whether each operator of ``operator_work`` is recomputation."""
     operators = operator_work(trace)

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import numbered, order_of
 from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import Peak, device_peaks
 from augment.derived.operators.work_families import work_families
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency
@@ -58,7 +59,7 @@ class Roofs(Struct, frozen=True):
     beyond: Bools
 
 
-@derived
+@derived(until="operations")
 def roofs(trace: Trace) -> Roofs:
     """The roof of each operator."""
     operators, work = operator_work(trace), gpu_work(trace)

@@ -12,6 +12,7 @@ from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.names.kernel_types import KernelType
@@ -22,7 +23,7 @@ from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_figures import StepFigures, step_figures
 from augment.derived.steps.step_windows import StepWindows, step_windows
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 #: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
@@ -81,7 +82,7 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     )
 
 
-@derived
+@derived(until="operations")
 def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
     """The figures of the steps of each device and their efficiency, in the order of ``gpu_work(trace).devices``."""
     windows = step_windows(trace)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.context import derived
 from augment.derived.gpu.kernel_families import KernelFamilies, families_of, kernel_families
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.operators.graph_capture import graph_work
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
-@derived
+@derived(until="breakdowns")
 def work_families(trace: Trace) -> KernelFamilies:
     """As :func:`kernel_families`, but operators of captures decide, too."""
     graphs = graph_work(trace)

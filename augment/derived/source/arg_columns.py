@@ -13,10 +13,11 @@ from msgspec import Struct
 from augment.annotations import Texts
 from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
 from augment.arrays.types import Bools, Int64s
+from augment.context import derived
 from augment.derived.names.kernel_types import KernelType, types_of
 from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
 #: args of HTA's frames that :data:`WANTED` lacks, or lacks for some of these categories
@@ -66,7 +67,7 @@ class ArgColumns(Struct, frozen=True):
         return [diagnostic for diagnostic in diagnostics if diagnostic.count]
 
 
-@derived
+@derived(until="summary")
 def arg_columns(trace: Trace) -> ArgColumns:
     """The columns of :data:`augment.args.WANTED`. It costs a pass over the source's text if the reader did not collect
     them.

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from augment.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.arrays.types import Int64s
+from augment.attachments import MemoryChanges
 from augment.findings import AugmentedTrace, Outcome
 from augment.trace import Trace
 
@@ -35,10 +36,9 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     # negative durations are repaired by writers and stay unchanged here
     dur = events.dur[:]
     dur = np.where(dur > 0, clock(events.ts + np.maximum(dur, 0)) - ts, dur)
-    changes = trace.memory_changes
-    if changes is not None:
-        changes = replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))
-    return replace(trace, events=replace(events, ts=ts, dur=dur), memory_changes=changes, facts={})
+    changes = trace.context.attached(MemoryChanges)
+    moved = [replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))] if changes else []
+    return trace.changed(*moved, events=replace(events, ts=ts, dur=dur))
 
 
 def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:

@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import limits_of
 from augment.derived.steps.steps import steps
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
+from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
 
 #: a recording without steps begins and ends with events of these categories
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
@@ -62,7 +63,7 @@ class StepWindows(Struct, frozen=True):
         return np.where((place >= 0) & (ts < self.finish[place]), place, -1)
 
 
-@derived
+@derived(until="summary")
 def step_windows(trace: Trace) -> StepWindows:
     """The windows of all steps. Without steps there is one window, the whole recording; without any work, none.
 

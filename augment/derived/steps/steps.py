@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct, where_in
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
 #: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.
@@ -38,7 +39,7 @@ class Steps(Struct, frozen=True):
         return np.where(inside, place, -1)
 
 
-@derived
+@derived(until="summary")
 def steps(trace: Trace) -> Steps:
     """The steps of the trace. Of two that overlap (two threads annotate one step), the first counts."""
     events = trace.events
@@ -70,7 +71,7 @@ def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
     return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
 
 
-@derived
+@derived(until="summary")
 def steps_of_gpu_work(trace: Trace) -> Int64s:
     """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
 

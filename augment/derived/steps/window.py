@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.ordering import each
@@ -14,7 +15,11 @@ from augment.derived.steps.steps import steps
 from augment.errors import UsageError
 from augment.trace import Category, SparseColumn, Trace, moved_args
 
-_ROWS = f"{__name__}.rows"  #: the fact that marks a part of a trace: its rows in the whole
+
+class _RowsInWhole(Struct, frozen=True):
+    """Attached to a part of a trace: the ``rows`` in the whole of its rows."""
+
+    rows: Int64s
 
 
 def within(trace: Trace, first: int, last: int) -> Trace:
@@ -85,7 +90,7 @@ def only(trace: Trace, keep: Bools) -> Trace:
         args=events.args and moved_args(events.args, new_row),
         ends=_ends(events.ends, new_row),
     )
-    return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
+    return trace.changed(_RowsInWhole(rows_in_whole(trace, rows)), events=table)
 
 
 def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
@@ -97,8 +102,8 @@ def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
 
 def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
     """The rows in the whole trace of these ``rows`` of ``part``."""
-    rows_: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
-    return rows_
+    whole = part.context.attached(_RowsInWhole)
+    return whole.rows[rows] if whole else rows
 
 
 def missing(first: int, last: int, numbers: Int64s) -> str:

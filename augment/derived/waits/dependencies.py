@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.arrow_correlations import launch_moments
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
-from augment.trace import Diagnostic, Trace, derived
+from augment.trace import Diagnostic, Trace
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined
@@ -121,7 +122,7 @@ def joined_waits(parts: Sequence[Waits]) -> Waits:
     )
 
 
-@derived
+@derived(until="critical path")
 def launched_at(trace: Trace) -> Int64s:
     """When each piece of GPU work was launched, int64 ns: the start of its call, or its moment within the call if that
     is recorded. It is the work's own start if that is earlier by the clocks, or if the launch is unknown."""
@@ -132,7 +133,7 @@ def launched_at(trace: Trace) -> Int64s:
     return np.minimum(called, work.ts)
 
 
-@derived
+@derived(until="critical path")
 def launched_by(trace: Trace) -> Int64s:
     """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream. Work
     without a known launch counts as launched with the work before it."""
@@ -176,7 +177,7 @@ def order_on_streams(trace: Trace) -> Waits:
     return _waits(dependencies_of(Kind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places))
 
 
-@derived
+@derived(until="critical path")
 def last_to_end(trace: Trace) -> Places:
     """For each piece of GPU work: of it and all work before it on its stream, the place of the last to end."""
     work = gpu_work(trace)

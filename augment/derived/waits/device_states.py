@@ -6,11 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bytes, Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import Device
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
 _IDLE = 3  #: the first of the idle states; there is one for each cause
@@ -40,7 +41,7 @@ class DeviceStates(Struct, frozen=True):
         return len(self.start)
 
 
-@derived
+@derived(until="breakdowns")
 def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
     """The states of each device, in the order of ``gpu_work(trace).devices``."""
     return tuple(

@@ -6,12 +6,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import GpuWork, gpu_work
 from augment.derived.waits.dependencies import UNEXPLAINED_NS
 from augment.derived.waits.gap_causes import launch_end
 from augment.derived.waits.idle_gaps import stream_gaps
 from augment.derived.waits.sync_dependencies import waiting_streams
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 CLOCK_NS = 2_000  #: clock error: work may appear to end so much after the start of what waited for it
 BY_CHANCE = 10  #: a delay this many times shorter than the work before it is not a coincidence
@@ -32,7 +33,7 @@ class DeviceWaits(Struct, frozen=True):
     streams: tuple[str, ...]
 
 
-@derived
+@derived(until="idle time")
 def device_waits(trace: Trace) -> DeviceWaits:
     """What work waited for after it could have started, that is, once its stream was idle and its launch had returned.
 

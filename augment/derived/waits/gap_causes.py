@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
-from augment.trace import Category, Trace, derived
+from augment.trace import Category, Trace
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
@@ -98,7 +99,7 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
     return category
 
 
-@derived
+@derived(until="summary")
 def causes_of_gaps(trace: Trace) -> tuple[Bytes, ...]:
     """The :func:`device_categories` of the gaps of each device, in the order of ``device_gaps``."""
     return tuple(device_categories(trace, gaps) for gaps in device_gaps(trace))

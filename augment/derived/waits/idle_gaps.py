@@ -6,8 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 
 class IdleGaps(Struct, frozen=True):
@@ -26,7 +27,7 @@ class IdleGaps(Struct, frozen=True):
         return len(self.start)
 
 
-@derived
+@derived(until="idle time")
 def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
     work = gpu_work(trace)
@@ -36,7 +37,7 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     )
 
 
-@derived
+@derived(until="summary")
 def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
     work = gpu_work(trace)

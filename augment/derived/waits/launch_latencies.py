@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.dependencies import launched_at
-from augment.trace import Trace, derived
+from augment.trace import Trace
 
 LONGEST_NS = 30_000  #: the longest possible latency; work that starts later waited for something else
 _LAUNCHES = 256  #: among so many launches, at least one finds its stream idle, unless the host is ahead of the device
 
 
-@derived
+@derived(until="critical path")
 def launch_latencies(trace: Trace) -> Int64s:
     """The latency of the launch of each piece of GPU work, int64 ns, at most :data:`LONGEST_NS`, also if it is unknown.
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import NO_INDEX, Int64s, Places
+from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import launches
 from augment.derived.names.matching import strings_where
@@ -22,7 +23,7 @@ from augment.derived.waits.dependencies import (
     launched_by,
 )
 from augment.derived.waits.sync_calls import freeing_calls, sync_calls
-from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
+from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
 
 _EVENT = "Event Sync"
 _STREAM_WAITS = "Stream Wait Event"
@@ -163,7 +164,7 @@ def _blocking_copies(trace: Trace) -> Waits:
     return Waits(edges, events.track[call], events.ts[call], returned)
 
 
-@derived
+@derived(until="idle time")
 def waiting_streams(trace: Trace) -> Waits:
     """The dependencies of streams on events: work launched after the wait follows the last work before the event."""
     work, events = gpu_work(trace), trace.events

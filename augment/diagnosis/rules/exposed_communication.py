@@ -35,6 +35,7 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.diagnosis.sharding import SMALL_BYTES, trains
+from augment.job_waits import JobWaits
 from augment.text import Words, counted, percent, size, time
 from augment.trace import Trace
 
@@ -125,7 +126,7 @@ def check(trace: Trace) -> Answer:
     inside = np.flatnonzero(work_in_steps(trace)[every.place]) if len(every) else np.empty(0, np.intp)
     if not len(inside):
         return NotApplicable("no communication kernel runs in the steps")
-    steps, known = measure(trace).count, trace.job_waits is not None
+    steps, known = measure(trace).count, trace.context.attached(JobWaits) is not None
     cut = without_work(trace, every.place[inside], transfer_ns(trace)[inside])
     exposed = int(every.exposed_ns[inside].sum()) // steps
     moves = every.exposed_ns[inside] - _waits(trace, inside)

@@ -77,7 +77,7 @@ class StragglingRank(Seen, frozen=True):
 
 def check(trace: Trace) -> Answer:
     """Say for whom the rank waits, or what it would take to know."""
-    waits = trace.job_waits
+    waits = trace.context.attached(JobWaits)
     if not len(collectives(trace)):
         return NotApplicable("this rank communicates with no other")
     if waits is None:

@@ -136,7 +136,7 @@ def write_part(
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
     with closing(SourceEvents(trace, planned, tracks, interned).all()) as events:
-        write = out.write_beside if trace.threads.count > 1 else out.write
+        write = out.write_beside if trace.context.threads.count > 1 else out.write
         write(events)
     write(out.of_annotations(annotations, planned.added_suffixes))
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))

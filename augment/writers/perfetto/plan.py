@@ -95,7 +95,7 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
         in_order,
         partial(_uuids, tracks, kind, slice_place, lane, group_names),
     )
-    arrows, (order, late), track = trace.threads.all(calls)
+    arrows, (order, late), track = trace.context.threads.all(calls)
     repairs["flow_without_slices"] = arrows.lost
     none = np.empty(0, np.int64), blobs_of(())
     return Plan(kind, other_dur, track, narrowed(rows), order, late, *none, {}, texts, ended_by, repairs), arrows

@@ -33,7 +33,7 @@ class SourceEvents:
         self._encoder = ArgsEncoder(interned)
         events = trace.events
         columns = events.name, events.category_name
-        names, categories = trace.threads.all([partial(_counts, trace, column, plan) for column in columns])
+        names, categories = trace.context.threads.all([partial(_counts, trace, column, plan) for column in columns])
         self._names = _numbers(trace, names, interned, INTERNED_NAMES)
         self._categories = _numbers(trace, categories, interned, INTERNED_CATEGORIES)
         self._late: dict[int, bytes] = {}
