@@ -80,12 +80,15 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Exit with 1 if TEST is worse than the baseline by more than the noise and more than the limit.
+    """Exit with 1 if TEST is worse than the baseline by more than the limit, and not by noise alone.
+
+    A figure fails (1) if its change exceeds the limit and the confidence interval of its change excludes no change;
+    whether it fails cannot be told (4) if the interval includes both no change and the limit; else it passes (0).
 
     TEST is a trace, a folder of ranks, or metrics, like the baseline. The gate covers the step time and the peak
-    memory, and more on request. Each gets a line with the confidence interval of its change, from the variation of the
-    steps; other figures get one if they explain the change. If an interval is too wide to decide, the exit code is 4,
-    and the line says how many more steps are needed. If nothing is worse, it is 0.
+    memory, and more on request. Each gets a line with the interval, which comes from the variation of the steps; other
+    figures get one if they explain the change. A long step now and then does not count. Where the gate cannot tell, the
+    line says how many more steps are needed.
 
     With --against-history the baseline is many runs, and the interval comes from how they differ. Runs before the last
     change of a figure do not count.

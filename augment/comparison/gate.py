@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.comparison.noise import Noise, noise_of, steps_lacking
+from augment.comparison.noise import Noise, noise_of, steps_lacking, trimmed_mean
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.errors import UsageError, expect_known
 from augment.text import signed_text
@@ -17,6 +18,7 @@ from augment.text import signed_text
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"
 GATED = (WHOLE, "memory_peak_bytes")  #: the default: parts of a step trade against each other
+TRIM = 0.2  #: share of the shortest steps, and of the longest, that the estimate leaves out
 FLOOR = 0.01  #: fraction of the step: growth of a part below this neither fails nor explains
 _UNITS = {
     "": 1,
@@ -68,9 +70,10 @@ class Limits(Struct, frozen=True):
 class Line(Struct, frozen=True):
     """The outcome of one figure; ``limit`` is None for a figure that only explains (``info``).
 
-    ``change`` lies between ``low`` and ``high`` with ``confidence``; None where the noise is unknown. For all-positive
-    samples it comes from the means of logarithms, so it may differ from ``test`` minus ``control``. ``paired`` says
-    that steps were compared in pairs.
+    ``control`` and ``test`` are means without the share :data:`TRIM` of the shortest and of the longest steps (of all
+    steps, where long steps alone decide). ``change`` lies between ``low`` and ``high`` with ``confidence``; None where
+    the noise is unknown. For all-positive samples it comes from the means of logarithms, so it may differ a little from
+    ``test`` minus ``control``. ``paired`` says that steps were compared in pairs.
     """
 
     figure: Figure
@@ -90,12 +93,17 @@ class Line(Struct, frozen=True):
 def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
     """A line for each gated figure, then one for each other figure that explains the change of the step.
 
-    The change of each figure has a confidence interval (:func:`~augment.comparison.noise.noise_of`). Its width is
-    chosen so that equal runs fail, over all gated figures together, at most at the rate ``limits.alpha``; half of that
-    belongs to the step, half to all other figures. A figure fails when its interval lies wholly on the worse side and
-    reaches the limit. It is uncertain when the interval contains both no change and a change as bad as the limit.
-    Otherwise it passes. With one step on a side the noise is unknown, and the limit alone decides. A part of the step's
-    time that grew by less than :data:`FLOOR` of the step does not fail.
+    A figure fails if its change exceeds the limit and its confidence interval excludes no change. It is uncertain if
+    the interval contains both no change and a change as large as the limit. Otherwise it passes.
+
+    The change is that of the trimmed means (:data:`TRIM`), so that a long step now and then decides nothing. Where long
+    steps make the plain mean differ from that, a figure that would pass fails by the same rule for the plain mean, and
+    is uncertain if the plain mean exceeds the limit even without the longest tenth of the steps of each side.
+
+    The width of the interval is chosen so that equal runs fail, over all gated figures together, at most at the rate
+    ``limits.alpha``; half of that belongs to the step, half to all other figures. With one step on a side the noise is
+    unknown, and the limit alone decides. A part of the step's time that grew by less than :data:`FLOOR` of the step
+    does not fail.
     """
     limits = limits or Limits()
     limited = [(figure, limit) for figure in FIGURES if (limit := limits.of(figure)) is not None]
@@ -190,21 +198,26 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
     lacking = [side for side, samples in (("baseline", control), ("test", test)) if figure.name not in samples]
     if "test" in lacking or (lacking and limit.bound is None):
         return Line(figure, limit, "skipped", f"not recorded in the {' and the '.join(lacking)}")
-    after = float(test[figure.name].mean())
     if lacking:
+        after = trimmed_mean(test[figure.name], TRIM)
         return Line(figure, limit, *_within_bound(figure, limit, after), test=after)
-    before = float(control[figure.name].mean())
-    noise = noise_of(control[figure.name], test[figure.name], confidence)
+    before, after = trimmed_mean(control[figure.name], TRIM), trimmed_mean(test[figure.name], TRIM)
+    noise = noise_of(control[figure.name], test[figure.name], confidence, TRIM)
     if limit.bound is not None:
         status, reason = _within_bound(figure, limit, after)
     elif noise is None:
         status, reason = _by_limit_alone(figure, limit, before, after, control)
     else:
         status, reason = _judged(figure, limit, noise, control, test, confidence)
+        plain = noise_of(control[figure.name], test[figure.name], confidence)
+        assert plain is not None
+        beyond = not noise.low <= plain.delta <= noise.high
+        if status == "pass" and beyond and (long := _long_steps(figure, limit, plain, control, test)):
+            (status, reason), noise = long, plain
+            before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
     if noise is None:
         return Line(figure, limit, status, reason, before, after, after - before)
-    # the difference of the means that are shown, as in a diff; the interval may be that of pairs
-    interval = after - before, noise.low, noise.high, confidence, noise.paired
+    interval = noise.delta, noise.low, noise.high, confidence, noise.paired
     return Line(figure, limit, status, reason, before, after, *interval)
 
 
@@ -215,7 +228,7 @@ def _within_bound(figure: Figure, limit: Limit, after: float) -> tuple[Status, s
 
 def _by_limit_alone(figure: Figure, limit: Limit, before: float, after: float, control: Samples) -> tuple[Status, str]:
     delta = _worse(figure) * (after - before)
-    failed = delta > 0 and delta >= max((limit.share or 0) * abs(before), _floor(figure, control))
+    failed = delta > max((limit.share or 0) * abs(before), _floor(figure, control))
     return (
         "fail" if failed else "pass",
         f"{'beyond' if failed else 'within'} the limit; one step per side, so the noise is unknown",
@@ -227,19 +240,36 @@ def _judged(
 ) -> tuple[Status, str]:
     """The status by the interval, and the reason."""
     worse, floor = _worse(figure), _floor(figure, control)
-    allowed = (limit.share or 0) * abs(float(control[figure.name].mean()))
+    before = trimmed_mean(control[figure.name], TRIM)
+    allowed = (limit.share or 0) * abs(before)
     least, most = sorted((worse * noise.low, worse * noise.high))
     if most <= 0:
         return "pass", "better beyond the noise" if most < 0 else "no worse"
-    if most < allowed:
-        return "pass", "worse, but by less than the limit" if least > 0 else "within the noise, and within the limit"
     if most < floor or (least > 0 and worse * noise.delta < floor):
         return "pass", f"grew by less than {100 * FLOOR:g} % of the step"
     if least > 0:
-        sure = least >= allowed
-        return "fail", f"worse {'by more than' if sure else 'beyond the noise, and perhaps by as much as'} the limit"
-    lacking = steps_lacking(control[figure.name], test[figure.name], allowed, confidence)
-    return "uncertain", _uncertainty(limit, noise, float(control[figure.name].mean()), lacking)
+        if worse * noise.delta > allowed:
+            return "fail", f"worse by more than the limit{'' if least > allowed else ', or by noise somewhat less'}"
+        return "pass", "worse, but by less than the limit"
+    if most <= allowed:
+        return "pass", "within the noise, and within the limit"
+    lacking = steps_lacking(control[figure.name], test[figure.name], allowed, confidence, TRIM)
+    return "uncertain", _uncertainty(limit, noise, before, lacking)
+
+
+def _long_steps(
+    figure: Figure, limit: Limit, noise: Noise, control: Samples, test: Samples
+) -> tuple[Status, str] | None:
+    """The status by the plain means, of which ``noise`` is; None if they are within the limit, or a tenth of the steps
+    is why they are not."""
+    worse, sides = _worse(figure), (control[figure.name], test[figure.name])
+    allowed = max((limit.share or 0) * abs(float(sides[0].mean())), _floor(figure, control))
+    if worse * noise.delta > allowed and min(worse * noise.low, worse * noise.high) > 0:
+        return "fail", "worse by more than the limit, by long steps"
+    rest = [np.sort(worse * side)[: len(side) - max(len(side) // 10, 1)].mean() for side in sides]
+    if rest[1] - rest[0] > allowed:
+        return "uncertain", "cannot tell whether long steps are chance; record more steps"
+    return None
 
 
 def _uncertainty(limit: Limit, noise: Noise, before: float, lacking: int | None) -> str:

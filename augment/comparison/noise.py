@@ -11,6 +11,9 @@ steps that depend on the data) is not noise of the difference:
 - If alike, the difference is ``mean(y - x) ± t(n - 1) * sd(y - x) / sqrt(n)``: Student's paired t-test.
 - Otherwise it is ``mean(y) - mean(x) ± t(v) * sqrt(var(x) / n + var(y) / m)``: Welch's t-test on all samples of both
   sides.
+
+With ``trim`` the means leave out that share of the smallest and of the largest samples, and Yuen's tests take the place
+of Student's and Welch's: an outlier then hardly moves the estimate, nor widens the interval.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Noise(Struct, frozen=True):
 
 
 class _Comparison(Struct, frozen=True):
-    """Transformed samples: ``unit`` is the control's mean if they are logarithms, else None.
+    """Transformed samples: ``unit`` is the control's (trimmed) mean if they are logarithms, else None.
 
     ``error`` is the standard error of ``delta``, 0 without any variation; ``freedom`` is its degrees of freedom.
     """
@@ -78,9 +81,9 @@ class _Comparison(Struct, frozen=True):
         return difference if self.unit is None else self.unit * math.expm1(difference)
 
 
-def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE) -> Noise | None:
+def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim: float = 0.0) -> Noise | None:
     """The noise of the difference; None (unknown) if a side has fewer than two samples."""
-    compared = _compared(control, test)
+    compared = _compared(control, test, trim)
     if compared is None:
         return None
     reach = quantile_of_student((1 + confidence) / 2, compared.freedom) * compared.error if compared.error else 0.0
@@ -102,12 +105,18 @@ def chance_of(control: Floats, test: Floats) -> float | None:
     return None if compared is None else compared.p
 
 
-def steps_lacking(control: Floats, test: Floats, allowed: float, confidence: float) -> int | None:
+def trimmed_mean(samples: Floats, trim: float) -> float:
+    """The mean without the share ``trim`` of the smallest samples, and of the largest."""
+    cut = int(trim * len(samples))
+    return float(np.sort(samples)[cut : len(samples) - cut].mean())
+
+
+def steps_lacking(control: Floats, test: Floats, allowed: float, confidence: float, trim: float = 0.0) -> int | None:
     """The number of additional steps per side for an interval narrower than ``allowed``, in the figure's unit.
 
     Assumes that they vary like the existing ones. None if unknown, or more than :data:`MOST_STEPS`.
     """
-    compared = _compared(control, test)
+    compared = _compared(control, test, trim)
     if compared is None or allowed <= 0:
         return None
     width = allowed if compared.unit is None else math.log1p(allowed / compared.unit)
@@ -137,16 +146,16 @@ def corrected(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _compared(control: Floats, test: Floats) -> _Comparison | None:
+def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Comparison | None:
     """The comparison of samples, in pairs if they are alike."""
     if min(len(control), len(test)) < 2:
         return None
     unit = None
     if control.min() > 0 and test.min() > 0:
-        unit, control, test = float(control.mean()), np.log(control), np.log(test)
+        unit, control, test = trimmed_mean(control, trim), np.log(control), np.log(test)
     count = min(len(control), len(test))
     pairs = control[:count], test[:count]
-    compared = _pairwise(*pairs, unit) if _are_alike(*pairs) else _welch(control, test, unit)
+    compared = _pairwise(*pairs, unit, trim) if _are_alike(*pairs) else _welch(control, test, unit, trim)
     least = ROUNDING * max(1.0 if unit else 0.0, abs(float(control.mean())), abs(float(test.mean())))
     if compared.error <= least:
         return replace(compared, delta=compared.delta if abs(compared.delta) > least else 0.0, error=0.0)
@@ -158,18 +167,26 @@ def _are_alike(control: Floats, test: Floats) -> bool:
     return together > 0 and tail_of_fisher(together / apart if apart else math.inf, len(control) - 1) < 1 - ALIKE
 
 
-def _pairwise(control: Floats, test: Floats, unit: float | None) -> _Comparison:
-    apart = test - control
-    error = float(apart.std(ddof=1)) / math.sqrt(len(apart))
-    return _Comparison(control, test, unit, True, float(apart.mean()), error, len(apart) - 1)
+def _pairwise(control: Floats, test: Floats, unit: float | None, trim: float) -> _Comparison:
+    mean, variance, count = _location(test - control, trim)
+    return _Comparison(control, test, unit, True, mean, math.sqrt(variance), count - 1)
 
 
-def _welch(control: Floats, test: Floats, unit: float | None) -> _Comparison:
-    delta = float(test.mean() - control.mean())
-    shares = [float(side.var(ddof=1)) / len(side) for side in (control, test)]
-    parts = sum(share**2 / (len(side) - 1) for share, side in zip(shares, (control, test), strict=True))
-    freedom = sum(shares) ** 2 / parts if parts else 1.0
-    return _Comparison(control, test, unit, False, delta, math.sqrt(sum(shares)), freedom)
+def _welch(control: Floats, test: Floats, unit: float | None, trim: float) -> _Comparison:
+    sides = [_location(side, trim) for side in (control, test)]
+    variance = sum(variance for _, variance, _ in sides)
+    parts = sum(variance**2 / (count - 1) for _, variance, count in sides)
+    freedom = variance**2 / parts if parts else 1.0
+    return _Comparison(control, test, unit, False, sides[1][0] - sides[0][0], math.sqrt(variance), freedom)
+
+
+def _location(samples: Floats, trim: float) -> tuple[float, float, int]:
+    """The trimmed mean, its variance (of the samples with their extremes pulled in), and how many samples it is of."""
+    cut = int(trim * len(samples))
+    ordered = np.sort(samples)
+    kept = ordered[cut : len(samples) - cut]
+    pulled_in = float(np.clip(ordered, kept[0], kept[-1]).var(ddof=1))
+    return float(kept.mean()), pulled_in * (len(samples) - 1) / (len(kept) * (len(kept) - 1)), len(kept)
 
 
 def _bootstrap(compared: _Comparison, confidence: float) -> tuple[float, float]:

@@ -37,9 +37,9 @@ def baselines(runs: Sequence[Run]) -> Mapping[Figure, Baseline]:
 def check(baseline: Mapping[Figure, Baseline], run: Run, limits: Limits) -> list[Line]:
     """A line for each gated figure of ``run``, then for each other figure that is not as usual.
 
-    A run fails where it is outside the prediction interval of the runs before it on the worse side, and its change can
-    be as large as the limit. It is uncertain where the interval contains both no change and a change as large as the
-    limit, and with fewer than :data:`FEWEST` runs. ``limits.alpha`` is the rate of runs like those before that are
+    A run fails where its change exceeds the limit and it is outside the prediction interval of the runs before it. It
+    is uncertain where the interval contains both no change and a change as large as the limit, and with fewer than
+    :data:`FEWEST` runs. ``limits.alpha`` is the rate of runs like those before that are
     outside on either side: half of it for the step, half for all other gated figures.
     """
     limited = [(figure, limit) for figure in FIGURES if (limit := limits.of(figure)) is not None]
@@ -97,14 +97,13 @@ def _judged(least: float, most: float, delta: float, allowed: float, floor: floa
     """The status of a change that is from ``least`` to ``most`` worse, and the reason."""
     if most <= 0:
         return "pass", "better than the runs before" if most < 0 else "as the runs before"
-    if most < allowed:
-        return "pass", "worse than the runs before, but by less than the limit" if least > 0 else "as the runs before"
     if most < floor or (least > 0 and delta < floor):
         return "pass", f"grew by less than {100 * FLOOR:g} % of the step"
     if least > 0:
-        sure = least >= allowed
-        return "fail", f"worse than the runs before{' by more than the limit' if sure else ', perhaps by the limit'}"
-    return "uncertain", ""
+        if delta > allowed:
+            return "fail", "worse than the runs before by more than the limit"
+        return "pass", "worse than the runs before, but by less than the limit"
+    return ("pass", "as the runs before") if most <= allowed else ("uncertain", "")
 
 
 def _matters(line: Line, step: float) -> bool:

@@ -66,6 +66,33 @@ def test_pairs_as_scipy_has_them() -> None:
         assert noise.bootstrap_low <= noise.delta <= noise.bootstrap_high
 
 
+def test_trimmed_means_as_scipy_has_them() -> None:
+    """Yuen's test of independent samples; of pairs its counterpart for one sample."""
+    rng = np.random.default_rng(6)
+    kinds = set()
+    for count in (3, 5, 9, 10, 20):
+        for common in (0.0, 0.5):
+            shared = rng.normal(0, common, count)
+            control, test = (100 * np.exp(shared + rng.normal(0, 0.02, count)) for _ in range(2))
+            test[0] *= 2
+            noise = noise_of(control, test, trim=0.2)
+            assert noise is not None
+            kinds.add(noise.paired)
+            if noise.paired:
+                apart = np.log(test) - np.log(control)
+                kept = count - 2 * int(0.2 * count)
+                pulled_in = stats.mstats.winsorize(apart, (0.2, 0.2)).std(ddof=1)
+                error = pulled_in * ((count - 1) / (kept * (kept - 1))) ** 0.5
+                low, high = stats.t.interval(0.95, kept - 1, stats.trim_mean(apart, 0.2), error)
+            else:
+                expected = stats.ttest_ind(np.log(test), np.log(control), equal_var=False, trim=0.2)
+                assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
+                low, high = expected.confidence_interval(0.95)
+            unit = stats.trim_mean(control, 0.2)
+            assert (noise.low, noise.high) == pytest.approx((unit * np.expm1(low), unit * np.expm1(high)), rel=1e-9)
+    assert kinds == {True, False}
+
+
 def test_what_is_not_positive_is_compared_as_it_is() -> None:
     control, test = np.array([0.0, 10, 30, 5]), np.array([1.0, 12, 31, 7])
     noise = noise_of(control, test)
