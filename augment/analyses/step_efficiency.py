@@ -27,7 +27,9 @@ is. Figures of papers that count 6 N a token and whole attention are greater: se
 
 ``covered_ratio`` is the share of the computing time that has a roof. Where less than 90 % of the time of matrix
 products is counted there is no MFU, as in CUDA graphs, whose kernels no operator launches; ``lacking`` says so, and
-what to do. Kernels whose kind of work is unknown may be products, and count as such there. ``overlap_ratio`` is the
+what to do. Kernels whose kind of work is unknown may be products, and count as such there. Nor is there one of a step
+whose operations are more than the device can do in its time. A slice of a device (MIG) has its share of the peak, by
+its multiprocessors. ``overlap_ratio`` is the
 communication hidden behind computation by the most that could be: the lesser of both times.
 
 The sentence on the track ``Step efficiency`` is the row in short.
@@ -48,7 +50,7 @@ from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_no_mfu
+from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
@@ -140,7 +142,8 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
         parts = {f"{name}_ns": int(reached.parts[name][step]) for name in COMPUTING}
         parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
         counted = operator_work(trace).recorded
-        sure = lacking is None and wall > 0
+        why = lacking or why_beyond(float(reached.peak_ns[step]), wall)
+        sure = why is None and wall > 0
         yield Row(
             rank=device.rank,
             device=device.device,
@@ -155,7 +158,7 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
             overlap_ratio=_overlap(figures, step),
             peak=peak_text,
             convention=CONVENTION if sure else None,
-            lacking=lacking,
+            lacking=why,
         )
 
 

@@ -173,6 +173,9 @@ def _efficiency(outcome: dict[str, Any], of: str) -> None:
         emit(reason)
     else:
         _figures("Efficiency", outcome["rows"], of)
+        for row in outcome["rows"]:
+            if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
+                emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:

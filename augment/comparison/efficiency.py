@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.comparison.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import step_efficiency, why_no_mfu
+from augment.derived.operators.step_efficiency import step_efficiency, why_beyond, why_no_mfu
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
@@ -29,15 +30,17 @@ EFFICIENCY = (
     Figure("latency_bound_ns", "ns"),
     Figure("unmodelled_ns", "ns", "neither"),
 )
+_BY_PEAK = ("mfu_ratio", "hfu_ratio")
 _SIDES = ("control", "test")
 
 
 class EfficiencySamples(Struct, frozen=True):
     """The figures of each step of one rank, averaged over devices. ``lacking`` says why there is no MFU, if so; where
-    shapes or peaks are not known, there are no figures at all."""
+    shapes or peaks are not known, there are no figures at all. ``peak`` names the peaks that were used."""
 
     samples: Samples
     lacking: str | None
+    peak: str = ""
 
 
 def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
@@ -49,8 +52,17 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
     if not operator_work(trace).recorded or None in device_peaks(trace).values():
         return EfficiencySamples({}, lacking)
     known: dict[str, list[Floats]] = {}
-    for place, figures in enumerate(step_figures(trace, windows)):
-        efficiency = step_efficiency(trace, place, windows, figures.of_device["compute_ns"])
+    used: dict[str, None] = {}
+    both = [
+        (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
+        for place, figures in enumerate(step_figures(trace, windows))
+    ]
+    for figures, efficiency in both:
+        beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.step_ns.tolist())
+        lacking = lacking or next(filter(None, beyond), None)
+    for place, (figures, efficiency) in enumerate(both):
+        if peak := device_peaks(trace)[work.devices[place].device]:
+            used[peak.text(efficiency.numbers)] = None
         wall = np.maximum(figures.step_ns, 1)
         samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in efficiency.parts.items()}
         samples |= {"covered_ratio": efficiency.covered, "model_flops": efficiency.model_flops}
@@ -58,11 +70,16 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
             samples |= {"mfu_ratio": efficiency.model_peak_ns / wall, "hfu_ratio": efficiency.peak_ns / wall}
         for name, values in samples.items():
             known.setdefault(name, []).append(values)
-    return EfficiencySamples({name: np.mean(values, axis=0) for name, values in known.items()}, lacking)
+    return EfficiencySamples(
+        {name: np.mean(values, axis=0) for name, values in known.items()}, lacking, "; ".join(used)
+    )
 
 
 def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from: int = 0) -> Findings | Skipped:
-    """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none."""
+    """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none.
+
+    Where the sides are held against different peaks, neither MFU is the better one.
+    """
     reasons = [
         (label, [rank.lacking for rank in ranks if rank.lacking]) for label, ranks in zip(_SIDES, sides, strict=True)
     ]
@@ -70,4 +87,13 @@ def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from
     if any(not rank.samples for ranks in sides for rank in ranks):
         return Skipped(why)
     control, test = (mean_of_ranks([rank.samples for rank in ranks]) for ranks in sides)
-    return Findings(figure_rows(control, test, judged_from, EFFICIENCY), partial=why or None)
+    rows = figure_rows(control, test, judged_from, EFFICIENCY)
+    before, after = ("; ".join(dict.fromkeys(rank.peak for rank in ranks)) for ranks in sides)
+    for place, row in enumerate(rows):
+        if row.figure not in _BY_PEAK:
+            continue
+        rows[place] = row = replace(row, control_peak=before, test_peak=after)
+        if before != after:
+            verdict = "different" if row.verdict in ("regression", "improvement") else row.verdict
+            rows[place] = replace(row, better="neither", verdict=verdict)
+    return Findings(rows, partial=why or None)

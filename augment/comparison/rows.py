@@ -40,6 +40,8 @@ class FigureRow(Struct, frozen=True):
             "Whether the difference exceeds the noise; different: neither way is better; unknown: one step per side."
         ),
     ]
+    control_peak: Annotated[str | None, column("Of MFU and HFU: the peaks that the control is held against.")]
+    test_peak: Annotated[str | None, column("Those of the test; where they differ, neither way is better.")]
 
 
 class PartRow(Struct, frozen=True):

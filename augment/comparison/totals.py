@@ -105,6 +105,8 @@ def figure_rows(
                 is_paired=noise.paired if noise else None,
                 p=p,
                 verdict=verdict_of(p, noise.delta if noise else delta, figure.better),
+                control_peak=None,
+                test_peak=None,
             )
         )
     return rows

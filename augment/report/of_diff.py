@@ -117,11 +117,13 @@ def efficiency(sidecar: Sidecar) -> Section:
     """MFU and the parts of a step on both sides."""
     rows = rows_of(sidecar, "diff_efficiency")
     mfu = next((row for row in rows if row["figure"] == "mfu_ratio" and row["control"] is not None), None)
-    lead = (
-        ""
-        if mfu is None or mfu["test"] is None
-        else f"MFU was {percent(mfu['control'])} and is {percent(mfu['test'])}."
-    )
+    lead = ""
+    if mfu is not None and mfu["test"] is not None:
+        of = [
+            f" of {mfu[side]}" if mfu["control_peak"] != mfu["test_peak"] else ""
+            for side in ("control_peak", "test_peak")
+        ]
+        lead = f"MFU was {percent(mfu['control'])}{of[0]} and is {percent(mfu['test'])}{of[1]}."
     return Section("Efficiency", lead, (), table(sidecar, "diff_efficiency", "Parts of a step on both sides"))
 
 

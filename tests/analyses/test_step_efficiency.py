@@ -201,6 +201,32 @@ def test_model_flops_beyond_the_peak_are_no_mfu() -> None:
     assert (rows_of(fitting, "lacking"), fitting.diagnostics) == ([(None,)], [])
 
 
+@pytest.mark.parametrize("counted", [0.9, 1.1])
+def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None:
+    """The product alone takes 139 µs at the peak."""
+    end = 20 + round(2 * 4096**3 / 989.4e3 / counted)
+    (row,) = rows(on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 20, end)))
+    assert (row.mfu_ratio is None, row.hfu_ratio is None) == (counted > 1, counted > 1)
+    assert ("1.10 times what the device can do at most" in (row.lacking or "")) == (counted > 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "why"),
+    [
+        ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: give --peak bf16="),
+        ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
+        ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),
+    ],
+)
+def test_where_the_peak_of_a_type_of_number_lacks_that_is_told(name: str, capability: int, why: str) -> None:
+    trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 4_001_000))
+    device = {"id": 0, "name": name, "computeMajor": capability, "computeMinor": 0, "totalGlobalMem": 16 << 30}
+    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}), facts={})
+    (row,) = rows(trace)
+    assert row.mfu_ratio is None
+    assert str(row.lacking).startswith(why)
+
+
 def test_model_flops_names_the_peaks_that_a_device_has() -> None:
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096, "c10::Half")), *launched(1, 2, 1000, 2_001_000))
     v100 = {"id": 0, "name": "Tesla V100-SXM2-16GB", "totalGlobalMem": 16 << 30}

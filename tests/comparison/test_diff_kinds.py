@@ -128,6 +128,29 @@ def test_other_names_change_no_kind_of_work() -> None:
     assert {row.delta_ns for row in rows(result, "diff_kinds")} == {0}
 
 
+def test_peaks_of_both_sides_are_named_where_they_differ() -> None:
+    """Products of FP32 without matrix units against the same in BF16: neither MFU is better."""
+    device = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 80_000_000_000}
+    sides = []
+    for types, name, ns in (("float", "ampere_sgemm_128x64_tn", 3_000_000), ("c10::BFloat16", "nvjet_hsh", 500_000)):
+        events = []
+        for step in range(4):
+            at = 10_000_000 * step
+            events += [annotation(f"ProfilerStep#{step}", at, at + 5_000_000),
+                       op("aten::mm", at, at + 50, args=shaped([4096, 4096], [4096, 4096], types=types)),
+                       call("cudaLaunchKernel", at + 10, at + 20, correlation=step + 1),
+                       kernel(name, at + 100, at + 100 + ns + 7 * step, correlation=step + 1)]  # fmt: skip
+        trace = trace_of(*events)
+        sides.append(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]})))
+    row = next(row for row in rows(diff(*sides), "diff_efficiency") if row.figure == "mfu_ratio")
+    assert row.control_peak == "fp32 67 TFLOP/s, memory 3350 GB/s"
+    assert row.test_peak == "bf16 989.4 TFLOP/s, memory 3350 GB/s"
+    assert row.test < row.control
+    assert (row.better, row.verdict) == ("neither", "different")
+    same = next(row for row in rows(diff(sides[0], sides[0]), "diff_efficiency") if row.figure == "mfu_ratio")
+    assert (same.control_peak, same.better) == (same.test_peak, "higher")
+
+
 def test_efficiency_of_both_sides(tmp_path: Path) -> None:
     job = JobOptions(ranks=1, steps=3, layers=2, collectives="none")
     sides = []

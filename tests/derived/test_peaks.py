@@ -47,6 +47,9 @@ SEEN = {
     "NVIDIA GeForce RTX 4060": (8, 9, 24, 8188000000, "bf16", 30.2, 272),
     "NVIDIA GeForce RTX 4070": (8, 9, 46, 12500000000, "bf16", 58.3, 504),
     "NVIDIA GeForce RTX 4080": (8, 9, 76, 16860000000, "bf16", 97.5, 717),
+    "NVIDIA GeForce RTX 4090 D": (8, 9, 114, 25756696576, "bf16", 147.1, 1008),
+    "NVIDIA RTX 6000 Ada Generation": (8, 9, 142, 50900000000, "bf16", 364.2, 960),
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": (12, 0, 188, 101000000000, "bf16", 503.8, 1792),
     "AMD Instinct MI300X": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
     "AMD Instinct MI300X VF": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
     "": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
@@ -58,7 +61,9 @@ UNKNOWN = {
     "NVIDIA GeForce GTX 1650": (7, 5, 16, 4294705152),
     "Quadro GP100": (6, 0, 56, 17069309952),
     "AMD Instinct MI308X": (9, 4, 80, 206141652992),
-    "NVIDIA GeForce RTX 4090 D": (8, 9, 114, 25756696576),
+    "NVIDIA GeForce RTX 4090 D Laptop GPU": (8, 9, 76, 17000000000),
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb": (9, 0, 0, 10200547328),
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": (12, 0, 188, 101000000000),
     "NVIDIA GeForce RTX 4090 Laptop GPU": (8, 9, 76, 17000000000),
     "NVIDIA GeForce RTX 3080 Ti": (8, 6, 80, 12600000000),
     "NVIDIA GeForce RTX 4060 Ti": (8, 9, 34, 8188000000),
@@ -95,6 +100,27 @@ def test_nothing_is_guessed(name: str) -> None:
     trace = on(name, *UNKNOWN[name])
     assert device_peaks(trace)[0] is None
     assert "--tables" in why_unknown(trace, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "memory", "number", "whole", "of"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 10200547328, "bf16", 989.4, 132),
+        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 84825604096, "fp8", 1978.9, 132),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 42144366592, "bf16", 312, 108),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 5100273664, "tf32", 156, 108),
+        ("NVIDIA A100 80GB PCIe MIG 2g.20gb", 28, 20937965568, "bf16", 312, 108),
+        ("NVIDIA A30 MIG 1g.6gb", 14, 6300000000, "bf16", 165, 56),
+    ],
+)
+def test_a_slice_has_its_share_of_the_peak(
+    name: str, units: int, memory: int, number: str, whole: float, of: int
+) -> None:
+    """By its multiprocessors; of its memory the rate is not known."""
+    peak = device_peaks(on(name, 8, 0, units, memory))[0]
+    assert peak is not None
+    assert peak.tflops[number] == pytest.approx(whole * units / of)
+    assert (peak.memory_gbps, peak.l2_bytes) == (None, None)
 
 
 def test_a_trace_that_tells_no_device_has_no_peak() -> None:

@@ -469,6 +469,25 @@ def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) ->
     assert isinstance(answer, Found) == is_plain
 
 
+@pytest.mark.parametrize(
+    ("name", "memory", "advice"),
+    [
+        ("NVIDIA GeForce RTX 3060", 12_487_294_976, "Use torch.autocast with BF16"),
+        ("NVIDIA GeForce RTX 4090", 25_756_696_576, "Use torch.autocast with BF16"),
+        ("NVIDIA GeForce RTX 2080 Ti", 11_546_394_624, "Use torch.autocast with FP16"),
+        ("NVIDIA A100-SXM4-40GB", 42_314_694_656, "Call torch.set_float32_matmul_precision"),
+    ],
+)
+def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: int, advice: str) -> None:
+    """On GeForce cards TF32 is as fast as FP32."""
+    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    product = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
+    trace = trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)
+    device = {"id": 0, "name": name, "totalGlobalMem": memory}
+    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}))
+    assert problem_of(matrix_units.check(trace)).advice.startswith(advice)
+
+
 def backlogged(until: int, busy: int) -> Trace:
     """Four steps of 10 ms. At first the device still works on what was launched before, ``until`` then (ms); each step
     launches at once a kernel that takes ``busy`` ms."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.attachments import tables_of
 from augment.context import derived
@@ -22,9 +23,10 @@ from augment.toml import parse_toml
 from augment.trace import Identity, Trace
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
-_TELLING = ("device", "capability", "units", "least_bytes", "below_bytes")
+_TELLING = ("device", "capability", "units", "least_bytes", "below_bytes", "whole_units")
 _RATES = ("memory_gbps", "l2_bytes", "link_gbps")
 VALUES = "peak_values"  #: the key of single figures among the user's tables
+_SLICE = re.compile(r"\bMIG\b")  #: in names of slices of a device
 _MOST = 1e6  #: 10^12 operations a second: a greater value must be in the wrong unit
 KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
 _TEXTS = ("device", "capability", "source")
@@ -44,7 +46,7 @@ class Peak(Struct, frozen=True):
 
     def text(self, numbers: Sequence[str]) -> str:
         """The rates for these types of number, as text."""
-        rates = [f"{number} {self.tflops[number]:g}" for number in numbers if number in self.tflops]
+        rates = [f"{number} {round(self.tflops[number], 1):g}" for number in numbers if number in self.tflops]
         memory = [] if self.memory_gbps is None else [f"memory {self.memory_gbps:g} GB/s"]
         return ", ".join([*([f"{', '.join(rates)} TFLOP/s"] if rates else []), *memory])
 
@@ -143,6 +145,14 @@ def why_unknown(trace: Trace, device: Identity) -> str:
     return f"no peak of {name_of(trace, device)} is known: give {which}"
 
 
+def why_not_of(trace: Trace, device: Identity, number: str) -> str:
+    """Advice for a device whose peak for a type of number is not known."""
+    capability = capability_of(trace, device)
+    if number == "bf16" and capability is not None and capability < (8, 0):
+        return f"{name_of(trace, device)} has no units for bf16, and so no peak of it"
+    return f"{name_of(trace, device)} has no known peak of {number}: give --peak {number}=… (10^12 operations a second)"
+
+
 def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
     """The peak with the user's single figures for the device in place of its own. They may be the only figures."""
     given = {
@@ -161,11 +171,20 @@ def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device:
 
 
 def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
-    for row in rows:
-        if _fits(row, device):
-            tflops = {number: float(row[number]) for number in NUMBERS if number in row}
-            return Peak(device.name, tflops, row.get("memory_gbps"), row.get("l2_bytes"))
-    return None
+    """The peak by the first row that fits; that of a slice (MIG) is its share of the multiprocessors, and the rate of
+    its memory is not known."""
+    if not _SLICE.search(device.name):
+        row = next((row for row in rows if _fits(row, device)), None)
+        return None if row is None else Peak(device.name, _rates_of(row), row.get("memory_gbps"), row.get("l2_bytes"))
+    row = next((row for row in rows if _fits(row, replace(device, units=0, memory=0))), None)
+    if row is None or "whole_units" not in row or not 0 < device.units <= row["whole_units"]:
+        return None
+    share = device.units / row["whole_units"]
+    return Peak(device.name, {number: rate * share for number, rate in _rates_of(row).items()}, None)
+
+
+def _rates_of(row: Mapping[str, Any]) -> dict[str, float]:
+    return {number: float(row[number]) for number in NUMBERS if number in row}
 
 
 def _fits(row: Mapping[str, Any], device: _Device) -> bool:

@@ -17,7 +17,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.operator_work import OperatorWork, operator_work
-from augment.derived.operators.peaks import device_peaks, why_unknown
+from augment.derived.operators.peaks import device_peaks, why_not_of, why_unknown
 from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.operators.work_families import work_families
@@ -28,6 +28,7 @@ from augment.trace import Trace
 #: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
 COVERED = 0.9  #: of the time of matrix products, for an MFU
+ROUNDING = 1e-9  #: above 100 %, an MFU is still one
 _IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
 
 
@@ -207,7 +208,33 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered is None:
         return "no matrix product, convolution or attention is known among the kernels"
     if covered < COVERED:
+        if number := _without_peak(trace, place, COVERED - covered):
+            return why_not_of(trace, device, number)
         share = f"operations are counted of {100 * covered:.1f} % of the time of what is or may be a matrix product"
         why = "the others have no operator (as in CUDA graphs), no shapes, no formula, or a name that tells nothing"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
+
+
+def _without_peak(trace: Trace, place: int, lacking: float) -> str:
+    """The type of number without a peak whose operators take the most time, if they are the share ``lacking`` of the
+    time of all products at least; else empty."""
+    work, operators, on_roof = gpu_work(trace), operator_work(trace), roofs(trace)
+    owner = operators.owner[work.devices[place].places]
+    ns = (work.end - work.ts)[work.devices[place].places]
+    product = np.append(~np.isnan(on_roof.flops), False)[owner]
+    unknown = product & np.append(np.isnan(on_roof.compute_ns), False)[owner]
+    number = np.append(on_roof.number, -1)[owner]
+    spent = {name: int(ns[unknown & (number == code)].sum()) for code, name in enumerate(on_roof.numbers) if name}
+    most = max(spent, key=lambda name: spent[name], default="")
+    return most if most and sum(spent.values()) >= lacking * int(ns[product].sum()) > 0 else ""
+
+
+def why_beyond(peak_ns: float, wall_ns: int) -> str | None:
+    """Why operations that would take ``peak_ns`` at the peak give no MFU in a step of ``wall_ns``; None if they do."""
+    if peak_ns <= wall_ns * (1 + ROUNDING):
+        return None
+    return (
+        f"the step's operations are {peak_ns / max(wall_ns, 1):,.2f} times what the device can do at most in its time: "
+        "the peak is too low for this device (--peak), or operations are counted too high"
+    )

@@ -2,9 +2,10 @@
 
 On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and TF32, too) many times as fast as other
 units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
-their time, which is less than what the peaks promise (8 times on A100). The evidence says how much of that time has
-sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and multiples of 64 fill them best.
-Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or of grouped convolutions, are
+their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
+faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
+how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
+multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or of grouped convolutions, are
 left out: another type would not help.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
@@ -22,7 +23,7 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.names.matching import strings_where
-from augment.derived.operators.peaks import device_peaks
+from augment.derived.operators.peaks import Peak, device_peaks
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.products import UNKNOWN_DEVICE, Fit, fit_of
@@ -37,7 +38,8 @@ from augment.text import Words, listed, short, time
 from augment.trace import Trace
 
 NAME = "matrix_units"
-FASTER = 2  #: so many times as fast products are assumed to become
+FASTER = 2.0  #: so many times as fast products are assumed to become, at most
+_LEAST = 1.5  #: a type of number that is less than so many times as fast as FP32 is not advised
 _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
@@ -50,26 +52,29 @@ class MatrixUnitsUse(Seen, frozen=True):
 
     product_ns: int  #: per step
     kernels: list[str]  #: most of the time first
-    can_use_tf32: bool
+    number: str  #: the type of number to use: tf32, bf16 or fp16
+    faster: float  #: so many times as fast as FP32
     fit: Fit
 
     def title(self, words: Words) -> str:
         return f"FP32 matrix products take {time(self.product_ns)} {words.per_step} without matrix units"
 
     def cure(self, words: Words) -> str:
-        return "running them twice as fast"
+        return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
 
     def fine(self, words: Words, saved_ns: int) -> str:
         return f"FP32 products without matrix units take {words.share(self.product_ns)}"
 
     def advice(self, words: Words) -> str:
-        if self.can_use_tf32:
+        if self.number == "tf32":
             return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
+        if self.number == "bf16":
+            return "Use torch.autocast with BF16: of this device's units, only those of 16-bit numbers are faster"
         units = f"this device has {words.matrix_units} for it, but not for FP32"
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 
     def evidence(self, words: Words) -> Sequence[str]:
-        return [listed(self.kernels), *([_TF32] if self.can_use_tf32 else []), self.fit.text()]
+        return [listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
 
 
 def check(trace: Trace) -> Answer:
@@ -82,24 +87,33 @@ def check(trace: Trace) -> Answer:
     peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
     if not peaks:
         return NoData("whether the device has matrix units is unknown", UNKNOWN_DEVICE)
-    tf32 = all("tf32" in peak.tflops for peak in peaks)
-    if not tf32 and not all("fp16" in peak.tflops for peak in peaks):
-        return NotApplicable("the device has no matrix units")
+    ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")}
+    number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
+    if number is None:
+        return NotApplicable("the device has no units that multiply faster than those of FP32")
+    faster, tf32 = min(ratios[number], FASTER), number == "tf32"
     plain = strings_where(trace, lambda name: bool(_PLAIN.search(name)) and not _SHORT.search(name))
     places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
     dur = np.maximum(work.end[places] - work.ts[places], 0)
-    cut = without_work(trace, places, dur - dur // FASTER)
+    cut = without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = saved_a_step(trace, cut)
     ns = int(dur.sum()) // measure(trace).count
     seen = MatrixUnitsUse(
         product_ns=ns,
         kernels=[short(name) for name in _by_time(trace, places, dur)],
-        can_use_tf32=tf32,
+        number=number,
+        faster=faster,
         fit=fit_of(trace, places, dur),
     )
     spans = Spans(work.ts[places], work.end[places], work.row[places])
     return judged(trace, seen, saved, spans=spans, confidence="high" if tf32 else "medium", cut=cut)
+
+
+def _ratio(peaks: list[Peak], number: str) -> float:
+    """How many times as fast as FP32 the devices multiply that type of number; 0 where one cannot."""
+    rates = [(peak.tflops.get(number, 0.0), peak.tflops.get("fp32")) for peak in peaks]
+    return min(FASTER if plain is None and rate else rate / (plain or 1.0) for rate, plain in rates)
 
 
 def _by_time(
