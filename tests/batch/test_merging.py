@@ -301,3 +301,36 @@ def test_a_late_rank_that_never_waits_has_its_collectives_pinned(tmp_path: Path)
         "GPU state rank 3",
         "Wait and transfer stream 24 rank 3",
     ]
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, 2, 3])
+def test_a_kernel_that_outlasts_its_annotation_by_a_rounding_stays_in_its_row(
+    late_ns: int, tmp_path: Path, perfetto: PerfettoEngine
+) -> None:
+    """Starts and durations are rounded on their own, so that ends which are one moment differ by a nanosecond."""
+    events: list[dict[str, Any]] = []
+    for number in range(3):
+        at = 1000 * (number + 1)
+        work = {"ph": "X", "pid": 0, "tid": 7}
+        events += [
+            {**work, "cat": "gpu_user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 900},
+            {**work, "cat": "gpu_user_annotation", "name": "forward", "ts": at + 1, "dur": 899},
+            {**work, "cat": "kernel", "name": "first", "ts": at + 2, "dur": 100, "args": {"stream": 7}},
+            {**work, "cat": "kernel", "name": "last", "ts": at + 500, "dur": 400 + late_ns / 1000},
+        ]
+    path = write_trace(tmp_path / "rank0.json", *events)
+    native.write(augment(read(str(path))), tmp_path / "out.pftrace")
+    perfetto.load(tmp_path / "out.pftrace")
+    rows = perfetto.rows(
+        "select name, count(distinct track_id), min(depth), max(depth), max(dur) from slice"
+        " where category in ('kernel', 'gpu_user_annotation') and name in ('first', 'last', 'forward') group by 1"
+    )
+    kept = late_ns <= 2
+    end = 400_000 + late_ns
+    assert {row[0]: row[1:] for row in rows} == {
+        "first": (1, 2, 2, 100_000),
+        "forward": (1, 1, 1, 499_000 + end if kept else 899_000),
+        "last": (1, 2, 2, end) if kept else (1, 0, 0, end),
+    }
+    tracks = perfetto.rows("select count(distinct track_id) from slice where category = 'kernel'")
+    assert tracks[0][0] == (1 if kept else 2)

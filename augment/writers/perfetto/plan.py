@@ -18,7 +18,7 @@ from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, each, order_of
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
-from augment.trace import COMPLETE, EventTable, SparseColumn, Trace
+from augment.trace import COMPLETE, Category, EventTable, SparseColumn, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs, blobs_of
@@ -30,6 +30,7 @@ from augment.writers.perfetto.wire import BEGIN, INSTANT
 NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends, and how long it lasts
 _AS_RECORDED = np.iinfo(np.int64).min  #: the other duration of slices that have none
 _BLOCK = 1 << 16  #: rows
+_ROUNDING_NS = 2  #: of a recorded end, and of the correction of its clock
 
 
 class Plan(Struct):
@@ -76,6 +77,7 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     texts = _texts(trace)
     groups: dict[int, tuple[int, str]] = {}
     kind, end, other_dur, ended_by = _kinds(trace, place, texts, repairs, groups)
+    other_dur = _around_last_kernels(trace, place, end, other_dur)
     slice_place, group_names = _with_groups(tracks, place, groups)
     rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
     slices = Slices(rows, slice_place, events.ts, end, events.correlation[:])
@@ -166,6 +168,28 @@ def _kinds(
     others = np.sort(np.array(begins + paired.lone_begins, np.int64))
     other_dur = np.where(end[others] == NEVER, NEVER, end[others] - events.ts[others])
     return kind, end, SparseColumn(others, other_dur), paired.ends
+
+
+def _around_last_kernels(trace: Trace, place: Int32s, end: Int64s, other_dur: SparseColumn) -> SparseColumn:
+    """Annotations of the GPU end with their last kernel. Where its recorded end is up to :data:`_ROUNDING_NS` later,
+    because starts and durations are rounded on their own, ``end`` and the duration are prolonged, so that they nest.
+    """
+    events = trace.events
+    complete = events.phase == COMPLETE
+    of_annotation = events.category == Category.GPU_USER_ANNOTATION
+    around = np.flatnonzero(complete & of_annotation)
+    prolonged = [np.empty(0, np.intp)]
+    for track, which in each(place[around], int(place.max(initial=0)) + 1):
+        inside = np.flatnonzero((place == track) & complete & ~of_annotation)
+        before = np.searchsorted(events.ts[inside], end[around[which]])
+        rows, last = around[which[before > 0]], inside[before[before > 0] - 1]
+        late = end[last] - end[rows]
+        near = (late > 0) & (late <= _ROUNDING_NS) & (events.ts[last] >= events.ts[rows])
+        end[rows[near]] = end[last[near]]
+        prolonged.append(rows[near])
+    rows = np.sort(np.concatenate([other_dur.rows[:], *prolonged]))
+    dur = other_dur.at(rows, _AS_RECORDED)
+    return SparseColumn(rows, np.where(dur == _AS_RECORDED, end[rows] - events.ts[rows], dur))
 
 
 def _with_groups(
