@@ -31,21 +31,26 @@ from augment.trace import Category, Trace
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
 _EXPERT = re.compile(r"(?:deep_?ep|hybrid_?ep|moeA2A|\b(?:mori|pplx)::)", re.IGNORECASE)  #: as in ``kernel_types``
+_OF_COLLECTIVES = ("phase", "unit", "ready", "received", "expert", "launched")
 _LIMITER = "FullyShardedDataParallel.rate_limiter"
 _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
 def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:
     """The tables of a rank in the ``window``, of its ``chosen`` collectives; and the texts that columns index."""
-    records = collectives(trace)
-    launch = gpu_work(trace).launch[records.place[chosen]]
-    unit, units = _units(trace, launch)
-    phase = phases(trace, launch, records.step[chosen])
-    of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
-    of_collectives["received"] = records.received[chosen]
-    names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
-    of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
-    of_collectives["launched"] = np.where(launch == NO_INDEX, UNKNOWN, trace.events.ts[launch])
+    records, units = collectives(trace), list[str]()
+    if len(records):
+        launch = gpu_work(trace).launch[records.place[chosen]]
+        unit, units = _units(trace, launch)
+        phase = phases(trace, launch, records.step[chosen])
+        of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
+        of_collectives["received"] = records.received[chosen]
+        names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
+        of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
+        of_collectives["launched"] = np.where(launch == NO_INDEX, UNKNOWN, trace.events.ts[launch])
+    else:  # those of the host, if any, are not launched
+        of_collectives = {name: np.full(len(chosen), UNKNOWN, np.int64) for name in _OF_COLLECTIVES}
+        of_collectives["expert"] = np.zeros(len(chosen), np.int64)
     actions = pipeline_actions(trace)
     inside = np.ones(len(actions.step), np.bool_)
     if window is not None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
 from augment.derived.collectives.device_states import device_states, host_gaps
+from augment.derived.collectives.host_collectives import HostCollectives, host_collectives
 from augment.derived.collectives.rank_progress import Spent, follows, held_up, spent_before
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
@@ -146,17 +147,22 @@ def summarize(augmented: AugmentedTrace) -> bytes:
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
-    records = collectives(trace)
+    records = host_collectives(trace) if not len(gpu_work(trace)) else collectives(trace)
     chosen = np.arange(len(records)) if window is None else np.flatnonzero(_within(records.step, window))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
-    streams, stream = _streams(trace, records.place[chosen])
-    columns = _columns(trace, chosen) | {"stream": stream}
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
-    groups, columns["group"] = with_listed_groups(
-        trace, records.groups, columns["group"], tables["collectives"]["expert"]
-    )
+    groups: Sequence[Group]
+    if isinstance(records, HostCollectives):
+        streams, columns = _threads(trace, records.row[chosen]), _host_columns(trace, chosen)
+        groups = [records.group]
+    else:
+        streams, stream = _streams(trace, records.place[chosen])
+        columns = _columns(trace, chosen) | {"stream": stream}
+        groups, columns["group"] = with_listed_groups(
+            trace, records.groups, columns["group"], tables["collectives"]["expert"]
+        )
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
     results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
@@ -174,7 +180,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         streams=streams,
         columns=_bytes({name: columns[name] for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])}),
         steps=_bytes(steps),
-        states=state_table(device_states(trace), host_gaps(trace), moments),
+        states=state_table(device_states(trace), host_gaps(trace, main_track(trace)), moments),
         figures={
             name: _figures(findings) for name, findings in results.items() if findings.rows and name not in _OF_MOMENTS
         },
@@ -201,6 +207,25 @@ def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
     return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
 
 
+def _host_columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
+    """The columns of the ``chosen`` collectives of a host. The rank waits for those at whose end it runs no operator;
+    all are on one stream, as ranks do them in one order, whatever threads the backend takes."""
+    every = host_collectives(trace)
+    nothing, none = np.zeros(len(chosen), np.int64), np.full(len(chosen), NO_INDEX, np.int64)
+    columns = {name: getattr(every, name)[chosen] for name in ("row", "ts", "end", "bytes", "step", "exposed_ns")}
+    columns |= {"group": nothing, "stream": nothing, "seq": none, "peer": none, "follows": none}
+    columns["kind"] = every.kind.codes[chosen].astype(np.int64)
+    ts, end = columns["ts"], columns["end"]
+    computing = spent_before(trace, end).compute_ns - spent_before(trace, np.maximum(end - 1, ts)).compute_ns
+    columns["held"] = (computing == 0).astype(np.int64)
+    return columns | _spent(trace, ts=ts, end=end)
+
+
+def _threads(trace: Trace, row: Int64s) -> list[Stream]:
+    """The thread of the backend under which the job's tracks are drawn; none without collectives."""
+    return [Stream("", int(track), int(track)) for track in trace.events.track[row[:1]]]
+
+
 def _bytes(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
     """The bytes of each column, as int64."""
     return {name: values.astype(np.int64, copy=False).tobytes() for name, values in columns.items()}
@@ -223,9 +248,10 @@ def read_summary(content: bytes, name: str) -> RankSummary:
 
 def drawn_under(augmented: AugmentedTrace) -> list[int]:
     """The tracks of the source under which the job's tracks are drawn on the rank's timeline."""
-    streams, _ = _streams(augmented.trace, collectives(augmented.trace).place)
+    trace = augmented.trace
+    streams = _threads(trace, host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
-    main = main_track(augmented.trace)
+    main = main_track(trace)
     return sorted(tracks | {main} if tracks and main != NO_INDEX else tracks)
 
 

@@ -53,7 +53,7 @@ class HostGaps(Struct, frozen=True):
     """The longest waits for the host, disjoint, ascending: ``start`` and ``end``, int64 ns, on the devices' timeline.
 
     ``doing``: what the launching thread did most of that time, its innermost operator or annotation; ``inside``
-    (bool): whether that is an operator. No name where the thread was in none.
+    (bool): whether that is an operator. No name where the thread was in none for most of the time.
     """
 
     start: Int64s
@@ -64,7 +64,7 @@ class HostGaps(Struct, frozen=True):
 
 @derived(until="summary")
 def device_states(trace: Trace) -> DeviceStates:
-    """The states of the rank; empty without GPU work."""
+    """The states of the rank; empty without GPU work, unless the host does collectives: then its operators compute."""
     types_ts, mask = running_types(trace)
     if not len(types_ts):
         return DeviceStates(np.empty(0, np.int64), np.empty(0, np.uint8))
@@ -86,8 +86,8 @@ def device_states(trace: Trace) -> DeviceStates:
     return DeviceStates(ts, state[:-1].astype(np.uint8))
 
 
-def host_gaps(trace: Trace) -> HostGaps:
-    """At most :data:`MOST_GAPS` waits for the host, the longest."""
+def host_gaps(trace: Trace, main_track: int) -> HostGaps:
+    """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``."""
     if not len(running_types(trace)[0]):
         none = np.empty(0, np.int64)
         return HostGaps(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
@@ -97,9 +97,11 @@ def host_gaps(trace: Trace) -> HostGaps:
     longest = waiting[np.argsort(-(end - gaps.start)[waiting], kind="stable")[:MOST_GAPS]]
     chosen = np.sort(longest)
     start, end = gaps.start[chosen], end[chosen]
-    launch = gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]
-    thread = trace.events.track[launch]
-    name, _, row = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
+    thread = np.full(len(chosen), main_track, np.int32)
+    if len(gpu_work(trace)):
+        thread = trace.events.track[gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]]
+    name, _, row, inside_ns = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
+    name = np.where(2 * inside_ns >= end - start, name, -1).astype(np.int32)
     is_operator = (row >= 0) & (trace.events.category[row] == Category.CPU_OP)
     return HostGaps(start, end, Texts(name, trace.strings), is_operator)
 
@@ -113,6 +115,8 @@ def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
     begin = min(int(trace.events.ts[rows].min()), int(ts[0]))
     if begin < ts[0]:
         idle = Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
+    if not len(gpu_work(trace)):
+        return idle, idle.end, np.ones(len(idle.end), np.bool_)
     following = _ending(trace, idle.end)
     return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_INDEX
 

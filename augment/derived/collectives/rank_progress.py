@@ -11,6 +11,7 @@ from augment.arrays.intervals import Masks
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.context import derived
 from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.host_collectives import host_types
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.names.kernel_types import KernelType
@@ -87,8 +88,11 @@ def follows(trace: Trace) -> Int64s:
 
 @derived(until="summary")
 def running_types(trace: Trace) -> tuple[Int64s, Masks]:
-    """The types of work that run on any device, over time: see :class:`TypeCoverage`."""
+    """The types of work that run on any device, over time: see :class:`TypeCoverage`. Of a rank without devices whose
+    host does its collectives, those of the host."""
     each = type_coverage(trace)
+    if not each:
+        return host_types(trace)
     if len(each) == 1:
         return each[0].ts, each[0].mask
     unions = []

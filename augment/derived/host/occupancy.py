@@ -28,11 +28,12 @@ class Timeline(NamedTuple):
 class Occupants(NamedTuple):
     """For each interval: the ``name`` (int32, into ``trace.strings``) that took most of it, that name's time ``ns``,
     and the ``row`` of the slice with that name and the longest stretch. Of equals the first counts; -1 stands for
-    none."""
+    none. ``all_ns`` is the time of all names, 0 for none."""
 
     name: Int32s
     ns: Int64s
     row: Int64s
+    all_ns: Int64s
 
 
 def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
@@ -80,7 +81,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
         thread: int32, into ``trace.tracks``.
     """
     none = np.full(len(start), -1, np.int64)
-    occupants_ = Occupants(none.astype(np.int32), none, none.copy())
+    occupants_ = Occupants(none.astype(np.int32), none, none.copy(), np.zeros(len(start), np.int64))
     threads, code_of_track = compressed(thread, len(trace.tracks))
     rows = _without_steps(trace, trace.events.slices_of(*categories))
     code = code_of_track.take(trace.events.track[rows])
@@ -102,10 +103,11 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     for index in np.flatnonzero(np.diff(bounds)).tolist():
         index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
         timeline = Timeline(*(column[bounds[index] : bounds[index + 1]] for column in line))
-        for some, names, ns, rows in _longest(trace, timeline, start[index_], end[index_]):
+        for some, names, ns, rows, all_ns in _longest(trace, timeline, start[index_], end[index_]):
             occupants_.name[index_[some]] = names
             occupants_.ns[index_[some]] = ns
             occupants_.row[index_[some]] = rows
+            occupants_.all_ns[index_[some]] = all_ns
     return occupants_
 
 
@@ -123,8 +125,9 @@ def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
 
 def _longest(
     trace: Trace, timeline: Timeline, start: Int64s, end: Int64s
-) -> Iterator[tuple[Places, Int32s, Int64s, Int64s]]:
-    """Parts of the result: indexes of intervals, the name that took most of each, its time, and its longest slice."""
+) -> Iterator[tuple[Places, Int32s, Int64s, Int64s, Int64s]]:
+    """Parts of the result: indexes of intervals, the name that took most of each, its time, its longest slice, and the
+    time of all names."""
     name = trace.events.name[timeline.row]
     names, code_of_name = compressed(name, len(trace.strings))
     code = code_of_name[name]
@@ -146,7 +149,8 @@ def _longest(
         named, ns = _most(whose, code[place], held, high - low, len(names))
         places = np.flatnonzero(code[place] == named[whose])
         places = places[_first_greatest(whose[places], held[places])]
-        yield some[low:high], names[named].astype(np.int32), ns, timeline.row[place[places]]
+        all_ns = np.add.reduceat(held, firsts)
+        yield some[low:high], names[named].astype(np.int32), ns, timeline.row[place[places]], all_ns
         low = high
 
 

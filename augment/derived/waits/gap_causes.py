@@ -162,7 +162,7 @@ def _host_evidence(
     busy = np.full(len(launch), NO_INDEX, np.int64)
     bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
-        name, ns, row = occupants(trace, owning, start, end, thread)
+        name, ns, row, _ = occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
         busy = np.where(busy == NO_INDEX, row, busy)

@@ -1,0 +1,127 @@
+"""Jobs whose hosts communicate themselves (gloo): simulated by hand, and recorded ones by their raw events."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.findings import AugmentedTrace
+from augment.job.answer import Answer, answer
+from augment.job.summary import summarize
+from augment.readers import read
+from traces import write_trace
+
+STEPS, RANKS, TRANSFER = 6, 3, 400  #: µs
+
+
+def complete(name: str, category: str, ts: int, end: int, tid: int, pid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": category, "ts": ts, "dur": end - ts, "tid": tid, "pid": pid, "args": args}
+
+
+def job(folder: Path, slept: dict[int, int] | None = None, computed: dict[int, int] | None = None) -> list[Path]:
+    """DDP on CPUs: each step computes, reduces its gradients while backward computes, and ends with a barrier. By rank:
+    the time that the host of a rank is in nothing at all, and that its backward takes longer, µs a step."""
+    now = [1000 * rank for rank in range(RANKS)]
+    events: list[list[dict[str, Any]]] = [[] for _ in range(RANKS)]
+    for step in range(STEPS):
+        begin, reached = list(now), []
+        for rank in range(RANKS):
+            t = now[rank] + (slept or {}).get(rank, 0)
+            work = 6000 + (computed or {}).get(rank, 0) + 37 * ((step * 7 + rank * 3) % 5)
+            events[rank].append(complete("aten::addmm", "cpu_op", t + 100, t + 100 + work, 1, 50 + rank))
+            reached.append(t + 100 + work // 2)
+            now[rank] = t + 100 + work
+        done = max(reached) + TRANSFER
+        shape = {"Input Dims": [[1000]], "Input type": ["float"]}
+        for rank in range(RANKS):
+            events[rank].append(
+                complete("gloo:all_reduce", "user_annotation", reached[rank], done, 2, 50 + rank, **shape)
+            )
+            now[rank] = max(now[rank], done) + 50
+        all_in = max(now) + 100
+        for rank in range(RANKS):
+            events[rank].append(complete("gloo:barrier", "user_annotation", now[rank], all_in, 3, 50 + rank))
+            events[rank].append(complete("c10d::barrier", "cpu_op", now[rank] - 10, all_in + 5, 1, 50 + rank))
+            now[rank] = all_in + 20
+            step_name = f"ProfilerStep#{step}"
+            events[rank].append(complete(step_name, "user_annotation", begin[rank], now[rank], 1, 50 + rank))
+    group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": RANKS, "ranks": list(range(RANKS))}
+    listed = {"backend": "gloo", "world_size": RANKS, "pg_count": 1, "pg_config": [group]}
+    return [
+        write_trace(folder / f"rank{rank}.json", *events[rank], distributedInfo={**listed, "rank": rank}, host_name="a")
+        for rank in range(RANKS)
+    ]
+
+
+def answered(paths: list[Path]) -> Answer:
+    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+    return answer(contents, [path.name for path in paths])
+
+
+def rows(answer: Answer, name: str) -> list[Any]:
+    return list(answer.outcomes[name].rows)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [({"slept": {1: 5000}}, "its host, outside all operators"), ({"computed": {2: 8000}}, "comput")],
+    ids=["sleeps", "computes"],
+)
+def test_the_rank_that_others_wait_for_is_named(faults: dict[str, Any], why: str, tmp_path: Path) -> None:
+    (kind,) = faults.values()
+    ((rank, late_us),) = kind.items()
+    result = answered(job(tmp_path, **faults))
+    text = " ".join(result.verdict.text)
+    assert text.startswith(f"Rank {rank} "), text
+    assert why in text
+    late = max(rows(result, "stragglers"), key=lambda row: row.charged_ns)
+    assert late.rank == rank
+    assert late.charged_ns >= 900 * late_us * STEPS
+    unchanged, *others = rows(result, "job_what_if")
+    saved = max(unchanged.time_ns - row.time_ns for row in others if row.rank == rank)
+    assert saved == pytest.approx(1000 * late_us * STEPS, rel=0.15)
+
+
+def test_equal_hosts_are_not_blamed(tmp_path: Path) -> None:
+    result = answered(job(tmp_path))
+    assert result.verdict.text[0].startswith("No rank stands out")
+    kinds = {row.kind: row for row in rows(result, "job_collectives")}
+    assert {kind: row.count for kind, row in kinds.items()} == {"AllReduce": STEPS, "Barrier": STEPS}
+    assert kinds["AllReduce"].bytes == 4000 * STEPS
+    assert kinds["AllReduce"].group_size == RANKS
+
+
+def test_a_device_that_works_has_the_collectives_of_devices_alone(tmp_path: Path) -> None:
+    """Barriers over gloo, beside a job on GPUs."""
+    paths = job(tmp_path, slept={1: 5000})
+    for path in paths:
+        trace = json.loads(path.read_text())
+        trace["traceEvents"].append(complete("sgemm", "kernel", 2000, 3000, 7, 0, stream=7, device=0))
+        path.write_text(json.dumps(trace))
+    assert answered(paths).verdict.text[0].startswith("Cannot tell who holds the job up: no collective")
+
+
+def test_a_recorded_job(shared_traces: Path) -> None:
+    """Two ranks on CPUs; of its nine collectives, rank 1 waits in the barriers, 31 of 32 ms."""
+    folder = shared_traces.parent / "evidence" / "joint_gloo_2rank"
+    if not folder.is_dir():
+        pytest.skip("the recording is not at hand")
+    paths = sorted(folder.glob("rank*.json.gz"))
+    spans: list[list[tuple[float, float]]] = []
+    for path in paths:
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        spans.append(
+            sorted((e["ts"], e["ts"] + e["dur"]) for e in events if str(e.get("name", "")).startswith("gloo:"))
+        )
+    leads = [0.0, 0.0]
+    for first, second in zip(*spans, strict=True):
+        late = int(second[0] > first[0])
+        leads[late] += abs(second[0] - first[0])
+    result = answered(paths)
+    charged = {row.rank: row.charged_ns / 1000 for row in rows(result, "stragglers")}
+    assert charged == pytest.approx(dict(enumerate(leads)), rel=0.05)
+    assert " ".join(result.verdict.text).startswith(f"Rank {leads.index(max(leads))} ")
