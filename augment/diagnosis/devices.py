@@ -25,9 +25,14 @@ def vendor(trace: Trace) -> str:
     if any(name.lower().startswith("mtia") for name in _used(trace, events.category_name[:])):
         return "mtia"
     calls = _used(trace, events.name[events.slices_of(*LAUNCHES)])
-    if any(name.startswith("AscendCL@") for name in calls):
+    if any(name.startswith("AscendCL@") for name in calls) or _on_ascend(trace):
         return "ascend"
     return "amd" if any(name.startswith("hip") for name in calls) else "nvidia"
+
+
+def _on_ascend(trace: Trace) -> bool:
+    tracks = distinct(trace.events.track[trace.events.slices_of(Category.KERNEL)]).tolist()
+    return any(trace.tracks[track].process_name == "Ascend Hardware" for track in tracks)
 
 
 def _used(trace: Trace, codes: Int32s) -> list[str]:

@@ -7,9 +7,11 @@ process. So do the calls of the runtime: a thread lies in two processes under on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from augment.arrays.types import Bytes
+from augment.arrays.types import Bools, Bytes, Int32s
 from augment.readers.dialects import (
     ASCEND_CALL,
     ASCEND_CALLS,
@@ -18,6 +20,7 @@ from augment.readers.dialects import (
     ASCEND_DEVICE,
     ASCEND_PROGRAM,
     ASCEND_SYNC,
+    ASCEND_TRANSFER,
 )
 from augment.readers.raw import Names, Place, RawEvents
 from augment.trace import Category, Identity
@@ -39,6 +42,22 @@ def categorise(raw: RawEvents, category: Bytes) -> None:
     category[executed] = Category.KERNEL
     syncs = np.array([ASCEND_SYNC.fullmatch(string) is not None for string in raw.strings], np.bool_)
     category[executed & syncs[raw.name]] = Category.CUDA_SYNC
+    if any(place_of_collectives(place, names) for place in raw.places):
+        rows = np.flatnonzero(executed)
+        inside = of_collectives(raw.place[rows], raw.name[rows], raw.strings, len(raw.places))
+        category[rows[inside]] = Category.CUDA_SYNC
+
+
+def of_collectives(place: Int32s, name: Int32s, strings: Sequence[str], count: int) -> Bools:
+    """Which tasks collectives consist of, where those are recorded as a whole, too: all tasks of streams that only wait
+    for others and transfer. ``place`` below ``count`` and ``name``, into ``strings``, are of each task."""
+    syncs, transfers = (
+        np.array([pattern.fullmatch(string) is not None for string in strings], np.bool_)[name]
+        for pattern in (ASCEND_SYNC, ASCEND_TRANSFER)
+    )
+    others, waits, moves = (np.bincount(place, chosen, count) for chosen in (~(syncs | transfers), syncs, transfers))
+    inside: Bools = ((others == 0) & (waits > 0) & (moves > 0))[place]
+    return inside
 
 
 def place_of_collectives(place: Place, names: Names) -> tuple[Identity, Identity] | None:

@@ -63,13 +63,16 @@ ASCEND_TASK = "Dequeue@"  #: how tasks begin that a thread took from a queue
 #: the process that these calls lie in, with the tids of the program's threads; and the program's process
 ASCEND_CALLS, ASCEND_PROGRAM = "CANN", "Python"
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
-ASCEND_COLLECTIVES_THREAD = "Communication"
+ASCEND_COLLECTIVES_THREAD = ("Communication", "Communication Kernel")
 ASCEND_PLANE = re.compile(r"Plane \d+")
 #: tasks of an Ascend device that are not work: a stream waits, or signals others
 ASCEND_SYNC = re.compile(
     r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
     r"|PROFILER_TRACE\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?"
 )
+
+#: tasks that collectives consist of, beside those: copies between devices, which may add
+ASCEND_TRANSFER = re.compile(r"(?:MEMCPY_ASYNC|REDUCE_ASYNC|SDMA|PCIE_DMA|RDMA)\w*")
 
 #: name → category of events of that name without one (Kineto of 2021 gives its memory instants none)
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}

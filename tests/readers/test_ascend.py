@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from augment.analyses import temporal_breakdown
 from augment.arrays.types import NO_INDEX
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.verdict import verdict
 from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.trace import Category
@@ -74,6 +76,53 @@ def test_time_is_parted_between_streams_and_collectives(tmp_path: Path) -> None:
     findings = temporal_breakdown.analyze(read(write(tmp_path, PROCESSES + TASKS)))
     columns = ("device", "span_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
     assert rows_of(findings, *columns) == [(HARDWARE, 102_000, 12_000, 10_000, 0, 80_000)]
+
+
+def msprof(kind: str = "AllReduce") -> list[dict[str, Any]]:
+    """As msprof writes it: a step of one stream, then a collective, whose tasks lie on another stream and a plane."""
+    base, tid = 1704161511420000, 70000
+    events = [
+        named("process_name", "Ascend Hardware", HARDWARE),
+        named("process_name", "CANN", 12),
+        named("process_name", "HCCL", COLLECTIVES),
+        named("thread_name", "Communication Kernel", COLLECTIVES, tid),
+        named("thread_name", "Plane 0", COLLECTIVES, 0),
+        named("thread_name", "Stream 13", HARDWARE, 13),
+    ]
+    events += [task(f"Default/network/Conv2D-op{i}", f"{base + 42 * i}.000", 40.0) for i in range(100)]
+    now = base + 4200
+    events.append(task(f"Default/{kind}-op534_0", f"{now}.000", 41_440.0, COLLECTIVES, tid))
+    for _ in range(80):
+        for name, plane, dur in (
+            ("NOTIFY_WAIT", "Notify_Wait", 430),
+            ("MEMCPY_ASYNC", "Memcpy", 48),
+            ("REDUCE_ASYNC_V2", "Reduce_Inline", 40),
+        ):
+            events.append(task(name, f"{now}.000", dur, HARDWARE, 13))
+            events.append(task(plane, f"{now}.000", dur, COLLECTIVES, 0))
+            now += dur
+    return events
+
+
+@pytest.mark.parametrize("kind", ["AllReduce", "Broadcast"])
+def test_a_collective_is_communication_and_its_tasks_are_nothing_else(kind: str, tmp_path: Path) -> None:
+    trace = read(write(tmp_path, msprof(kind)))
+    columns = ("span_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns")
+    expected = [(45_640_000, 4_000_000, 41_440_000, 0)]
+    assert rows_of(temporal_breakdown.analyze(trace), *columns) == expected
+    perfetto.write(AugmentedTrace(trace, {}), tmp_path / "msprof.pftrace")
+    assert rows_of(temporal_breakdown.analyze(read(str(tmp_path / "msprof.pftrace"))), *columns) == expected
+    text = " ".join(verdict(trace))
+    assert "NPU" in text
+    assert "GPU" not in text
+    assert re.search(r"9[01](\.\d)? % exposed communication", text)
+
+
+def test_without_the_collective_its_tasks_are_what_is_known(tmp_path: Path) -> None:
+    """Transfers of a stream of their own are copies where no thread has the collectives as a whole."""
+    events = [event for event in msprof() if event["pid"] != COLLECTIVES]
+    ((memory,),) = rows_of(temporal_breakdown.analyze(read(write(tmp_path, events))), "exposed_memory_ns")
+    assert memory == 80 * 48_000
 
 
 def test_the_native_format_tells_the_same(tmp_path: Path) -> None:

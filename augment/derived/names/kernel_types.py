@@ -52,6 +52,7 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
         KernelType.COMMUNICATION,
         re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),
     ),
+    (KernelType.COMMUNICATION, re.compile(r"\b(?:Broadcast|Send|Receive|Barrier)-op\d+")),  # MindSpore's
 ]
 _COPY = re.compile(r"Memcpy \w+")
 

@@ -10,7 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
+from augment.readers.ascend import of_collectives
+from augment.readers.dialects import ASCEND_COLLECTIVES_THREAD, ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
 from augment.readers.match import matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
@@ -76,7 +77,11 @@ def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: An
         bare = bare[is_stream[columns["track"][bare]]]
         waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
         numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
-        columns["category"][bare] = np.where(waits[columns["name"][bare]], numbers[1], numbers[0])
+        idle = waits[columns["name"][bare]]
+        if any(tracks[uuid].name.endswith(ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
+            track, name = columns["track"][bare], columns["name"][bare]
+            idle |= of_collectives(track, name, rows.strings.all, len(rows.tracks))
+        columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
 
 
 def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
