@@ -32,9 +32,10 @@ class Progress(Struct, frozen=True):
     begin, which may be later) to the start. ``holder``: the last collective before the start that the rank had to wait
     for, -1 for none; another one than the anchor if the collective only waited for its stream. ``overlap``: own work
     from the holder's end to ``stopped``, when the rank began to wait for this one. ``before``: the row of the
-    collective before it on its stream, -1 for none. By member: ``begin`` and ``finish`` of the recorded steps;
-    ``common_begin``, on the job's clock; ``tail_anchor`` and ``tail``, the last anchor and the time from there to the
-    finish.
+    collective before it on its stream, -1 for none. ``came``: when the rank had come to it by its own work, on its own
+    clock: the start, or the moment from which it only waited for the collective before it on its stream. By member:
+    ``begin`` and ``finish`` of the recorded steps; ``common_begin``, on the job's clock; ``tail_anchor`` and ``tail``,
+    the last anchor and the time from there to the finish.
     """
 
     matched: Matched
@@ -51,10 +52,11 @@ class Progress(Struct, frozen=True):
     tail_anchor: Int64s
     tail: Int64s
     before: Int64s
+    came: Int64s
 
 
 class Stretches(Struct, frozen=True):
-    """Own work between successive starts of collectives of a rank: equal-length columns, by member, then time.
+    """Own work between the moments at which a rank comes to its collectives: equal-length columns by member, then time.
 
     ``row``: the row in ``matched`` of the collective at the end of the stretch. ``before``: a code of what is at its
     start: equal for the n-th collective of equal kind, size and sort of group in a step; -1 for the first step's begin.
@@ -81,7 +83,7 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     matched = matched.take(tells)
     rows, members = len(matched.instance), len(summaries)
     start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NO_INDEX, np.int64)
-    holder, before = anchor.copy(), anchor.copy()
+    holder, before, came = anchor.copy(), anchor.copy(), matched.ts.copy()
     local, overlap = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     stopped = np.clip(matched.end - matched.exposed_ns, matched.ts, matched.end)
     begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
@@ -92,14 +94,32 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         common_begin[member] = clock.to_common(begin[member : member + 1])[0]
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
         anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
-        anchor[chosen], holder[chosen], before[chosen] = anchors, holders, _before(matched, summary, chosen)
-        local[chosen] = matched.ts[chosen] - np.where(anchors == NO_INDEX, begin[member], matched.end[anchors])
+        before[chosen] = _before(matched, summary, chosen)
+        came[chosen] = _came(matched, summary, chosen, before[chosen], holders)
+        anchors = np.where(came[chosen] < matched.ts[chosen], holders, anchors)
+        anchor[chosen], holder[chosen] = anchors, holders
+        local[chosen] = came[chosen] - np.where(anchors == NO_INDEX, begin[member], matched.end[anchors])
         since = np.where(holders == NO_INDEX, begin[member], matched.end[holders])
         overlap[chosen] = _own_work(matched, summary, chosen, since, stopped[chosen])
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
-    return Progress(matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before)
+    return Progress(matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came)
+
+
+def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, holder: Int64s) -> Int64s:
+    """When the rank had come to each of its ``rows``. One that begins just after the one before it on its stream may
+    have waited for that alone: DDP and FSDP let a collective wait for what had been launched on the main stream before
+    it."""
+    ts, place = matched.ts[rows], matched.place[rows]
+    ready, launched = (summary.table_column("collectives", name) for name in ("ready", "launched"))
+    if ready is None or launched is None:
+        return ts
+    own = np.maximum(np.maximum(ready[place], launched[place]), np.where(holder == NO_INDEX, NO_INDEX, matched.end[holder]))
+    known = (before != NO_INDEX) & (ready[place] != NO_INDEX) & (launched[place] != NO_INDEX)
+    free = matched.end[before]
+    waited = known & (free > own) & (free <= ts + ROUNDING_NS) & (ts - free <= SOON_NS) & (ts - own > SOON_NS)
+    return np.where(waited, own, ts)
 
 
 def _own_work(matched: Matched, summary: RankSummary, rows: Int64s, since: Int64s, until: Int64s) -> Int64s:
@@ -169,8 +189,8 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         if not len(rows):
             continue
         rows_ = rows[together[rows]]
-        rows_ = rows_[np.argsort(matched.ts[rows_], kind="stable")]
-        ts = matched.ts[rows_]
+        rows_ = rows_[np.argsort(progress.came[rows_], kind="stable")]
+        ts = progress.came[rows_]
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)

@@ -1,9 +1,9 @@
 """Replays a job from its ranks' collectives: how long it would take if something were otherwise.
 
-Each rank does its own work from the end of a collective that it had to wait for (its anchor) until it comes to the
-next, which begins once the one before it on its stream has ended. A collective moves data from the arrival of its last
-rank on, for as long as it did. It holds a rank up until it ends, unless the rank has own work until later. Unchanged,
-the replay gives the recorded times.
+Each rank does its own work from the end of a collective that it had to wait for (its anchor) until it comes to the next
+(a bucket of gradients: until they are computed), which begins once the one before it on its stream has ended. A
+collective moves data from the arrival of its last rank on, for as long as it did. It holds a rank up until it ends,
+unless the rank has own work until later. Unchanged, the replay gives the recorded times.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def changed(progress: Progress, change: Change) -> tuple[Int64s, Int64s, Int64s]
     for member in change.members():
         rows, last = matched.rows_of(member), int(progress.tail_anchor[member])
         holder = progress.holder[rows]
-        moments = (stopped[holder], matched.ts[rows], stopped[rows], stopped[[last]], progress.finish[[member]])
+        moments = (stopped[holder], progress.came[rows], stopped[rows], stopped[[last]], progress.finish[[member]])
         later = change.until(member, np.concatenate(moments))  # at once, as this reads the rank's table of states
         held, begun, ended, at_last, at_end = np.split(later, np.cumsum([len(each) for each in moments])[:-1])
         since = np.where(holder == NO_INDEX, 0, held)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import verdicts
 
 from augment.findings import Findings
-from augment.job.scenarios import BALANCED, HIDDEN
+from augment.job.scenarios import BALANCED, HIDDEN, LIKE_MEDIAN
 from simulator import JobOptions
 
 POINTS = 5.0  #: by which a predicted gain may miss, of 100
@@ -61,3 +61,23 @@ def test_stages_that_are_balanced(ranks: int, slow: int | None, schedule: str) -
     predicted, true = gain_of(unbalanced, BALANCED, "pp", balanced)
     assert (true > 8) == (slow is not None)
     assert predicted == pytest.approx(true, abs=POINTS)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.5])
+@pytest.mark.parametrize(
+    "options",
+    [JobOptions(), JobOptions(uneven_buckets=True), JobOptions(bucket_mib=8.0), JobOptions(collectives="fsdp")],
+    ids=["a bucket a layer", "uneven buckets", "large buckets", "fsdp"],
+)
+def test_a_rank_that_computes_like_the_others(options: JobOptions, factor: float) -> None:
+    """Buckets of gradients wait for the last kernel before them, and for the bucket before them on their stream: on
+    ranks that are early, only for that."""
+    otherwise = replace(options, ranks=4, steps=4, layers=6, jitter=0.03)
+    slow = replace(otherwise, straggler=2, straggler_factor=factor)
+    before, after = verdicts.job(slow), verdicts.job(otherwise)
+    outcome = before.outcomes["job_what_if"]
+    assert isinstance(outcome, Findings)
+    (row,) = (each for each in outcome.rows if (each.scenario, each.rank) == (LIKE_MEDIAN, 2))
+    assert abs(row.error_ratio) < 0.001
+    true = 1 - after.judgement.recorded_ns / before.judgement.recorded_ns
+    assert 100 * row.gain_ratio == pytest.approx(100 * true, abs=1.0)
