@@ -33,12 +33,14 @@ from augment.job.scenarios import scenarios
 from augment.job.slow_groups import slow_groups
 from augment.job.stragglers import is_sparse
 from augment.job.summary import RankSummary
+from augment.job.uneven import uneven
 from augment.job.verdict_rows import Row
 from augment.job_waits import Cause, Reason
 from augment.text import counted
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
+LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
@@ -64,7 +66,7 @@ class Judgement:
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
-        rows = self._rank_rows + self._group_rows
+        rows = self._uneven_rows + self._rank_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
@@ -248,8 +250,25 @@ class Judgement:
         return frozenset(member for member, (total, of) in charged.items() if main_cause(of, total) == "unknown")
 
     @cached_property
+    def _uneven_rows(self) -> list[Row]:
+        """The row of uneven work, where balance gains more than twice what any rank alone would; else none."""
+        balance = uneven(self._excess, self._summaries) if not self._gain_unknown else None
+        if balance is None:
+            return []
+        cause = main_cause(balance.causes, balance.excess_ns)
+        gain = self._unchanged - self._replay.time_ns(shift=balance.shift)
+        alone = max(self._gains.values(), default=0)
+        if cause not in verdict_text.UNEVEN or gain < max(LEAST_UNEVEN * self._time, 2 * alone):
+            return []
+        sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
+        evidence = verdict_text.uneven(cause, balance.slower)
+        return [Row(None, "", "", "uneven", balance.excess_ns, gain, "high" if sure else "medium", evidence)]
+
+    @cached_property
     def _named(self) -> list[int]:
-        """The members that hold the job up."""
+        """The members that hold the job up; none where all do in turn."""
+        if self._uneven_rows:
+            return []
         alone = [member for member, gain in self._gains.items() if gain >= LEAST * self._time]
         if self._gain_unknown or (not alone and self._all_gain >= LEAST * self._time):
             alone = list(self._gains)
@@ -265,7 +284,7 @@ class Judgement:
     def _together(self) -> tuple[str, ...]:
         """A sentence where several ranks must change for the job to gain; none for few steps, which may be chance."""
         alone = max(self._gains.values(), default=0)
-        if self._step_time[1] < FEWEST_STEPS:
+        if self._step_time[1] < FEWEST_STEPS or self._uneven_rows:
             return ()
         if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
             return ()

@@ -10,12 +10,12 @@ from augment.findings import column
 
 
 class Row(Struct, frozen=True):
-    """A rank, or a process group, that holds the job up."""
+    """A rank, or a process group, that holds the job up; or work that is uneven among the ranks in every step."""
 
-    rank: Annotated[int | None, column("The rank; null for a process group.")]
+    rank: Annotated[int | None, column("The rank; null for a process group, and for uneven work.")]
     host: Annotated[str, column("Its host; empty if unknown.")]
     dimension: Annotated[str, column("The parallel dimension in which others wait for it; empty if unknown.")]
-    cause: Annotated[str, column("host, compute, communication, queued, before_recording or unknown.")]
+    cause: Annotated[str, column("host, compute, communication, queued, before_recording, uneven or unknown.")]
     charged_ns: Annotated[
         int, column("By how much its own work exceeds its peers'; of a group, the time of moving data.", "ns")
     ]

@@ -29,6 +29,10 @@ _NOUNS: dict[Cause, str] = {
 }
 
 
+#: what the slowest rank of each step does, where work is uneven
+UNEVEN = {"compute": "computing", "host": "on its host"}
+
+
 def unrelated(count: int) -> str:
     """The sentence on traces that nothing joins."""
     return f"These {spelled(count)} traces share no collectives: nothing shows that they are ranks of one job."
@@ -50,6 +54,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
         text = f"{who} the job{where}: {row.evidence}."
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
+    if row.cause == "uneven":
+        share = 100 * gain / time_ns
+        return f"{row.evidence}. If work were balanced, {after} (\u2212{share:.0f} %)."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""
@@ -64,6 +71,15 @@ def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
     if count:
         return f"a step would take {three_digits(length - gain / count)} instead of {three_digits(length)}"
     return f"the job would take {three_digits(time_ns - gain)} instead of {three_digits(time_ns)}"
+
+
+def uneven(cause: Cause, slower: Sequence[float]) -> str:
+    """What shows uneven work: by how much the work of each step's slowest rank exceeds the mean."""
+    mean, least, most = (100 * value for value in (sum(slower) / len(slower), min(slower), max(slower)))
+    return (
+        f"Work is uneven in every step, and another rank is slowest each time: it takes {mean:.0f} % longer than the "
+        f"mean ({least:.0f} to {most:.0f} %), most of it {UNEVEN[cause]}"
+    )
 
 
 def late_without_gain(rank: int | None, charged_ns: int, cause: Cause, cause_ns: int, gain: float) -> str:

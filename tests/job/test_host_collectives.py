@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,15 @@ def complete(name: str, category: str, ts: int, end: int, tid: int, pid: int, **
     return {"ph": "X", "name": name, "cat": category, "ts": ts, "dur": end - ts, "tid": tid, "pid": pid, "args": args}
 
 
-def job(folder: Path, slept: dict[int, int] | None = None, computed: dict[int, int] | None = None) -> list[Path]:
+def job(
+    folder: Path,
+    slept: dict[int, int] | None = None,
+    computed: dict[int, int] | None = None,
+    uneven: Sequence[Sequence[float]] = ((1.0,) * RANKS,) * STEPS,
+) -> list[Path]:
     """DDP on CPUs: each step computes, reduces its gradients while backward computes, and ends with a barrier. By rank:
-    the time that the host of a rank is in nothing at all, and that its backward takes longer, µs a step."""
+    the time that the host of a rank is in nothing at all, and that its backward takes longer, µs a step; ``uneven``:
+    factors on that of each step and rank."""
     now = [1000 * rank for rank in range(RANKS)]
     events: list[list[dict[str, Any]]] = [[] for _ in range(RANKS)]
     for step in range(STEPS):
@@ -32,6 +39,7 @@ def job(folder: Path, slept: dict[int, int] | None = None, computed: dict[int, i
         for rank in range(RANKS):
             t = now[rank] + (slept or {}).get(rank, 0)
             work = 6000 + (computed or {}).get(rank, 0) + 37 * ((step * 7 + rank * 3) % 5)
+            work = round(work * uneven[step][rank])
             events[rank].append(complete("aten::addmm", "cpu_op", t + 100, t + 100 + work, 1, 50 + rank))
             reached.append(t + 100 + work // 2)
             now[rank] = t + 100 + work
@@ -84,6 +92,32 @@ def test_the_rank_that_others_wait_for_is_named(faults: dict[str, Any], why: str
     unchanged, *others = rows(result, "job_what_if")
     saved = max(unchanged.time_ns - row.time_ns for row in others if row.rank == rank)
     assert saved == pytest.approx(1000 * late_us * STEPS, rel=0.15)
+
+
+def test_uneven_work_is_no_ranks_fault(tmp_path: Path) -> None:
+    """Another rank is slowest in each step. What balance gains is that of the same job with the mean everywhere."""
+    factors = [[1.0, 1.0, 1.0] for _ in range(STEPS)]
+    for step in range(STEPS):
+        factors[step][step % RANKS], factors[step][(step + 1) % RANKS] = 1.5, 0.7
+    result = answered(job(tmp_path / "uneven", uneven=factors))
+    means = [[sum(row) / RANKS] * RANKS for row in factors]
+    balanced = answered(job(tmp_path / "balanced", uneven=means))
+    true = 1 - balanced.judgement.recorded_ns / result.judgement.recorded_ns
+    assert true > 0.15
+    (row,) = result.verdict.rows
+    assert (row.rank, row.cause) == (None, "uneven")
+    assert row.gain_ns / result.judgement.recorded_ns == pytest.approx(true, abs=0.03)
+    assert result.verdict.text[0].startswith("Work is uneven in every step, and another rank is slowest each time")
+    assert "most of it computing" in result.verdict.text[0]
+    assert not balanced.verdict.rows
+
+
+def test_one_rank_that_is_slowest_in_most_steps_is_named(tmp_path: Path) -> None:
+    factors = [[1.0, 1.0, 1.0] for _ in range(STEPS)]
+    for step in range(STEPS):
+        factors[step][2 if step != 3 else 0] = 1.5
+    result = answered(job(tmp_path, uneven=factors))
+    assert result.verdict.text[0].startswith("Rank 2 ")
 
 
 def test_equal_hosts_are_not_blamed(tmp_path: Path) -> None:
