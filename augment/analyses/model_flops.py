@@ -39,7 +39,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
 from augment.derived.operators.step_efficiency import efficiencies, why_no_mfu
-from augment.derived.steps.step_windows import step_windows
+from augment.derived.steps.step_windows import recorded_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
@@ -79,7 +79,7 @@ def analyze(
     peak_number: str = "bf16",
 ) -> Findings | Skipped:
     """Hold the model's operations of each step against one peak."""
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     if peak_number not in NUMBERS:
         return Skipped(f"peak_number must be one of {', '.join(NUMBERS)}, not {peak_number}")
     attention = 12 * layers_count * hidden_count * sequence_count

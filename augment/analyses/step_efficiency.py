@@ -52,7 +52,7 @@ from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks
 from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.derived.steps.step_figures import StepFigures
-from augment.derived.steps.step_windows import StepWindows, step_windows
+from augment.derived.steps.step_windows import StepWindows, recorded_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Identity, Trace
 
@@ -119,7 +119,7 @@ SAID_AT_MOST = 4
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Part each step."""
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
     rows: list[Row] = []

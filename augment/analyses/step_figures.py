@@ -4,8 +4,9 @@ There is a row for each step and device. A recording without GPU work has one ro
 with its ``ProfilerStep#n`` annotation, or when the GPU work launched earlier is done, if that is later. It ends with
 the annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and
 no time counts twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
-recording is part of no window; the diagnostics say how much that is. In a recording without steps one window covers the
-whole recording. The analysis ``steps`` measures how long the host was in each step. If the host runs ahead that is a
+recording is part of no window; the diagnostics say how much that is. In a recording without steps there is one window,
+from the first work of a device on: what the device did before is not known, and ``backlog_ns`` says for how long. The
+analysis ``steps`` measures how long the host was in each step. If the host runs ahead that is a
 different length, and it differs between the ranks of a job.
 
 The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. After its
@@ -29,7 +30,7 @@ from msgspec import Struct
 
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.steps.step_figures import StepFigures, memory_peaks, step_figures
-from augment.derived.steps.step_windows import step_windows
+from augment.derived.steps.step_windows import recorded_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import Identity, Trace
 
@@ -83,7 +84,7 @@ OF_DEVICE = (
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Measure each step."""
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
     peaks = memory_peaks(trace, windows)

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.comparison.regions import offer, regions_of
-from augment.derived.steps.step_windows import StepWindows, region_windows, step_windows
+from augment.derived.steps.step_windows import StepWindows, recorded_windows, region_windows
 from augment.errors import UsageError
 from augment.trace import Diagnostic, Trace
 
@@ -62,7 +62,7 @@ def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
         UsageError: there is no such region.
     """
     if region is None:
-        return step_windows(trace)
+        return recorded_windows(trace)
     occurrences = region_windows(trace, region)
     if not len(occurrences):
         raise UsageError(f"{trace.source.name}: has no annotation or operator that matches {region!r}")

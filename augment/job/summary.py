@@ -20,7 +20,7 @@ from augment.derived.collectives.rank_progress import Spent, follows, held_up, s
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_figures import step_figures
-from augment.derived.steps.step_windows import step_windows
+from augment.derived.steps.step_windows import recorded_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Column, Findings, Window, columns_of
 from augment.job.listed_groups import with_listed_groups
@@ -302,7 +302,7 @@ def _spent(trace: Trace, **moments: Int64s) -> dict[str, Int64s]:
 
 
 def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     chosen = np.ones(len(windows), np.bool_) if window is None else _within(windows.number, window)
     windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
     devices = step_figures(trace, windows) if len(windows) else []

@@ -130,7 +130,20 @@ def test_without_launches_work_is_of_the_step_in_which_it_begins() -> None:
 def test_a_recording_without_steps_is_one_window() -> None:
     events = [op("aten::mm", 3, 20), call("cudaLaunchKernel", 5, 8, correlation=1)]
     outcome = augment(trace_of(*events, kernel("gemm", 10, 70, correlation=1)), only=[NAME]).outcomes[NAME]
-    assert rows_of(outcome, "step", "step_ns", "busy_ns", "host_wait_ns") == [(None, 67, 60, 7)]
+    columns = ("step", "step_ns", "busy_ns", "host_wait_ns", "backlog_ns")
+    assert rows_of(outcome, *columns) == [(None, 60, 60, 0, 7)], "what the device did before its first work is unknown"
+
+
+@pytest.mark.parametrize("lead", [0, 500, 40_000_000])
+def test_time_before_the_first_work_belongs_to_nobody(lead: int) -> None:
+    """However long before that the recording begins, as of a server whose device still does what no file has."""
+    waits = [op("aten::to", 0, lead + 900), call("cudaStreamSynchronize", 100, lead + 800)]
+    work = [(lead + 1000, lead + 3000), (lead + 3500, lead + 6000)]
+    launch = [call("cudaLaunchKernel", lead + 950 + i, lead + 970 + i, correlation=i) for i in (1, 2)]
+    kernels = [kernel("gemm", *span, correlation=i) for i, span in enumerate(work, 1)]
+    outcome = augment(trace_of(*waits, *launch, *kernels), only=[NAME]).outcomes[NAME]
+    columns = ("step_ns", "busy_ns", "idle_ns", "backlog_ns")
+    assert rows_of(outcome, *columns) == [(5000, 4500, 500, lead + 1000)]
 
 
 @pytest.mark.parametrize(("launched", "host_wait_ns", "other_wait_ns"), [
@@ -143,7 +156,8 @@ def test_the_host_is_waited_for_until_the_first_launch_returns(
     launched: tuple[int, int] | None, host_wait_ns: int, other_wait_ns: int
 ) -> None:
     calls = [call("cudaLaunchKernel", *launched, correlation=1)] if launched else []
-    trace = trace_of(op("aten::mm", 0, 90_000), *calls, kernel("gemm", 100_000, 200_000, correlation=1))
+    step = annotation("ProfilerStep#1", 0, 200_000)
+    trace = trace_of(step, op("aten::mm", 0, 90_000), *calls, kernel("gemm", 100_000, 200_000, correlation=1))
     outcome = augment(trace, only=[NAME]).outcomes[NAME]
     assert rows_of(outcome, "host_wait_ns", "other_wait_ns") == [(host_wait_ns, other_wait_ns)]
 

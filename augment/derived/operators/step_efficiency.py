@@ -22,7 +22,7 @@ from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.operators.work_families import work_families
 from augment.derived.steps.step_figures import StepFigures, step_figures
-from augment.derived.steps.step_windows import StepWindows, step_windows
+from augment.derived.steps.step_windows import StepWindows, recorded_windows
 from augment.trace import Trace
 
 #: the parts of the time in which the device computes
@@ -86,7 +86,7 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
 @derived(until="operations")
 def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
     """The figures of the steps of each device and their efficiency, in the order of ``gpu_work(trace).devices``."""
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     return tuple(
         (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
         for place, figures in enumerate(step_figures(trace, windows))
@@ -103,7 +103,7 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
     unknown = ~families.known & ~counted & (work.type == KernelType.COMPUTATION)
-    windows = step_windows(trace)
+    windows = recorded_windows(trace)
     step = np.searchsorted(windows.start, work.ts, side="right") - 1
     inside = step >= 0
     inside[inside] = work.ts[inside] < windows.end[step[inside]]

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
@@ -76,6 +77,17 @@ def step_windows(trace: Trace) -> StepWindows:
         inside = (begin >= limits[0]) & (finish <= limits[1])
         number, begin, finish = number[inside], begin[inside], finish[inside]
     return windows_of(trace, number, begin, finish) if len(number) else _whole(trace, limits)
+
+
+@derived
+def recorded_windows(trace: Trace) -> StepWindows:
+    """The same, but that a recording without steps starts with the first work of a device, if there is any. Before that
+    the device may have done what no file has, as where a server is recorded: nobody is known to have waited."""
+    windows, work = step_windows(trace), gpu_work(trace)
+    if not len(work) or (windows.number != -1).any():
+        return windows
+    start = np.minimum(np.maximum(windows.start, work.ts.min()), windows.end)
+    return replace(windows, start=start)
 
 
 def region_windows(trace: Trace, name: str) -> StepWindows:
