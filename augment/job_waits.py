@@ -10,7 +10,7 @@ from msgspec import Struct
 from augment.arrays.types import Int64s
 from augment.text import short
 
-Cause = Literal["host", "compute", "communication", "queued", "before_recording", "uneven", "unknown"]
+Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
 Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from augment.comparison import verdict as comparison_verdict
 from augment.comparison.rows import FigureRow
@@ -147,7 +147,9 @@ def rules() -> Iterator[str]:
 def vocabulary() -> Iterator[str]:
     for vendor in VENDORS:
         yield f"[{vendor}]"
-        yield from (f"  {name}: {value}" for name, value in asdict(words_of(vendor)).items() if isinstance(value, str))
+        yield from (
+            f"  {name}: {value}" for name, value in words_of(vendor)._asdict().items() if isinstance(value, str)
+        )
 
 
 def jobs() -> Iterator[str]:
@@ -156,6 +158,9 @@ def jobs() -> Iterator[str]:
         evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS})
         row = Row(1, "node2" if cause == "queued" else "", "dp", cause, 30 * MS, 6 * MS, "high", evidence)
         yield verdict_text.sentence(row, 169 * MS, 8, (42.0 * MS, 4))
+    for cause in get_args(Cause)[:2]:
+        balance = Row(None, "", "", "uneven", 30 * MS, 6 * MS, "high", verdict_text.uneven(cause, (0.12, 0.4, 0.32)))
+        yield verdict_text.sentence(balance, 169 * MS, 8, (42.0 * MS, 4))
     for where in get_args(Where):
         yield Reason("host", where, "aten::item").text
     no_steps = replace(row, rank=None, gain_ns=None)
@@ -170,8 +175,9 @@ def jobs() -> Iterator[str]:
 def comparisons() -> Iterator[str]:
     interval = (MS, 3 * MS)
     row = FigureRow(
-        "step_ns", "ns", "lower", 40 * MS, 42 * MS, 2 * MS, 0.05, 9, *interval, *interval, True, 0.01, "regression"
-    )
+        "step_ns", "ns", "lower", 40 * MS, 42 * MS, 2 * MS, 0.05, 9, *interval, *interval, True, 0.01,
+        "regression", None, None,
+    )  # fmt: skip
     yield comparison_verdict._of_step(row, "A step")
     yield comparison_verdict._of_step(replace(row, delta=0.0), "A step")
     for low in (MS, -MS):

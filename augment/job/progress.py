@@ -115,11 +115,12 @@ def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, 
     ready, launched = (summary.table_column("collectives", name) for name in ("ready", "launched"))
     if ready is None or launched is None:
         return ts
-    own = np.maximum(np.maximum(ready[place], launched[place]), np.where(holder == NO_INDEX, NO_INDEX, matched.end[holder]))
+    held = np.where(holder == NO_INDEX, NO_INDEX, matched.end[holder])
+    reached = np.maximum(np.maximum(ready[place], launched[place]), held)
     known = (before != NO_INDEX) & (ready[place] != NO_INDEX) & (launched[place] != NO_INDEX)
     free = matched.end[before]
-    waited = known & (free > own) & (free <= ts + ROUNDING_NS) & (ts - free <= SOON_NS) & (ts - own > SOON_NS)
-    return np.where(waited, own, ts)
+    waited = known & (free > reached) & (free <= ts + ROUNDING_NS) & (ts - free <= SOON_NS) & (ts - reached > SOON_NS)
+    return np.where(waited, reached, ts)
 
 
 def _own_work(matched: Matched, summary: RankSummary, rows: Int64s, since: Int64s, until: Int64s) -> Int64s:

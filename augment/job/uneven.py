@@ -16,6 +16,7 @@ from augment.arrays.types import Int64s
 from augment.job.excess import CAUSES, Excess
 from augment.job.replay import Shift
 from augment.job.summary import RankSummary
+from augment.job_waits import Cause
 
 FEWEST_STEPS = 3  #: in fewer, chance is hard to tell from a habit
 MOST_OFTEN = 0.5  #: of the steps in which one rank is the slowest: in more, it is that rank's
@@ -31,7 +32,7 @@ class Uneven(Struct, frozen=True):
     shift: Shift
     slower: tuple[float, ...]
     excess_ns: int
-    causes: dict[str, int]
+    causes: dict[Cause, int]
 
 
 def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:

@@ -136,7 +136,7 @@ def test_a_device_that_works_has_the_collectives_of_devices_alone(tmp_path: Path
         trace = json.loads(path.read_text())
         trace["traceEvents"].append(complete("sgemm", "kernel", 2000, 3000, 7, 0, stream=7, device=0))
         path.write_text(json.dumps(trace))
-    assert answered(paths).verdict.text[0].startswith("Cannot tell who holds the job up: no collective")
+    assert answered(paths).verdict.text[0].startswith("Cannot tell which rank delays the job: no collective")
 
 
 def test_a_recorded_job(shared_traces: Path) -> None:

@@ -5,8 +5,8 @@ units multiply FP32. The names of kernels tell which units they use. The predict
 their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
 faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
-multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or of grouped convolutions, are
-left out: another type would not help.
+multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or
+of grouped convolutions, are left out: another type would not help.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
