@@ -14,39 +14,10 @@ from msgspec.structs import replace
 
 from augment.comparison import verdict as comparison_verdict
 from augment.comparison.rows import FigureRow
+from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.products import Fit
 from augment.diagnosis.rule import Seen
-from augment.diagnosis.rules import RULES, data_loading, host_gaps, partial_recording
-from augment.diagnosis.rules.allocator_calls import _ADVICE as ALLOCATOR_ADVICE
-from augment.diagnosis.rules.allocator_calls import AllocatorCalls
-from augment.diagnosis.rules.clock_drop import ClockDrop
-from augment.diagnosis.rules.data_loading import Fetches
-from augment.diagnosis.rules.elementwise_chains import Chains
-from augment.diagnosis.rules.exposed_communication import ExposedCommunication
-from augment.diagnosis.rules.exposed_copies import Copies
-from augment.diagnosis.rules.garbage_collection import Collections
-from augment.diagnosis.rules.graph_capture import Captures
-from augment.diagnosis.rules.host_gaps import HostGaps
-from augment.diagnosis.rules.late_gathers import LateGathers
-from augment.diagnosis.rules.launch_bound import LaunchBound, Launcher
-from augment.diagnosis.rules.long_calls import LongCalls
-from augment.diagnosis.rules.low_roofline import LowRoofline
-from augment.diagnosis.rules.matrix_units import MatrixUnitsUse
-from augment.diagnosis.rules.memory_capacity import MemoryHeld
-from augment.diagnosis.rules.pageable_copies import PageableCopies
-from augment.diagnosis.rules.partial_recording import PartialRecording
-from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
-from augment.diagnosis.rules.profiler_overhead import ProfilerOverhead
-from augment.diagnosis.rules.recompilation import Compilations
-from augment.diagnosis.rules.slow_start import SlowStart
-from augment.diagnosis.rules.small_collectives import SmallCollectives
-from augment.diagnosis.rules.step_outliers import StepOutliers
-from augment.diagnosis.rules.straggling_rank import StragglingRank
-from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
-from augment.diagnosis.rules.unaligned_shapes import UnalignedShapes
-from augment.diagnosis.rules.unfused_optimizer import Optimizer
-from augment.diagnosis.rules.wide_norms import WideNorms
 from augment.job import verdict_text
 from augment.job.verdict_rows import Row
 from augment.job_waits import Cause, LateRank, Reason, Where
@@ -58,7 +29,7 @@ MS = 1_000_000
 LINES = ["train.py(12): step"]
 LATE = LateRank("rank 1", False, Reason("host", "operator", "aten::item"), 5 * MS, 4 * MS, "high")
 OWN = LateRank("rank 1", True, Reason("compute", kernels=(("gemm", 0.4),)), 5 * MS, 4 * MS, "high")
-COMMUNICATION = ExposedCommunication(
+COMMUNICATION = rules.exposed_communication.ExposedCommunication(
     exposed_ns=12 * MS,
     wait_ns=None,
     kind="AllGather",
@@ -72,62 +43,82 @@ COMMUNICATION = ExposedCommunication(
     small_count=40,
 )
 SAMPLES: list[Seen] = [
-    *(PartialRecording(problem, "10 to 20 ms", 0.2, 3 * MS, 4) for problem in get_args(partial_recording.Problem)),
-    ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
-    *(Fetches(5 * MS, alone, why) for alone, why in zip((False, True, False), get_args(data_loading.Why), strict=True)),
-    SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
-    SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),
-    PageableCopies(1, 3e6, LINES),
-    Copies(2, 3e6, 2 * MS, 8 * MS, True, LINES),
-    Copies(2, 3e6, 2 * MS, MS, False, []),
-    *(AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why) for why in ALLOCATOR_ADVICE),
     *(
-        LongCalls(0.5, [(name, 9 * MS)], every, LINES)
+        rules.partial_recording.PartialRecording(problem, "10 to 20 ms", 0.2, 3 * MS, 4)
+        for problem in get_args(rules.partial_recording.Problem)
+    ),
+    rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
+    *(
+        rules.data_loading.Fetches(5 * MS, alone, why)
+        for alone, why in zip((False, True, False), get_args(rules.data_loading.Why), strict=True)
+    ),
+    rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
+    rules.synchronizing_calls.SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),
+    rules.pageable_copies.PageableCopies(1, 3e6, LINES),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, LINES),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, []),
+    *(
+        rules.allocator_calls.AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why)
+        for why in rules.allocator_calls._ADVICE
+    ),
+    *(
+        rules.long_calls.LongCalls(0.5, [(name, 9 * MS)], every, LINES)
         for name in ("cudaFree", "cudaGraphLaunch")
         for every in (False, True)
     ),
-    *(LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS)], every, []) for every in (False, True)),
     *(
-        LaunchBound(5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks)
-        for launcher in get_args(Launcher)
+        rules.long_calls.LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS)], every, [])
+        for every in (False, True)
+    ),
+    *(
+        rules.launch_bound.LaunchBound(
+            5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks
+        )
+        for launcher in get_args(rules.launch_bound.Launcher)
         for stacks in (False, True)
     ),
-    *(HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(host_gaps.Why)),
-    Collections(2, 30 * MS, LINES),
-    Compilations(30 * MS, ["backend_compile"]),
-    Captures(1, 8 * MS, True),
-    Captures(1, 8 * MS, False),
+    *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
+    rules.garbage_collection.Collections(2, 30 * MS, LINES),
+    rules.recompilation.Compilations(30 * MS, ["backend_compile"]),
+    rules.graph_capture.Captures(1, 8 * MS, True),
+    rules.graph_capture.Captures(1, 8 * MS, False),
     COMMUNICATION,
     *(replace(COMMUNICATION, kind=kind) for kind in ("AllReduce", "AllToAll")),
     replace(COMMUNICATION, trains=False, wait_ns=9 * MS, beyond_fastest_ratio=None),
-    SmallCollectives(30, ["AllReduce"], 4096),
-    LateGathers(14, 3 * MS),
-    PipelineBubble(9 * MS),
-    StragglingRank(9 * MS, "rank 1", 0.87, LATE),
-    StragglingRank(9 * MS, "rank 3", 0.87, LATE),
-    StragglingRank(9 * MS, "", 0.3),
-    StragglingRank(MS, late=OWN),
-    MatrixUnitsUse(9 * MS, ["sgemm"], "tf32", 2.0, Fit(True, 0.9, 0.4)),
-    MatrixUnitsUse(9 * MS, ["sgemm"], "bf16", 1.9, Fit(True, 0.9, 0.4)),
-    MatrixUnitsUse(9 * MS, ["sgemm"], "fp16", 2.0, Fit(False)),
-    UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),
-    Chains(12, 48, 3 * MS),
-    Optimizer(["Optimizer.step#AdamW.step"], 900),
-    WideNorms(3 * MS),
-    LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
-    SlowStart(90 * MS, 2.1),
-    StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
-    StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
-    ClockDrop(0.08),
-    MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
-    MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
+    rules.small_collectives.SmallCollectives(30, ["AllReduce"], 4096),
+    rules.late_gathers.LateGathers(14, 3 * MS),
+    rules.pipeline_bubble.PipelineBubble(9 * MS),
+    rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.87, LATE),
+    rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
+    rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),
+    rules.straggling_rank.StragglingRank(MS, late=OWN),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, ["sgemm"], "tf32", 2.0, Fit(True, 0.9, 0.4)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, ["sgemm"], "bf16", 1.9, Fit(True, 0.9, 0.4)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, ["sgemm"], "fp16", 2.0, Fit(False)),
+    rules.unaligned_shapes.UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),
+    rules.elementwise_chains.Chains(12, 48, 3 * MS),
+    rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
+    rules.wide_norms.WideNorms(3 * MS),
+    rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
+    rules.slow_start.SlowStart(90 * MS, 2.1),
+    rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
+    rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
+    rules.clock_drop.ClockDrop(0.08),
+    rules.memory_capacity.MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
+    rules.memory_capacity.MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
 ]
 
 #: what is said without a prediction
-UNPREDICTED = (PartialRecording, ProfilerOverhead, SlowStart, MemoryHeld, UnalignedShapes)
+UNPREDICTED = (
+    rules.partial_recording.PartialRecording,
+    rules.profiler_overhead.ProfilerOverhead,
+    rules.slow_start.SlowStart,
+    rules.memory_capacity.MemoryHeld,
+    rules.unaligned_shapes.UnalignedShapes,
+)
 
 
-def rules() -> Iterator[str]:
+def findings() -> Iterator[str]:
     """Each finding in NVIDIA's words; for Ascend what to change, where it differs."""
     for seen in SAMPLES:
         words, ascend = (words_of(vendor, "step", 44 * MS) for vendor in ("nvidia", "ascend"))
@@ -139,7 +130,7 @@ def rules() -> Iterator[str]:
         if seen.advice(ascend) != seen.advice(words):
             yield f"  → Ascend: {seen.advice(ascend)}."
         yield from (f"  also: {line}" for line in seen.evidence(words))
-        if not isinstance(seen, PartialRecording):
+        if not isinstance(seen, rules.partial_recording.PartialRecording):
             yield f"  fine: {seen.fine(words, MS)}"
         yield ""
 
@@ -259,7 +250,7 @@ def errors() -> Iterator[str]:
 
 def snapshot() -> str:
     parts = {
-        "What rules find": rules(),
+        "What rules find": findings(),
         "Words of vendors": vocabulary(),
         "Verdicts of jobs": jobs(),
         "Verdicts of comparisons": comparisons(),
@@ -279,7 +270,10 @@ def test_every_sentence_is_in_the_snapshot(request: pytest.FixtureRequest) -> No
 
 def test_every_rule_has_a_sample() -> None:
     kinds = {
-        kind for rule in RULES for kind in vars(rule).values() if isinstance(kind, type) and issubclass(kind, Seen)
+        kind
+        for rule in rules.RULES
+        for kind in vars(rule).values()
+        if isinstance(kind, type) and issubclass(kind, Seen)
     }
     assert {type(seen) for seen in SAMPLES} == kinds - {Seen}
 
@@ -295,18 +289,8 @@ def test_a_sentence_begins_with_a_capital_and_has_no_full_stop() -> None:
 
 #: names that hold sentences, and what would make a condition or a new text of one
 _TEXTS = {"title", "titles", "advice", "sentence", "sentences", "evidence", "headline"}
-_LOOKS = {
-    "startswith",
-    "endswith",
-    "partition",
-    "rpartition",
-    "split",
-    "replace",
-    "removeprefix",
-    "removesuffix",
-    "find",
-    "sub",
-}
+_LOOKS = {"startswith", "endswith", "partition", "rpartition", "split", "replace", "find", "sub"}
+_LOOKS |= {"removeprefix", "removesuffix"}
 
 
 def conditions(tree: ast.AST) -> Iterator[ast.AST]:

@@ -210,8 +210,8 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered < COVERED:
         if number := _without_peak(trace, place, COVERED - covered):
             return why_not_of(trace, device, number)
-        share = f"operations are counted of {100 * covered:.1f} % of the time of what is or may be a matrix product"
-        why = "the others have no operator (as in CUDA graphs), no shapes, no formula, or a name that tells nothing"
+        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products"
+        why = "the rest has no operator (as in CUDA graphs), no shapes, no formula or no telling name"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
 
