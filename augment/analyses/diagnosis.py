@@ -73,7 +73,10 @@ class Row(Struct, frozen=True):
     slice: Annotated[str | None, column("Its name.")]
     evidence: Annotated[list[str], column("More that was seen.", key=False)]
     figures: Annotated[
-        dict[str, Any], column("The figures and names of the title, by name; times are per step.", key=False)
+        dict[str, Any],
+        column(
+            "The figures and names of the title, by name; times are per step, lists have 16 entries at most.", key=False
+        ),
     ]
     advice: Annotated[str | None, column("What to change; without data, what would provide it.")]
     docs: Annotated[str, column("The rule's section in the documentation.")]

@@ -19,6 +19,7 @@ Confidence = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = ("high", "warning", "info")  #: the gravest first
 
 HIGH_RATIO, WARNING_RATIO = 0.10, 0.05  #: shares of a step that a finding of this severity would save
+MOST_LISTED = 16  #: entries of a list among the figures of a finding
 LEAST_RATIO = 0.02  #: below this share of a step there is nothing to find
 
 
@@ -68,9 +69,9 @@ class Seen(Struct, frozen=True):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The fields by name, as plain data."""
+        """The fields by name, as plain data; the first :data:`MOST_LISTED` entries of a list."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        return {name: value[:MOST_LISTED] if isinstance(value, list) else value for name, value in plain.items()}
 
 
 class Found(Struct, frozen=True):

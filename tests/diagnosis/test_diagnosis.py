@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 from simulated_jobs import HEALTHY, changed, trace_of
 
 import augment
@@ -16,7 +17,8 @@ from augment.diagnosis.devices import words
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import bands
 from augment.diagnosis.measure import measure, saved_a_step
-from augment.diagnosis.rule import Spans
+from augment.diagnosis.rule import MOST_LISTED, Spans
+from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import title
 from augment.findings import Findings
@@ -135,3 +137,13 @@ def test_short_spans_all_over_a_step_are_one_band() -> None:
     assert result.row.tolist() == [1, 3, 5]
     assert len(bands(Spans(start, end, np.arange(6)), 500).start) == 1
     assert len(bands(Spans(*(np.empty(0, np.int64) for _ in range(3))), 10)) == 0
+
+
+def test_the_figures_of_a_finding_are_in_the_sidecar() -> None:
+    augmented, _ = outcome()
+    rows = json.loads(metrics.encode(metrics.document(augmented)))["analyses"]["diagnosis"]["rows"]
+    (row,) = (each for each in rows if each["rule"] == "data_loading")
+    assert row["figures"].keys() == {"fetch_ns", "host_alone", "why"}
+    assert row["figures"]["fetch_ns"] == pytest.approx(5.1e6, rel=0.01)
+    assert (row["figures"]["why"], row["in_verdict"], row["at_most"]) == ("no_workers", True, False)
+    assert len(SynchronizingCalls(1, 2, ["aten::item"] * 40, []).figures["callers"]) == MOST_LISTED
