@@ -13,7 +13,7 @@ from augment.derived.critical.critical_path import BoundBy, critical_path
 from augment.derived.critical.savings import saved_ns, without_host_time
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.diagnosis.rules import long_calls
+from augment.diagnosis.host_causes import LONG_CALL_NS
 from augment.readers import read
 from augment.trace import LAUNCHES, Trace
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
@@ -124,7 +124,7 @@ def test_a_call_that_is_made_longer_saves_as_much_more(tmp_path: Path, name: str
     for place, each in enumerate((document, changed)):
         trace = read(str(save(each, tmp_path / f"{place}.json")))
         rows = trace.events.slices_of(*LAUNCHES)
-        rows = rows[trace.events.dur[rows] >= long_calls.LONG_NS]
+        rows = rows[trace.events.dur[rows] >= LONG_CALL_NS]
         start, end = trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows]
         saved.append(saved_ns(trace, without_host_time(trace, trace.events.track[rows], start, end)))
     assert saved[1] - saved[0] == pytest.approx(longer_ns, rel=0.02)
