@@ -29,8 +29,10 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "examples")]
 
 import click  # noqa: E402
+import msgspec  # noqa: E402
 
 from augment import __version__  # noqa: E402
+from augment import derived as facts  # noqa: E402
 from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
 from augment.commands import COMMANDS, command_named, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
@@ -117,6 +119,38 @@ def _option_texts(docstring: str) -> dict[str, str]:
     match = _OPTIONS.search(docstring)
     entries = re.findall(r"(\w+):\s+((?:.|\n)+?)(?=\n\s*\w+:\s|\Z)", match[1]) if match else []
     return {name: markdown(" ".join(text.split())) for name, text in entries}
+
+
+def catalogue() -> str:
+    """Every public fact: what it says, what it returns, and the columns of that."""
+    parts = []
+    for name in facts.__all__:
+        namespace = getattr(facts, name)
+        members = [each for each in vars(namespace).values() if inspect.isfunction(each)]
+        hints = {each.__name__: each.__annotations__["return"] for each in members}
+        parts += [f"## {name}", question(namespace)]
+        rows = (
+            (f"`{name}.{each.__name__}`", question(each), f"`{hints[each.__name__]}`".replace("|", r"\|"))
+            for each in members
+        )
+        parts.append(table(("fact", "what", "gives"), rows))
+        for each in members:
+            parts += fact_columns(each, hints[each.__name__])
+    return "\n\n".join(parts)
+
+
+def fact_columns(fact: Callable[..., Any], hint: str) -> Iterator[str]:
+    """The record that a fact gives: its columns, with what its source says beside each."""
+    (module,) = re.findall(r"from (augment\.derived\.[\w.]+) import", inspect.getsource(fact))
+    kinds = [vars(importlib.import_module(module)).get(name) for name in re.findall(r"\w+", hint)]
+    for kind in kinds:
+        if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
+            yield f"### {kind.__name__}"
+            yield _documented(kind)
+            text = inspect.getsource(kind).replace(kind.__doc__ or "", "")
+            fields = re.findall(r"^    (\w+): ([^\n]*?)(?: = [^\n]*?)?(?:  #: ([^\n]*))?$", text, re.MULTILINE)
+            rows = ((f"`{name}`", f"`{kind}`".replace("|", r"\|"), markdown(says)) for name, kind, says in fields)
+            yield table(("column", "type", "what"), rows)
 
 
 def rules() -> str:
@@ -296,6 +330,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     block.__name__: block
     for block in (
         analyses,
+        catalogue,
         rules,
         api,
         cli,

@@ -16,7 +16,7 @@ from msgspec import Struct
 from augment.annotations import Texts
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import NO_INDEX, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
@@ -73,26 +73,20 @@ class Group(Struct, frozen=True):
 
 
 class Collectives(Struct, frozen=True):
-    """Equal-length columns, ascending ``ts``, then stream.
+    """Communication kernels: equal-length columns, ascending ``ts``, then stream. ``UNKNOWN``: not recorded."""
 
-    ``place``: into ``gpu_work``. ``ts``, ``end``: int64 ns. ``group``: int64, into ``groups``. ``kind``: int32, into
-    ``kinds``. ``seq``, ``bytes`` (as nccl-tests counts them), ``step`` (a number), ``peer`` (the rank that a Send goes
-    to or a Recv comes from) and ``received`` (the bytes that the rank receives): int64, :data:`UNKNOWN` where not
-    recorded. ``exposed_ns``: int64, the part of the duration in which the device computes nothing.
-    """
-
-    place: Places
-    ts: Int64s
-    end: Int64s
-    group: Int64s
-    kind: Texts
-    seq: Int64s
-    bytes: Int64s
-    step: Int64s
-    peer: Int64s
-    received: Int64s
-    exposed_ns: Int64s
-    groups: tuple[Group, ...]
+    place: WorkIndexes  #: the kernel
+    ts: Int64s  #: ns
+    end: Int64s  #: ns
+    group: Int64s  #: an index of ``groups``
+    kind: Texts  #: such as AllReduce
+    seq: Int64s  #: its number in the group
+    bytes: Int64s  #: as nccl-tests counts them
+    step: Int64s  #: the number of the step
+    peer: Int64s  #: the rank that a Send goes to or a Recv comes from
+    received: Int64s  #: bytes that the rank receives
+    exposed_ns: Int64s  #: the part of the duration in which the device computes nothing
+    groups: tuple[Group, ...]  #: the process groups
 
     def __len__(self) -> int:
         return len(self.place)

@@ -21,11 +21,10 @@ from augment.trace import Trace
 
 
 class Waits(Struct, frozen=True):
-    """Of each of ``collectives``, int64 columns: ``wait_ns`` before its last rank arrived, 0 if unknown; ``late``, that
-    rank, into ``JobWaits.ranks``, :data:`NO_INDEX` if unknown."""
+    """Of each of ``collectives``, what it waited for: equal-length columns."""
 
-    wait_ns: Int64s
-    late: Int64s
+    wait_ns: Int64s  #: before its last rank arrived, 0 if unknown
+    late: Int64s  #: the last rank, an index of ``JobWaits.ranks``, ``NO_INDEX`` if unknown
 
 
 @derived(until="rules")

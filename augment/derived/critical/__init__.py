@@ -1,1 +1,24 @@
 """The critical path: the graph of dependencies, the path through it, and the time that shorter events would save."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from augment.derived.critical.critical_graph import Graph
+    from augment.derived.critical.critical_path import CriticalPath
+    from augment.trace import Trace
+
+
+def graph(trace: Trace) -> Graph:
+    """What waits for what: calls, work and events as a graph of dependencies."""
+    from augment.derived.critical.critical_graph import critical_graph
+
+    return critical_graph(trace)
+
+
+def path(trace: Trace) -> CriticalPath:
+    """The chain of calls and work that decides how long the recording takes."""
+    from augment.derived.critical.critical_path import critical_path
+
+    return critical_path(trace)

@@ -39,37 +39,29 @@ _ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment
 
 
 class Graph(Struct, frozen=True):
-    """Nodes and edges, in columns. Every edge leads to a node that is not earlier; ``order`` puts sources first.
+    """Nodes and edges, in columns. Every edge leads to a node that is not earlier.
 
-    Nodes: ``ts`` (int64 ns). The first node is the recording's start, the last its end. Between them are the moments
-    of threads that something depends on (``lane`` is their thread, an index into ``Trace.tracks``; -1 for other
-    nodes), then the start of each piece of GPU work (node ``first_work + place``).
-
-    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes). ``self_ns`` (int64 ns): how
-    long the source's GPU work runs from the source's moment on; the rest of the edge is delay. ``weight`` (int64 ns):
-    the full time between source and target if the edge decided when the target came, else the least time that the
-    edge takes. ``from_row`` and ``to_row`` (int32, into the event table; -1 none): the events that the edge joins.
-
-    ``binding`` (int32): for each node the edge that was fulfilled last; -1 for the first node. The weight of a binding
-    edge is the full time between its ends. So the path of binding edges from the end to the start is as long as the
-    recording, and no path is longer. ``head`` and ``following`` chain the edges that lead to each node.
+    The first node is the recording's start, the last its end. Between them are the moments of threads that something
+    depends on, then the start of each piece of GPU work. Edges ascend by kind. The weight of a binding edge is the full
+    time between its ends. So the path of binding edges from the end to the start is as long as the recording, and no
+    path is longer.
     """
 
-    ts: Int64s
-    lane: Int32s
-    first_work: int
-    kind: Bytes
-    source: Int32s
-    target: Int32s
-    self_ns: Int64s
-    weight: Int64s
-    from_row: Int32s
-    to_row: Int32s
-    binding: Int32s
-    head: Int32s
-    following: Int32s
-    order: Int32s
-    diagnostics: tuple[Diagnostic, ...]
+    ts: Int64s  #: ns, of each node
+    lane: Int32s  #: of nodes of threads, an index of ``trace.tracks``; -1 for other nodes
+    first_work: int  #: the node of GPU work ``i`` is ``first_work + i``
+    kind: Bytes  #: of each edge, a ``Kind``
+    source: Int32s  #: of each edge, a node
+    target: Int32s  #: of each edge, a node
+    self_ns: Int64s  #: how long the source's GPU work runs from then on; the rest of the edge is delay
+    weight: Int64s  #: ns: all time between its ends if the edge decided when the target came, else the least
+    from_row: Int32s  #: index of the event that the edge begins at, -1 for none
+    to_row: Int32s  #: index of the event that the edge leads to, -1 for none
+    binding: Int32s  #: of each node the edge that was fulfilled last; -1 for the first node
+    head: Int32s  #: of each node the first of the edges that lead to it
+    following: Int32s  #: of each edge the next that leads to the same node
+    order: Int32s  #: the nodes, sources first
+    diagnostics: tuple[Diagnostic, ...]  #: what could not be joined
 
     def __len__(self) -> int:
         """How many nodes there are."""

@@ -89,23 +89,18 @@ class NamedSums(Struct, frozen=True):
 class CriticalPath(Struct, frozen=True):
     """Slices of the path, ascending, each beginning where the previous one ends, the last at ``end``.
 
-    Neighbours differ in kind, source or window. ``ts``: int64 ns. ``bound_by``: uint8, a :class:`BoundBy`. ``row``:
-    int32, into the event table, -1 for none: in operators the outermost one; outside operators the slice that is
-    innermost for most of the time; for a delay the slice that is late; else the slice that the time belongs to.
-    ``edges`` (int32, into the graph): the edges of the path.
-
-    ``time`` (int64 ns): a row for each window, a column for each :class:`BoundBy`; ``early_time``: the part of it that
-    is work launched before the recording. ``names``: the time of each name.
+    Neighbours differ in kind, source or window. In operators ``row`` is the outermost one; outside operators the slice
+    that is innermost for most of the time; for a delay the slice that is late; else the slice that the time belongs to.
     """
 
-    ts: Int64s
-    end: int
-    bound_by: Bytes
-    row: Int32s
-    edges: Int32s
-    time: Int64s
-    early_time: Int64s
-    names: NamedSums
+    ts: Int64s  #: ns
+    end: int  #: ns
+    bound_by: Bytes  #: a :class:`BoundBy`
+    row: Int32s  #: index of an event, -1 for none
+    edges: Int32s  #: the edges of the path: indexes of the edges of ``critical.graph``
+    time: Int64s  #: ns: a row for each window, a column for each :class:`BoundBy`
+    early_time: Int64s  #: ns: the part of it that is work launched before the recording
+    names: NamedSums  #: the time of each name
 
     def __len__(self) -> int:
         return len(self.ts)

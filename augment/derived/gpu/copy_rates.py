@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import intervals
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType, copy_kind
@@ -16,20 +16,15 @@ FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousa
 
 
 class CopyRate(Struct, frozen=True):
-    """The copies of one kind on one device: ``places`` in ``gpu_work``, ``bytes`` in all.
+    """The copies of one kind on one device, and their rate after every change; rates of overlapping copies add up."""
 
-    ``rate`` is the rate after every change, in whole bytes per second (int64), so that it returns to exactly 0.
-    ``ts``: int64 ns, strictly ascending. The rates of overlapping copies add up. ``without`` is the number of copies
-    without a rate: their bytes are unknown or 0, they take no time, or they would be faster than :data:`FASTEST`.
-    """
-
-    device: Device
-    kind: str
-    places: Places
-    bytes: int
-    ts: Int64s
-    rate: Int64s
-    without: int
+    device: Device  #: which
+    kind: str  #: such as ``Memcpy HtoD (Pinned -> Device)``
+    places: WorkIndexes  #: the copies
+    bytes: int  #: in all
+    ts: Int64s  #: ns; strictly ascending
+    rate: Int64s  #: whole bytes per second, so that it returns to exactly 0
+    without: int  #: copies without a rate: bytes unknown or 0, no time, or faster than :data:`FASTEST`
 
 
 @derived(until="breakdowns")

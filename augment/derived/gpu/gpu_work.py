@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled
-from augment.arrays.types import Bytes, Int32s, Int64s, Places
+from augment.arrays.types import Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.launches import launches
@@ -46,22 +46,16 @@ class Device(Struct, frozen=True):
 
 
 class GpuWork(Struct, frozen=True):
-    """Equal-length columns, ascending device, stream, ``ts``, ``end``, then file order.
+    """Kernels, copies and memsets: equal-length columns, ascending device, stream, ``ts``, ``end``, then file order."""
 
-    ``row`` int64, into the event table; ``ts`` and ``end`` int64 ns; ``type`` uint8, a ``KernelType``; ``launch``
-    int64, the row of the launching call or ``NO_INDEX``. ``by_time`` holds the places in the order of device, ``ts``,
-    ``end``; those of a device are ``by_time[device.places]``. ``streams`` and ``devices`` ascend: numbers, then
-    strings.
-    """
-
-    row: Int64s
-    ts: Int64s
-    end: Int64s
-    type: Bytes
-    launch: Int64s
-    by_time: Places
-    streams: tuple[Stream, ...]
-    devices: tuple[Device, ...]
+    row: EventRows  #: its event
+    ts: Int64s  #: ns
+    end: Int64s  #: ns
+    type: Bytes  #: a ``KernelType``
+    launch: EventRows  #: the launching call, ``NO_INDEX`` where unknown
+    by_time: WorkIndexes  #: all in the order of device, ``ts``, ``end``; a device's are ``by_time[device.places]``
+    streams: tuple[Stream, ...]  #: ascending: numbers, then strings
+    devices: tuple[Device, ...]  #: ascending: numbers, then strings
 
     def __len__(self) -> int:
         """The number of pieces of work."""

@@ -54,12 +54,11 @@ _TOLD = {"yes": MatrixUnits.USED, "no": MatrixUnits.NOT_USED, "helper": MatrixUn
 
 
 class KernelFamilies(Struct, frozen=True):
-    """Equal-length columns with an entry for each piece of ``gpu_work``. ``family``: int32, an index into ``names``,
-    which ascend. ``matrix_units``: uint8, a :class:`MatrixUnits`."""
+    """What each piece of GPU work is: equal-length columns, an entry for each."""
 
-    family: Int32s
-    names: tuple[str, ...]
-    matrix_units: Bytes
+    family: Int32s  #: an index of ``names``
+    names: tuple[str, ...]  #: ascending
+    matrix_units: Bytes  #: a :class:`MatrixUnits`
 
     @property
     def known(self) -> Bools:

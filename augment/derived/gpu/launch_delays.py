@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, EventRows, Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
@@ -14,19 +14,13 @@ from augment.trace import NO_CORRELATION, Diagnostic, Trace
 
 
 class LaunchDelays(Struct, frozen=True):
-    """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order.
+    """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order."""
 
-    ``place`` is the work's place in ``gpu_work``; ``row`` (int64) is the launch's row in the event table. ``cpu_ns`` is
-    the duration of the launch, ``gpu_ns`` that of the work, and ``delay_ns`` the time from the end of the launch to the
-    start of the work, 0 if the work starts first; all int64. Pieces of work of one call (a CUDA graph) share
-    ``cpu_ns``.
-    """
-
-    place: Places
-    row: Int64s
-    cpu_ns: Int64s
-    gpu_ns: Int64s
-    delay_ns: Int64s
+    place: WorkIndexes  #: the work
+    row: EventRows  #: the launching call
+    cpu_ns: Int64s  #: the call's duration, which pieces of work of one call (a CUDA graph) share
+    gpu_ns: Int64s  #: the work's duration
+    delay_ns: Int64s  #: from the end of the call to the start of the work, 0 if the work starts first
 
     def __len__(self) -> int:
         return len(self.place)

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places, StackIndexes, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
@@ -15,18 +15,16 @@ from augment.trace import LAUNCHES, Trace
 
 
 class LaunchedWork(Struct, frozen=True):
-    """``place`` (into ``gpu_work``) lists work of known launch by thread, then by launch, then by start. Of launches
-    that begin at one moment, the lower correlation comes first.
+    """Work of known launch by thread, then by launch, then by start, so that a slice's is one range: see :meth:`under`.
 
-    ``listed`` repeats ``place``. After it come the lists of slices whose work is not one range of ``place``, because
-    slices cross. The other fields locate the work of each slice: see :meth:`spans`.
+    Of launches that begin at one moment, the lower correlation comes first.
     """
 
-    place: Places
-    listed: Places
-    before: Int64s
-    last: Int32s
-    apart: dict[int, tuple[int, int]]
+    place: WorkIndexes  #: the work
+    listed: WorkIndexes  #: ``place``, then lists of slices whose work is not one range, because slices cross
+    before: Int64s  #: of each call stack, how many of ``place`` are launched before it
+    last: Int32s  #: of each call stack, the index after its last descendant
+    apart: dict[int, tuple[int, int]]  #: spans in ``listed`` of slices that cross, by the index of their call stack
 
     def spans(self, places: Places) -> tuple[Int64s, Int64s]:
         """The ``start`` and ``stop`` of the work launched by each of ``places`` and all that these enclose:
@@ -38,6 +36,15 @@ class LaunchedWork(Struct, frozen=True):
             spans = [self.apart[place] for place in places[known].tolist()]
             start[known], stop[known] = np.array(spans, np.int64).reshape(-1, 2).T
         return start, stop
+
+    def under(self, stacks: StackIndexes) -> WorkIndexes:
+        """The work launched by any of ``stacks`` and all that these enclose, ascending and distinct. ``stacks`` are
+        indexes of the call stacks, and not runtime calls."""
+        depth = np.zeros(len(self.listed) + 1, np.int64)
+        start, stop = self.spans(stacks)
+        np.add.at(depth, start, 1)
+        np.add.at(depth, stop, -1)
+        return np.unique(self.listed[np.cumsum(depth)[:-1] > 0])
 
 
 @derived(until="breakdowns")

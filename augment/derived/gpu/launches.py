@@ -6,21 +6,18 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct, settled
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays.types import NO_INDEX, EventRows, Int64s
 from augment.context import derived
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.trace import NO_CORRELATION, Category, Trace
 
 
 class Launches(Struct, frozen=True):
-    """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64.
+    """The launching call of each correlation."""
 
-    ``disputed`` (ascending) are correlations of calls of several processes, as when traces were merged into one file.
-    """
-
-    correlation: Int64s
-    row: Int64s
-    disputed: Int64s
+    correlation: Int64s  #: ascending and distinct
+    row: EventRows  #: the call
+    disputed: Int64s  #: ascending; correlations of calls of several processes, as when traces were merged into one file
 
     def of(self, correlation: Int64s) -> Int64s:
         """The row of the call that launched each ``correlation``, int64; :data:`NO_INDEX` where there is none."""

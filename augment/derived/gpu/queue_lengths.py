@@ -13,11 +13,11 @@ from augment.trace import Trace
 
 
 class QueueLength(Struct, frozen=True):
-    """The queue of ``stream``: its ``length`` (int64) after every change at ``ts`` (int64 ns, strictly ascending)."""
+    """The length of the queue of a stream after every change."""
 
-    stream: Stream
-    ts: Int64s
-    length: Int64s
+    stream: Stream  #: whose queue it is
+    ts: Int64s  #: ns; strictly ascending
+    length: Int64s  #: launched pieces of work that have not begun
 
 
 @derived(until="breakdowns")

@@ -20,19 +20,14 @@ COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in Kernel
 
 
 class TypeCoverage(Struct, frozen=True):
-    """The types of kernels that run on a device at each moment.
+    """The types of kernels that run on a device at each moment."""
 
-    From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the types in ``mask[i]`` run (bits
-    ``1 << KernelType``); the last mask is 0. ``time_ns[mask]`` is the time that exactly the types of ``mask`` run.
-    ``first_ns`` and ``last_ns`` are the first start and the last end of the device's work.
-    """
-
-    device: Device
-    ts: Int64s
-    mask: Masks
-    time_ns: tuple[int, ...]
-    first_ns: int
-    last_ns: int
+    device: Device  #: which
+    ts: Int64s  #: ns; strictly ascending
+    mask: Masks  #: the types that run from ``ts[i]`` until ``ts[i + 1]``: bits ``1 << KernelType``; the last is 0
+    time_ns: tuple[int, ...]  #: of each mask, the time in which exactly its types run
+    first_ns: int  #: the first start of the device's work
+    last_ns: int  #: the last end of the device's work
 
     @property
     def span_ns(self) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places
 from augment.context import derived
 from augment.kernels.native import native
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace
@@ -20,24 +20,20 @@ OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_
 
 
 class CallStacks(Struct, frozen=True):
-    """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
-
-    ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
-    thread that encloses this one wholly, -1 if none does; ``depth`` int32 in few bytes, 0 without a parent; ``stop``
-    int32: the places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of
-    the event table; -1 for rows on no call stack. ``crosses`` says whether any two slices of a thread cross.
+    """Operators, annotations, Python functions and runtime calls: equal-length columns, a preorder of every call tree.
+    They ascend by thread, then ``ts``, then from outer to inner.
 
     Intervals are half-open: a slice that begins where another ends lies outside it, even if it takes no time. A slice
     that overlaps another only partly lies outside it, too, and does not change what encloses other slices. Where slices
     cross, these trees do not hold everything that a slice encloses; ``enclosing.py`` does.
     """
 
-    row: Int64s
-    parent: Int32s
-    depth: Values[np.int32]
-    stop: Int32s
-    place_of: Int32s
-    crosses: bool
+    row: EventRows  #: its event
+    parent: Int32s  #: index of the innermost slice of the thread that encloses it wholly, -1 if none does
+    depth: Values[np.int32]  #: 0 without a parent
+    stop: Int32s  #: the slices ``[i, stop[i])`` are slice ``i`` and all below it
+    place_of: Int32s  #: of each event its index in these columns; -1 if it is on no call stack
+    crosses: bool  #: whether any two slices of a thread cross
 
     def __len__(self) -> int:
         return len(self.row)

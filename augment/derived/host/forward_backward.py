@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
-from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, EventRows, Int32s, Int64s
 from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
@@ -21,13 +21,10 @@ _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 
 
 class ForwardBackward(Struct, frozen=True):
-    """Equal-length int64 columns of rows of the event table: the operator ``backward`` differentiates ``forward``.
+    """Equal-length columns: the operator ``backward`` differentiates ``forward``."""
 
-    ``backward`` is ascending and distinct; several rows may share one ``forward``.
-    """
-
-    forward: Int64s
-    backward: Int64s
+    forward: EventRows  #: several may be the same
+    backward: EventRows  #: ascending and distinct
 
     def __len__(self) -> int:
         return len(self.backward)

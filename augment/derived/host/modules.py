@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, StackIndexes
 from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around, enclosing
@@ -17,19 +17,13 @@ _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_
 
 
 class Modules(Struct, frozen=True):
-    """The calls of modules, and their paths among modules.
+    """The calls of modules, and their paths among modules."""
 
-    ``frame``: the places of the calls in the call stacks, ascending. ``path``: int64, for each call an index into
-    ``paths``, such as ``Block_1/Linear_4``. ``parent``: for each path the index of the path above it, which comes
-    before it, or :data:`NO_INDEX`. ``frame_of``: int32, for each place of the call stacks the innermost call around
-    it, an index into ``frame``, or -1.
-    """
-
-    frame: Places
-    path: Int64s
-    paths: list[str]
-    parent: list[int]
-    frame_of: Int32s
+    frame: StackIndexes  #: the calls, ascending
+    path: Int64s  #: of each call, an index of ``paths``
+    paths: list[str]  #: such as ``Block_1/Linear_4``
+    parent: list[int]  #: of each path the index of the path above it, which comes before it, or ``NO_INDEX``
+    frame_of: Int32s  #: of each call stack the innermost module call around it: an index of ``frame``, or -1
 
     def path_of(self, frame: Int32s) -> Int64s:
         """The path of each index into ``frame``; :data:`NO_INDEX` for -1."""

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import EventRows, Int64s, StackIndexes
 from augment.context import derived
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import directly_around
@@ -14,12 +14,11 @@ from augment.trace import Category, Trace
 
 
 class OperatorTimes(Struct, frozen=True):
-    """Equal-length columns, a row for each operator call: ``place`` in the call stacks, ascending; ``row`` in the event
-    table, int64; and ``self_ns`` int64, its duration without the operators directly within it."""
+    """Equal-length columns: a row for each call of an operator."""
 
-    place: Places
-    row: Int64s
-    self_ns: Int64s
+    place: StackIndexes  #: ascending
+    row: EventRows  #: its event
+    self_ns: Int64s  #: its duration without the operators directly within it
 
 
 @derived(until="breakdowns")

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import Bools, EventRows, Int64s, Places
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.matching import strings_where
@@ -21,29 +21,21 @@ _KINDS = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HP
 
 
 class DeviceMemory(Struct, frozen=True):
-    """The events of one device's allocator; equal-length columns in ascending ``ts``.
+    """The events of one device's allocator: equal-length columns, ascending ``ts``."""
 
-    ``row`` int64, into the event table; ``ts`` int64 ns; ``size`` int64 bytes, negative where memory is freed;
-    ``allocated`` and ``reserved`` int64 bytes after the event, None if not recorded; ``next`` int64 is the place of the
-    next event at the same address, -1 if there is none, None without addresses; ``previous`` likewise.
-
-    Without recorded totals, ``allocated`` is a lower bound (``is_relative``): the sum of the sizes, raised so that it
-    is never negative.
-    """
-
-    rank: int | None
-    kind: str
-    device: Identity
-    track: int
-    on_stream: bool
-    row: Int64s
-    ts: Int64s
-    size: Int64s
-    allocated: Int64s
-    reserved: Int64s | None
-    is_relative: bool
-    next: Places | None
-    previous: Places | None
+    rank: int | None  #: of the process, if known
+    kind: str  #: the kind of device, such as CUDA
+    device: Identity  #: which
+    track: int  #: an index of ``trace.tracks``
+    on_stream: bool  #: whether that track is a stream
+    row: EventRows  #: its event
+    ts: Int64s  #: ns
+    size: Int64s  #: bytes; negative where memory is freed
+    allocated: Int64s  #: bytes after the event
+    reserved: Int64s | None  #: bytes after the event, None if not recorded
+    is_relative: bool  #: no totals are recorded: ``allocated`` is a lower bound, the sum of sizes, never negative
+    next: Places | None  #: index in these columns of the next event at the address, -1 if none; None without addresses
+    previous: Places | None  #: likewise the previous event
 
     @property
     def label(self) -> str:

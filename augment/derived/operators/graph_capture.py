@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from augment.args import Arg
 from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, EventRows, Int32s, Int64s, Places
 from augment.attachments import GraphCapture
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
@@ -49,19 +49,14 @@ _BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("B
 
 
 class GraphWork(Struct, frozen=True):
-    """The operators of graphs' kernels.
+    """The operators of graphs' kernels: equal-length columns."""
 
-    Equal-length columns: ``row`` int64, the launch of the graph; ``kind`` int32, an index into ``calls`` and ``works``.
-    ``owner`` int32 gives for each place of ``gpu_work`` the place in these columns, -1 where there is none. ``reasons``
-    says for each graph launch whose kernels were not all joined why they were not.
-    """
-
-    row: Int64s
-    kind: Int32s
-    calls: tuple[Call, ...]
-    works: tuple[Work, ...]
-    owner: Int32s
-    reasons: tuple[str, ...]
+    row: EventRows  #: the launch of the graph
+    kind: Int32s  #: an index of ``calls`` and ``works``
+    calls: tuple[Call, ...]  #: distinct calls
+    works: tuple[Work, ...]  #: the work of each of ``calls``
+    owner: Int32s  #: of each piece of GPU work the index in these columns of its operator, -1 where there is none
+    reasons: tuple[str, ...]  #: why the kernels of a graph launch were not all joined, for each such launch
 
 
 class _Section(Struct, frozen=True):

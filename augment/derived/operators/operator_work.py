@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import EventRows, Int32s
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks
@@ -24,20 +24,14 @@ from augment.trace import Trace
 
 
 class OperatorWork(Struct, frozen=True):
-    """The operators that count and launched computation.
+    """The operators that count and launched computation: equal-length columns, ascending ``row``."""
 
-    Equal-length columns, ascending ``row``. ``row`` int64: into the event table, the operator or the launch of the
-    graph that contains it. ``kind`` int32: an index into ``calls`` and ``works``, which hold distinct calls and the
-    work of each. ``owner`` int32: for each place of ``gpu_work``, the place in these columns of the operator that it
-    works for, -1 where there is none. ``recorded``: whether any operator of the trace has shapes.
-    """
-
-    row: Int64s
-    kind: Int32s
-    calls: tuple[Call, ...]
-    works: tuple[Work, ...]
-    owner: Int32s
-    recorded: bool
+    row: EventRows  #: the operator, or the launch of the graph that contains it
+    kind: Int32s  #: an index of ``calls`` and ``works``
+    calls: tuple[Call, ...]  #: distinct calls
+    works: tuple[Work, ...]  #: the work of each of ``calls``
+    owner: Int32s  #: of each piece of GPU work the index in these columns of its operator, -1 where there is none
+    recorded: bool  #: whether any operator of the trace has shapes
 
     def __len__(self) -> int:
         return len(self.row)

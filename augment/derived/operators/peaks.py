@@ -33,16 +33,12 @@ _TEXTS = ("device", "capability", "source")
 
 
 class Peak(Struct, frozen=True):
-    """Dense rates in 10^12 operations a second by type of number; unknown rates are absent.
+    """Dense rates of a device."""
 
-    ``name`` is the device's name in the trace. ``memory_gbps``, in 10^9 bytes a second, and ``l2_bytes``, the size of
-    the last-level cache, are None where unknown.
-    """
-
-    name: str
-    tflops: Mapping[str, float]
-    memory_gbps: float | None
-    l2_bytes: float | None = None
+    name: str  #: the device's name in the trace
+    tflops: Mapping[str, float]  #: 10^12 operations a second by type of number; unknown rates are absent
+    memory_gbps: float | None  #: 10^9 bytes a second, None where unknown
+    l2_bytes: float | None = None  #: the size of the last-level cache, None where unknown
 
     def text(self, numbers: Sequence[str]) -> str:
         """The rates for these types of number, as text."""

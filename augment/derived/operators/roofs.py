@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays.ordering import numbered, order_of
-from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.arrays.types import Bools, Bytes, Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits
@@ -34,29 +34,21 @@ class Bound(IntEnum):
 
 
 class Roofs(Struct, frozen=True):
-    """Equal-length columns, of each operator of ``operator_work``.
+    """Of each operator of ``operator_work``, what the peaks allow: equal-length columns."""
 
-    ``ns`` int64: the time in which any of its kernels ran; ``kernel_ns`` int64 their durations added. ``flops`` and
-    ``bytes`` float64, NaN where there are none. ``compute_ns``, ``memory_ns`` float64: at the peaks, NaN where unknown;
-    ``roof_ns`` the greater, NaN of a product whose rate is not known. ``number`` int8: which of ``numbers`` the
-    products' rate is of, -1 unknown. ``bound`` uint8, a :class:`Bound`; ``device`` int64, a place in
-    ``gpu_work(trace).devices``; ``kernel`` the place in ``gpu_work`` of its longest kernel; ``beyond`` (bool): its
-    bytes cannot have been moved in that time, so that the formula does not hold, and nothing is concluded from it.
-    """
-
-    ns: Int64s
-    kernel_ns: Int64s
-    flops: Floats
-    bytes: Floats
-    compute_ns: Floats
-    memory_ns: Floats
-    roof_ns: Floats
-    number: npt.NDArray[np.int8]
-    numbers: tuple[str, ...]
-    bound: Bytes
-    device: Int64s
-    kernel: Places
-    beyond: Bools
+    ns: Int64s  #: the time in which any of its kernels ran
+    kernel_ns: Int64s  #: the durations of its kernels added
+    flops: Floats  #: NaN where there are none
+    bytes: Floats  #: NaN where there are none
+    compute_ns: Floats  #: at the peak, NaN where unknown
+    memory_ns: Floats  #: at the peak, NaN where unknown
+    roof_ns: Floats  #: the greater of both; NaN of a product whose rate is not known
+    number: npt.NDArray[np.int8]  #: an index of ``numbers``, -1 where unknown
+    numbers: tuple[str, ...]  #: the types of numbers that products' rates are of
+    bound: Bytes  #: a :class:`Bound`
+    device: Int64s  #: an index of ``gpu_work(trace).devices``
+    kernel: WorkIndexes  #: its longest kernel
+    beyond: Bools  #: its bytes cannot have been moved in that time: the formula does not hold, nothing is concluded
 
 
 @derived(until="operations")

@@ -39,7 +39,7 @@ OF_FRAMES = (
 class ArgColumns(Struct, frozen=True):
     """The args in a list such as :data:`WANTED`, for the rows of their categories."""
 
-    args: Mapping[str, ArgValues]
+    args: Mapping[str, ArgValues]  #: by the arg's name
 
     def ints(self, name: str) -> SparseColumn:
         """The rows that have this arg, and its values.

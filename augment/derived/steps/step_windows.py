@@ -23,20 +23,19 @@ _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
 
 
 class StepWindows(Struct, frozen=True):
-    """Equal-length int64 columns, ascending, with a row for each step; without steps one row with ``number`` -1.
+    """Equal-length columns, ascending, with a row for each step; without steps one row with ``number`` -1.
 
-    ``begin`` and ``finish`` are the times of the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window. It
-    starts when the host has begun the step *and* all work launched earlier, also before the recording, is done. It ends
-    when the host has left the step *and* the work launched until then is done. So windows do not overlap, and no work
-    is lost if the host runs ahead. If the host waits for the device at the end of each step, the window equals the
-    annotation.
+    The window starts when the host has begun the step *and* all work launched earlier, also before the recording, is
+    done. It ends when the host has left the step *and* the work launched until then is done. So windows do not overlap,
+    and no work is lost if the host runs ahead. If the host waits for the device at the end of each step, the window
+    equals the annotation.
     """
 
-    number: Int64s
-    begin: Int64s
-    finish: Int64s
-    start: Int64s
-    end: Int64s
+    number: Int64s  #: of ``ProfilerStep#n``
+    begin: Int64s  #: ns, of the host's annotation
+    finish: Int64s  #: ns, of the host's annotation
+    start: Int64s  #: ns, of the window
+    end: Int64s  #: ns, of the window
 
     def __len__(self) -> int:
         return len(self.number)

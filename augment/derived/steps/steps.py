@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import distinct, where_in
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays.types import NO_INDEX, EventRows, Int64s
 from augment.context import derived
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -20,12 +20,12 @@ _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 
 
 class Steps(Struct, frozen=True):
-    """Equal-length int64 columns, ascending ``ts``: the step's ``number``, its ``row``, ``ts`` and ``end`` in ns."""
+    """The host's annotations of steps: equal-length columns, ascending ``ts``."""
 
-    number: Int64s
-    row: Int64s
-    ts: Int64s
-    end: Int64s
+    number: Int64s  #: of ``ProfilerStep#n``
+    row: EventRows  #: the annotation
+    ts: Int64s  #: ns
+    end: Int64s  #: ns
 
     def __len__(self) -> int:
         return len(self.row)

@@ -26,16 +26,12 @@ STATES = (
 
 
 class DeviceStates(Struct, frozen=True):
-    """The states of a device from its first to its last work, without interruption.
+    """The states of a device from its first to its last work, without interruption; equal-length columns."""
 
-    ``start`` and ``end`` are int64 ns, disjoint and ascending; each piece ends where the next begins. ``state`` is
-    uint8, a place in :data:`STATES`; neighbours differ.
-    """
-
-    device: Device
-    start: Int64s
-    end: Int64s
-    state: Bytes
+    device: Device  #: whose states they are
+    start: Int64s  #: ns; ascending
+    end: Int64s  #: ns; each piece ends where the next begins
+    state: Bytes  #: an index of :data:`STATES`; neighbours differ
 
     def __len__(self) -> int:
         return len(self.start)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.trace import Trace
 
 
 class IdleGaps(Struct, frozen=True):
-    """Equal-length columns, ascending. ``start`` and ``end``: int64 ns. ``previous`` and ``next``: places in
-    ``gpu_work`` of the work whose end began the gap and of the work whose start ended it. ``overlapping``: the number
-    of pieces of work that begin before all earlier ones have ended."""
+    """Idle time between work: equal-length columns, ascending."""
 
-    start: Int64s
-    end: Int64s
-    previous: Places
-    next: Places
-    overlapping: int
+    start: Int64s  #: ns
+    end: Int64s  #: ns
+    previous: WorkIndexes  #: whose end began the gap
+    next: WorkIndexes  #: whose start ended it
+    overlapping: int  #: how many pieces of work begin before all earlier ones have ended
 
     def __len__(self) -> int:
         """The number of gaps."""

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import EventRows, Int64s, Places
 from augment.context import derived
 from augment.derived.names.matching import matching
 from augment.trace import LAUNCHES, Category, Trace
@@ -19,12 +19,10 @@ _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 
 
 class SyncCalls(Struct, frozen=True):
-    """``row``: int64, into the event table: the calls whose name says that they wait, from any thread, then the
-    ``cuda_sync`` slices. ``general``: the places of all rows except ``cuda_sync`` slices on a stream; the other
-    ``cuda_sync`` slices concern a whole device."""
+    """Calls that wait for a device."""
 
-    row: Int64s
-    general: Places
+    row: EventRows  #: the calls whose name says that they wait, from any thread, then the ``cuda_sync`` slices
+    general: Places  #: indexes of all of ``row`` but ``cuda_sync`` slices on a stream; others concern a device
 
 
 @derived
