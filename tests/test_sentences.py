@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from augment.comparison import verdict as comparison_verdict
 from augment.comparison.rows import FigureRow
+from augment.derived.operators.products import Fit
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
-from augment.diagnosis.products import Fit
 from augment.diagnosis.rule import Seen
 from augment.job import verdict_text
 from augment.job.verdict_rows import Row

@@ -12,10 +12,10 @@ from simulated_jobs import changed, trace_of
 from test_rules_by_hand import problem_of
 
 from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.sharding import carries_activations, gathers_of_parameters, trains
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
-from augment.diagnosis.sharding import carries_activations, gathers_of_parameters, trains
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save

@@ -30,12 +30,12 @@ import numpy as np
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
+from augment.derived.host.places import callers
 from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.held_memory import most_held
 from augment.diagnosis.host_causes import allocating
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, measure, work_in_steps
-from augment.diagnosis.places import callers
 from augment.diagnosis.rule import (
     Answer,
     Fine,

@@ -20,9 +20,9 @@ from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.critical.savings import fused
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
+from augment.derived.gpu.optimizers import in_optimizer
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.optimizers import in_optimizer
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,

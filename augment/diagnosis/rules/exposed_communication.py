@@ -22,6 +22,7 @@ from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_within
+from augment.derived.collectives.sharding import SMALL_BYTES, trains
 from augment.derived.collectives.waits_of_job import transfer_ns, waits_of_job
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -34,7 +35,6 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.diagnosis.sharding import SMALL_BYTES, trains
 from augment.job_waits import JobWaits
 from augment.text import Words, counted, percent, size, time
 from augment.trace import Trace

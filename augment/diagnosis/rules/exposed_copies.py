@@ -19,10 +19,10 @@ from augment.arrays.intervals import total, union
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.critical.savings import Cut, joined, without_work
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.places import python_lines
 from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
-from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,

@@ -20,10 +20,10 @@ from augment.arrays.types import Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.places import python_lines
 from augment.derived.names.matching import matching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
-from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.sharding import gathers_of_parameters
 from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -26,7 +27,6 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.diagnosis.sharding import gathers_of_parameters
 from augment.text import Words, counted, time
 from augment.trace import Trace
 

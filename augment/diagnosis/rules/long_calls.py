@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import Counter
 
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.places import python_lines
 from augment.diagnosis.host_causes import calling, idle_ns
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure
-from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import (
     Answer,
     Confidence,

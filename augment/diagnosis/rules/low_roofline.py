@@ -20,10 +20,10 @@ from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import device_peaks
+from augment.derived.operators.products import UNKNOWN_DEVICE
 from augment.derived.operators.roofs import Bound, roofs
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import saved_a_step, work_in_steps
-from augment.diagnosis.products import UNKNOWN_DEVICE
 from augment.diagnosis.rule import (
     Answer,
     NoData,

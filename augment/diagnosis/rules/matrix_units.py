@@ -24,9 +24,9 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.peaks import Peak, device_peaks
+from augment.derived.operators.products import UNKNOWN_DEVICE, Fit, fit_of
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.products import UNKNOWN_DEVICE, Fit, fit_of
 from augment.diagnosis.rule import (
     Answer,
     NoData,

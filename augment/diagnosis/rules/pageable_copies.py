@@ -18,6 +18,7 @@ from augment.arrays.types import NO_INDEX, Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import innermost
+from augment.derived.host.places import python_lines
 from augment.derived.names.matching import strings_where
 from augment.derived.waits.sync_calls import sync_calls
 from augment.diagnosis.judging import judged
@@ -30,7 +31,6 @@ from augment.diagnosis.measure import (
     saved_a_step,
     work_in_steps,
 )
-from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import (
     Answer,
     Fine,

@@ -14,6 +14,7 @@ import numpy as np
 
 from augment.arrays.ordering import combinations
 from augment.derived.collectives.collectives import UNKNOWN, collectives
+from augment.derived.collectives.sharding import SMALL_BYTES, carries_activations
 from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -27,7 +28,6 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.diagnosis.sharding import SMALL_BYTES, carries_activations
 from augment.text import Words, counted, listed, size
 from augment.trace import Trace
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment.derived.critical.savings import without_waits
+from augment.derived.host.places import callers, python_lines
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
-from augment.diagnosis.places import callers, python_lines
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,

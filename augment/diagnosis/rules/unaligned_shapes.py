@@ -15,9 +15,9 @@ import numpy as np
 
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.products import MULTIPLE, is_unfit, sizes_text
 from augment.derived.operators.roofs import roofs
 from augment.diagnosis.measure import longest, measure, work_in_steps
-from augment.diagnosis.products import MULTIPLE, is_unfit, sizes_text
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
 from augment.text import Words, listed
 from augment.trace import Trace

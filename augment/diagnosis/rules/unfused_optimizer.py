@@ -17,10 +17,10 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.savings import fused, joined
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
+from augment.derived.gpu.optimizers import in_optimizer, steps_of_optimizers
 from augment.derived.names.matching import strings_where
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
-from augment.diagnosis.optimizers import in_optimizer, steps_of_optimizers
 from augment.diagnosis.rule import (
     Answer,
     Fine,
