@@ -261,7 +261,7 @@ class Source(Struct, frozen=True):
         return storable(self.name)
 
 
-class Trace(Struct, frozen=True, eq=False):
+class Trace(Struct, frozen=True, eq=False, weakref=True):
     """The events of one rank and what their columns refer to. Immutable."""
 
     events: EventTable
