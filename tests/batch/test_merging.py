@@ -134,7 +134,7 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     said = perfetto.rows(
         "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
     )
-    assert str(said[0][0]).startswith("No rank stands out")
+    assert str(said[0][0]).startswith("Rank 1 delays the other two")
     last = "(select max(ts + dur) from slice where category <> 'augment.job_timeline')"
     of_job = "slice.category = 'augment.job_timeline'"
     bounds = f"select min(ts) >= (select min(ts) from slice), max(ts + dur) <= {last} from slice where {of_job}"
