@@ -139,7 +139,7 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     of_job = "slice.category = 'augment.job_timeline'"
     bounds = f"select min(ts) >= (select min(ts) from slice), max(ts + dur) <= {last} from slice where {of_job}"
     assert perfetto.rows(bounds) == [(1, 1)]
-    stays = f"{of_job} and depth = 0 and dur > 1e5 and name like 'rank %'"
+    stays = f"{of_job} and depth = 0 and dur > 1e5 and name glob 'rank *'"
     late = f"select name, extract_arg(arg_set_id, 'correlation_id') from slice where {stays}"
     assert set(perfetto.rows(late)) == {("rank 1", "tp:#1")}
     view = timeline_view(first_view(tmp_path / "job.pftrace"))
