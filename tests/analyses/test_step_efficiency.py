@@ -221,7 +221,7 @@ def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None
 def test_where_the_peak_of_a_type_of_number_lacks_that_is_told(name: str, capability: int, why: str) -> None:
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 4_001_000))
     device = {"id": 0, "name": name, "computeMajor": capability, "computeMinor": 0, "totalGlobalMem": 16 << 30}
-    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}), facts={})
+    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}))
     (row,) = rows(trace)
     assert row.mfu_ratio is None
     assert str(row.lacking).startswith(why)

@@ -485,7 +485,7 @@ def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: in
     trace = trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)
     device = {"id": 0, "name": name, "totalGlobalMem": memory}
     trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}))
-    assert problem_of(matrix_units.check(trace)).advice.startswith(advice)
+    assert advice_of(problem_of(matrix_units.check(trace))).startswith(advice)
 
 
 def backlogged(until: int, busy: int) -> Trace:

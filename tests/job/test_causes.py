@@ -17,8 +17,8 @@ import pytest
 
 import layered_job
 from augment.annotations import SliceTrack
+from augment.arrays.types import NO_INDEX
 from augment.derived.collectives.device_states import device_states, host_gaps
-from augment.derived.critical.handovers import NO_TRACK
 from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
 from augment.job.causes import main_cause, main_causes
@@ -237,7 +237,7 @@ def small(tmp_path: Path) -> Trace:
 def test_states_of_a_small_trace(small: Trace) -> None:
     states = device_states(small)
     begin = states.ts[0]
-    table = state_table(states, host_gaps(small, NO_TRACK), [])
+    table = state_table(states, host_gaps(small, NO_INDEX), [])
     ends = np.array([0, 4, 8, 20, 40, 66, 70, 80, 90]) * 1000 + begin
     parts = table.parts(np.full(len(ends), begin - 5000), ends)
     assert (sum(parts) == ends - begin + 5000).all()
@@ -250,7 +250,7 @@ def test_states_of_a_small_trace(small: Trace) -> None:
 
 
 def test_what_the_host_did(small: Trace) -> None:
-    table = state_table(device_states(small), host_gaps(small, NO_TRACK), [])
+    table = state_table(device_states(small), host_gaps(small, NO_INDEX), [])
     begin = device_states(small).ts[0]
     whole = table.doing(np.array([begin]), np.array([begin + 80_000]))
     assert whole == [("load", False, 26_000), ("aten::mm", True, 8_000)]
@@ -272,7 +272,7 @@ def test_parts_add_up_with_more_stays_than_the_table_holds(tmp_path: Path) -> No
     ]
     trace = read(str(write_trace(tmp_path / "rank0.json.gz", *events)))
     states = device_states(trace)
-    table = state_table(states, host_gaps(trace, NO_TRACK), [])
+    table = state_table(states, host_gaps(trace, NO_INDEX), [])
     ends = np.sort(random.integers(states.ts[0], states.ts[-1], 50))
     parts = table.parts(np.full(50, states.ts[0]), ends)
     assert (sum(parts) == ends - states.ts[0]).all()
