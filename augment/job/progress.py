@@ -178,8 +178,9 @@ def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[
     return before, possible
 
 
-def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches:
-    """The stretches of all members; of collectives alone, as sends part them differently on different ranks."""
+def stretches(progress: Progress, summaries: Sequence[RankSummary], *, to_start: bool = False) -> Stretches:
+    """The stretches of all members, ``to_start`` of the collectives even where the rank came to them earlier. Of
+    collectives alone, as sends part them differently on different ranks."""
     matched = progress.matched
     together = ~matched.is_pair()[matched.instance] if len(matched) else np.empty(0, np.bool_)
     sort = _sorts(matched)
@@ -190,8 +191,9 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         if not len(rows):
             continue
         rows_ = rows[together[rows]]
-        rows_ = rows_[np.argsort(progress.came[rows_], kind="stable")]
-        ts = progress.came[rows_]
+        moments = matched.ts if to_start else progress.came
+        rows_ = rows_[np.argsort(moments[rows_], kind="stable")]
+        ts = moments[rows_]
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)

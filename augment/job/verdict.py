@@ -110,14 +110,19 @@ class Judgement:
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
         why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
-        rows = scenarios(self._replay, self._excess, self._summaries)
+        rows = scenarios(self._replay, self._progress[2], self._summaries)
         return Findings(rows, partial=why if self._gain_unknown else None)
 
     @cached_property
-    def _progress(self) -> tuple[Replay | None, Excess]:
+    def _progress(self) -> tuple[Replay | None, Excess, Excess]:
+        """The replay; the excess until collectives start, which is charged; and until ranks come to them, which is
+        replayed."""
         progress = progress_of(self._matched, self._clocks, self._summaries)
-        excess = excess_of(progress, stretches(progress, self._summaries), len(self._summaries))
-        return replay_of(progress), excess
+        charged, replayed = (
+            excess_of(progress, stretches(progress, self._summaries, to_start=to_start), len(self._summaries))
+            for to_start in (True, False)
+        )
+        return replay_of(progress), charged, replayed
 
     @property
     def _found_replay(self) -> Replay | None:
@@ -214,9 +219,9 @@ class Judgement:
         return ""
 
     def _shift(self, members: Int64s) -> Shift:
-        chosen = np.isin(self._excess.stretches.member, members)
-        by = np.where(chosen, -self._excess.by_stretch, 0)
-        return Shift(self._excess.stretches, by, self._excess.by_parts, self._summaries)
+        excess = self._progress[2]
+        by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
+        return Shift(excess.stretches, by, excess.by_parts, self._summaries)
 
     def _gain(self, members: Int64s) -> int:
         return self._unchanged - self._replay.time_ns(shift=self._shift(members))
@@ -252,7 +257,7 @@ class Judgement:
     @cached_property
     def _uneven_rows(self) -> list[Row]:
         """The row of uneven work, where balance gains more than twice what any rank alone would; else none."""
-        balance = uneven(self._excess, self._summaries) if not self._gain_unknown else None
+        balance = uneven(self._progress[2], self._summaries) if not self._gain_unknown else None
         if balance is None:
             return []
         cause = main_cause(balance.causes, balance.excess_ns)

@@ -175,7 +175,7 @@ def test_ranks_that_are_late_together(shared_traces: Path) -> None:
     assert [row.rank for row in verdict.rows] == slow
     for row in verdict.rows:
         assert row.charged_ns / 1000 == pytest.approx(excess[row.rank]["host"], rel=0.3)
-    assert any(text.startswith("If ranks 0 and 1 were like the median, the job") for text in verdict.text)
+    assert any(text.startswith("At the median's speed of ranks 0 and 1 the job") for text in verdict.text)
 
 
 @pytest.mark.parametrize("fault", [{"host_stall_us": 5000.0, "host_stall_rank": 2}, {"straggler": 2}])
