@@ -38,7 +38,7 @@ from augment.job.verdict_rows import Row
 from augment.job_waits import Cause, Reason
 from augment.text import counted
 
-LEAST = 0.01  #: share of the job's time that is worth a name
+LEAST = verdict_text.LEAST
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
@@ -277,8 +277,9 @@ class Judgement:
         alone = [member for member, gain in self._gains.items() if gain >= LEAST * self._time]
         if self._gain_unknown or (not alone and self._all_gain >= LEAST * self._time):
             alone = list(self._gains)
-        if not self._gain_unknown:
-            alone.sort(key=lambda member: -self._gains[member])
+        if not self._gain_unknown:  # where ranks are equally late, none gains alone: those charged most come first
+            least = LEAST * self._time
+            alone.sort(key=lambda member: -self._gains[member] if self._gains[member] >= least else 0)
         return alone[:MOST_NAMED]
 
     @cached_property

@@ -15,6 +15,7 @@ from augment.job.verdict_rows import Row
 from augment.job_waits import Cause, Reason
 from augment.text import spelled, three_digits
 
+LEAST = 0.01  #: share of the job's time that is worth a name
 _MOST_KERNELS = 2
 MUCH = 0.2  #: of the collectives
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
@@ -63,7 +64,11 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
     charged = f"{three_digits(row.charged_ns)} of {three_digits(time_ns)} ({share:.0f} %)"
     text = f"{who}{host} delays {others}{where} by {charged}. Cause: {row.evidence}."
-    return text if row.gain_ns is None else f"{text} At the median's speed {after}."
+    if row.gain_ns is None:
+        return text
+    if row.gain_ns < LEAST * time_ns:
+        return f"{text} Alone at the median's speed it would gain the job nothing: other ranks are as late."
+    return f"{text} At the median's speed {after}."
 
 
 def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:

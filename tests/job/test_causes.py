@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -176,6 +177,24 @@ def test_ranks_that_are_late_together(shared_traces: Path) -> None:
     for row in verdict.rows:
         assert row.charged_ns / 1000 == pytest.approx(excess[row.rank]["host"], rel=0.3)
     assert any(text.startswith("At the median's speed of ranks 0 and 1 the job") for text in verdict.text)
+
+
+def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_path: Path) -> None:
+    """The job as two nodes: no rank gains alone, those charged most come first, and nothing is told to gain nothing."""
+    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    ranks = ", ".join(map(str, range(2 * len(paths))))
+    for rank in range(2 * len(paths)):
+        text = gzip.decompress(paths[rank % len(paths)].read_bytes()).decode()
+        text = re.sub(r'("rank": )\d+', rf"\g<1>{rank}", text, count=1)
+        text = re.sub(r'("world_size": )\d+', rf"\g<1>{2 * len(paths)}", text)
+        text = text.replace("[0, 1, 2, 3, 4, 5, 6, 7]", f"[{ranks}]").replace('"Group size": 8', '"Group size": 16')
+        (tmp_path / f"rank{rank:02}.json").write_text(text)
+    verdict = job(sorted(tmp_path.glob("*.json"))).verdict
+    assert {row.rank for row in verdict.rows[:2]} == {1, 9}
+    assert all("other ranks are as late" in text for text in verdict.text[:2])
+    assert not re.search(r"take (\S+ ms) instead of \1", " ".join(verdict.text))
 
 
 @pytest.mark.parametrize("fault", [{"host_stall_us": 5000.0, "host_stall_rank": 2}, {"straggler": 2}])
