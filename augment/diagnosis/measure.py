@@ -3,26 +3,30 @@ backlog from before the recording hides a part."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip
+from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.context import derived
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import starting
+from augment.derived.names.matching import matching, starting
 from augment.derived.steps.step_idle import StepIdle, step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.rule import Confidence, Spans
-from augment.trace import Category, Trace
+from augment.trace import LAUNCHES, Category, Trace
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
+HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
+_GRAPHS = re.compile(r"GraphLaunch")
+_WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 
@@ -153,15 +157,27 @@ def late_beginnings(trace: Trace) -> list[Intervals]:
 
 @derived
 def late_starts(trace: Trace) -> list[Intervals]:
-    """For each device, idle time in the steady steps before other work, which nothing in the file explains either: the
-    work was launched, and its stream had run before. From the end of the launch."""
+    """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
+    in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
+    queued, no recorded device worked meanwhile, the call launched no graph, and the stream was not told to wait.
+    Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
     work, events = gpu_work(trace), trace.events
     first = work.launch[[stream.start for stream in work.streams]]
+    known = np.flatnonzero(work.launch != NO_INDEX)
+    calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
+    orders = events.slices_of(*LAUNCHES)
+    orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
+    waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
+    waits |= before == NO_INDEX
+    excused = np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]]))
+    busy = union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in idle_in_steps(trace):
-        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_INDEX) & ~np.isin(idle.launch, first)
-        launched = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]]
-        late.append(Intervals(np.maximum(idle.start[chosen], launched), idle.end[chosen]))
+        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_INDEX) & ~np.isin(idle.launch, excused)
+        start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
+        held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
+        held &= np.equal(*touched(start, np.maximum(start, end), busy))
+        late.append(Intervals(start[held], end[held]))
     return late
 
 

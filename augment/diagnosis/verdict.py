@@ -22,7 +22,7 @@ from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.rule import HIGH_RATIO, Finding
-from augment.diagnosis.whole import is_excerpt
+from augment.diagnosis.whole import held_up, is_excerpt
 from augment.diagnosis.wording import title
 from augment.text import Words, counted, percent, short, time
 from augment.trace import Category, Trace
@@ -204,14 +204,18 @@ def busy(trace: Trace) -> str:
     """What the devices did in the steps, as shares: ``The GPU is busy 93 % of …``. There is GPU work."""
     windows, devices = measure(trace).windows, type_coverage(trace)
     span = int((windows.end - windows.start).sum()) * len(devices)
-    parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE), 0)
+    parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE, _HELD), 0)
     for device, idle in zip(devices, idle_in_steps(trace), strict=True):
         for name, (wanted, without) in _PARTS.items():
             parts[name] += int(device.time_within(windows.start, windows.end, any_of=wanted, none_of=without).sum())
         for category, name in _IDLE.items():
             parts[name] += idle.time_of(category)
-    parts[_LATE] = sum(map(total, late_beginnings(trace)))
-    parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE]
+    held = held_up(trace)
+    if held is None:
+        parts[_LATE] = sum(map(total, late_beginnings(trace)))
+    else:
+        parts[_HELD] = total(held)
+    parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE] + parts[_HELD]
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)
     least = dict.fromkeys(_PARTS, LEAST_PART)
@@ -219,7 +223,7 @@ def busy(trace: Trace) -> str:
     say = words(trace)
     whole = f"The {say.gpu} is" if len(devices) == 1 else f"The {len(devices)} {say.gpu}s are"
     done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
-    order = sorted((*_IDLE.values(), _LATE), key=lambda name: -ratios[name])
+    order = sorted((*_IDLE.values(), _LATE, _HELD), key=lambda name: -ratios[name])
     waits = ", ".join(f"{shares[name]} {name}" for name in order if name in shares)
     busy_for = f"{whole} busy {percent(working)} of {_length(trace)}"
     return f"{busy_for}{f': {done}' if done else ''}{f'. Idle: {waits}' if waits else ''}{_notes(trace)}."
@@ -259,3 +263,4 @@ _IDLE = {
     GapCategory.OTHER: "for other reasons",
 }
 _LATE = "before the first work of a stream"
+_HELD = "held up although work was queued"

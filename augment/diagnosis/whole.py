@@ -15,8 +15,9 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import launches
 from augment.derived.names.matching import strings_where
 from augment.derived.source.cut_mark import lacks_causes
+from augment.derived.waits.gap_causes import launch_end
 from augment.diagnosis.captures import captures
-from augment.diagnosis.measure import late_beginnings, late_starts, measure
+from augment.diagnosis.measure import HELD_NS, late_beginnings, late_starts, measure
 from augment.trace import Trace
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
@@ -46,12 +47,16 @@ def late_device(trace: Trace) -> int | None:
 @derived
 def held_up(trace: Trace) -> Intervals | None:
     """When a device begins launched work late, if it does so again and again, not only at first: then no earlier work
-    is missing, but something that is not in the file holds it up, such as another process."""
-    device = late_device(trace)
+    is missing, but something that is not in the file holds it up, such as another process. Where all work begins late,
+    clocks may differ."""
+    work, device = gpu_work(trace), late_device(trace)
+    late_ns = [total(each) for each in late_starts(trace)]
+    if device is None and late_ns and max(late_ns) >= MOST_LATE * measure(trace).length_ns * measure(trace).count:
+        lag = (work.ts - launch_end(trace, np.arange(len(work))))[work.launch != NO_INDEX]
+        device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
     if device is None:
         return None
     first, again = late_beginnings(trace)[device], late_starts(trace)[device]
-    again = Intervals(*(column[again.end > again.start] for column in (again.start, again.end)))
     if len(again.start) < LEAST_AGAIN or total(again) < total(first):
         return None
     return union(np.append(first.start, again.start), np.append(first.end, again.end))

@@ -12,12 +12,15 @@ from test_rules_by_hand import problem_of
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.rule import Fine
 from augment.diagnosis.rules import partial_recording
+from augment.diagnosis.verdict import verdict
 from augment.diagnosis.whole import held_up, late_device
 from augment.readers import read
 from augment.trace import Trace
-from metamorphic import Document, load, real_trace, save
+from metamorphic import CALLS, REAL, Document, load, real_trace, save
 from said import title_of
 from simulator import simulate
+from tables import Event, annotation, call, kernel
+from tables import trace_of as made
 
 LATE = 400.0  #: µs that another process keeps a shared device
 JOB = changed(ranks=1, steps=2, layers=3, collectives="none", work=0.02, run_ahead=None)
@@ -119,3 +122,83 @@ def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tm
         lost = {id(each) for each in gone}
         trace = trace_of(job | {"traceEvents": [each for each in rows if id(each) not in lost]}, tmp_path)
         assert words in title_of(problem_of(partial_recording.check(trace)))
+
+
+MS = 1_000_000
+
+
+def shared_device(before: str = "", launch: str = "cudaLaunchKernel", clock_ns: int = 0, turns: int = 7) -> list[Event]:
+    """Three steps of eight turns; in each nine launches, a call of ``before`` ahead of them, and a wait for the device.
+    In ``turns`` of them the idle device begins 2.3 ms after the launch. ``clock_ns``: how far its clock is ahead."""
+    events, at, correlation = [], 0, 1
+    for step in range(3):
+        begin = at
+        for turn in range(8):
+            events += [call(before, at, at + 1_000)] if before else []
+            idle_until = at + 2_300_000 if turn < turns else at
+            for place in range(9):
+                at += 10_000
+                start = max(idle_until + 20_000, at + 8_000) + 4_000 * place + clock_ns
+                events += [call(launch, at, at + 5_000, correlation=correlation)]
+                events += [kernel("add", start, start + 4_000, correlation=correlation)]
+                correlation += 1
+            end = events[-1].end - clock_ns + 5_000
+            events += [call("cudaDeviceSynchronize", at + 6_000, end)]
+            at = end
+        events += [annotation(f"ProfilerStep#{step}", begin, at)]
+    return events
+
+
+def test_a_device_that_another_process_uses_is_no_slow_host() -> None:
+    """Only later work is late: the queue was empty when each of it was launched, and it was launched 2.3 ms before."""
+    trace = made(*shared_device())
+    held = held_up(trace)
+    assert held is not None
+    assert len(held.start) == 3 * 7
+    result = diagnose(trace)
+    assert not {"launch_bound", "host_gaps"} & {each.rule for each in result.findings}
+    assert not any(each.is_grave and each.found.saved_ns for each in result.findings)
+    assert "holds it up" in verdict(trace)[0]
+    assert "held up although work was queued" in verdict(trace)[1]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        shared_device(before="cudaStreamWaitEvent"),  # queued behind a dependency
+        shared_device(before="cudaLaunchHostFunc"),
+        shared_device(launch="cudaGraphLaunch"),  # nodes of a graph may wait for each other
+        shared_device(clock_ns=3 * MS, turns=0),  # all work seems late: clocks
+        shared_device(turns=8),
+        shared_device(turns=0),
+    ],
+    ids=["event", "host_function", "graph", "clocks", "none_at_once", "healthy"],
+)
+def test_other_late_work_has_no_such_cause(events: list[Event]) -> None:
+    assert held_up(made(*events)) is None
+
+
+@pytest.mark.parametrize("turns", [2, 4, 7])
+def test_the_more_it_is_held_up_the_more_is_told(turns: int) -> None:
+    """Metamorphic: each turn of another process adds its 2.3 ms, and nothing else."""
+    held = held_up(made(*shared_device(turns=turns)))
+    assert held is not None
+    assert int((held.end - held.start).sum()) == pytest.approx(3 * turns * 2.3 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_recorded_devices_begin_what_alone_is_queued(name: str) -> None:
+    """Plainly, in µs: how late work begins that was launched when all earlier work had ended; graphs apart."""
+    path = real_trace(name)
+    rows = [each for each in load(path)["traceEvents"] if each.get("ph") == "X"]
+    calls = {each["args"].get("correlation"): each for each in rows if each.get("cat") in CALLS}
+    work = sorted((each for each in rows if each.get("cat") in GPU), key=lambda each: float(each["ts"]))
+    late, end = 0.0, float("inf")
+    for each in work:
+        launch = calls.get(each["args"].get("correlation"), {"name": "Graph", "ts": 0, "dur": 0})
+        returned = float(launch["ts"]) + float(launch["dur"])
+        if "Graph" not in launch["name"] and returned >= end:
+            late += max(float(each["ts"]) - returned - 200.0, 0.0)
+        end = max(0.0 if end == float("inf") else end, float(each["ts"]) + float(each["dur"]))
+    assert late < 0.1 * (end - float(work[0]["ts"]))
+    assert held_up(read(str(path))) is None

@@ -33,7 +33,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import operators_around
-from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
+from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.captures import capture_times
 from augment.diagnosis.first_calls import cold_times
@@ -255,11 +255,13 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
-    """The gaps of some categories of devices before work with a known launch, in steady steps."""
+    """The gaps of some categories of devices before work with a known launch, in steady steps; each until that call has
+    returned, as what is queued does not wait for the host."""
     starts, ends, rows = [], [], []
     for gaps, causes in zip(device_gaps(trace), causes_of_gaps(trace), strict=True):
         late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_INDEX))
-        which, parts = within_steps(trace, gaps.start[late], gaps.end[late])
+        launched = np.clip(launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
+        which, parts = within_steps(trace, gaps.start[late], launched)
         starts.append(parts.start)
         ends.append(parts.end)
         rows.append(gpu_work(trace).launch[gaps.next[late]][which])

@@ -5,10 +5,12 @@ recording; where it left out events that causes rest on, such as launches, nothi
 begins while the device still works on earlier steps shows work of which the cause is missing, or lacks this work
 although its time passes: then the first work in the file begins long after its launch had returned. Where work begins
 late again and again, nothing earlier is missing: something else holds the device up, such as another process that uses
-it. Recordings also lose events: if more than 5 % of the launches outside of captures lack their kernel, the device only
-seems to wait. If these are the last launches, the profiler stopped before the device had run their kernels. Fewer than
-16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than low confidence; of
-an excerpt, the verdict names the likeliest all the same, and says from how many pieces.
+it. That counts where an idle device does not begin the only work that is queued for 0.2 ms and more, no recorded wait
+of the stream explains it, and other work begins at once. Recordings also lose events: if more than 5 % of the launches
+outside of captures lack their kernel, the device only seems to wait. If these are the last launches, the profiler
+stopped before the device had run their kernels. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual
+can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the likeliest all the same,
+and says from how many pieces.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
@@ -167,16 +169,16 @@ def _excerpt(trace: Trace) -> Found | None:
 
 
 def _late(trace: Trace) -> Found | None:
-    """What is to be said if a device is idle for long before the first work of a stream, which was launched already."""
-    device, held = late_device(trace), held_up(trace)
-    if device is None:
-        return None
-    if held is None:
+    """What is to be said if a device is idle for long although work was launched: before the first work of a stream, or
+    again and again."""
+    device, late = late_device(trace), held_up(trace)
+    if late is not None:
+        seen = PartialRecording("held_up", late_ns=int((late.end - late.start).max()), count=len(late.start))
+    elif device is not None:
         late = late_beginnings(trace)[device]
         seen = PartialRecording("late_first_work", late_ns=total(late))
     else:
-        late = held
-        seen = PartialRecording("held_up", late_ns=int((late.end - late.start).max()), count=len(late.start))
+        return None
     spans = Spans(late.start, late.end, np.full(len(late.start), -1, np.int64))
     return Found(seen, spans, "medium", severity="warning", first=True)
 
