@@ -23,6 +23,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import matching, starting
+from augment.derived.waits.dependencies import Kind
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.measure import (
@@ -60,6 +61,7 @@ class Cause(Struct, frozen=True):
     spans: Spans
     cut: Cut
     saved_ns: int  #: per step
+    inferred: bool = False  #: most of the slices only surround what holds the host up
 
 
 @derived
@@ -89,12 +91,16 @@ def calling(trace: Trace) -> Cause | None:
 
 @derived
 def stalling(trace: Trace) -> Cause | None:
-    """Long stretches of the launching threads that are no launching."""
-    spans = _stretches(trace)
-    if not len(within_steps(trace, spans.start, spans.end)[0]):
-        return None
+    """Long stretches of the launching threads that are no launching, and long handovers between them."""
+    spans, (handed, edges) = _stretches(trace), _long_handovers(trace)
     track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
-    return _of_spans(trace, spans, track)
+    which, parts = within_steps(trace, handed.start, handed.end)
+    cut = joined([host_cut(trace, track, spans.start, spans.end), Cut(edges[which], parts.end - parts.start)])
+    whole = Spans(*(np.append(getattr(spans, name), getattr(handed, name)) for name in Spans.__struct_fields__))
+    if not len(within_steps(trace, whole.start, whole.end)[0]):
+        return None
+    inferred = 2 * (handed.end - handed.start).sum() > (whole.end - whole.start).sum()
+    return Cause(whole, cut, saved_by_host(trace, cut), bool(inferred))
 
 
 @derived
@@ -195,6 +201,23 @@ def _stretches(trace: Trace) -> Spans:
         chosen[chosen] = ~_elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
+    """The times in which neither the main thread nor one that works for it does anything for long, until one of them
+    goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
+    graph, segments, main = critical_graph(trace), host_segments(trace), main_track(trace)
+    edges = np.flatnonzero((graph.kind == Kind.HANDOVER) & (graph.weight >= LONG_NS))
+    into = graph.lane[graph.target[edges]] == main
+    edges = edges[into | (graph.lane[graph.source[edges]] == main)]
+    if not len(edges):
+        return Spans.of(trace, edges), edges
+    start, end = graph.ts[graph.source[edges]], graph.ts[graph.target[edges]]
+    moment = np.where(graph.lane[graph.target[edges]] == main, end - 1, start)
+    part = segments.of(main)
+    row = segments.row[part][np.searchsorted(segments.ts[part], moment, side="right") - 1].astype(np.int64)
+    idle = _other_work(trace, row) & ~_elsewhere(trace, main, start, end, row)
+    return Spans(start[idle], end[idle], row[idle]), edges[idle]
 
 
 def _elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:

@@ -373,6 +373,8 @@ class _Model(Schedules):
                 first = len(b.ops) - 1
                 self.run_schedule()
                 self.part = -1
+                if "pauses_after_backward" in self.options.faults:
+                    b.spend(6_000_000)
                 self.optimize()
                 if self.waits and self.last:
                     self.read_loss()

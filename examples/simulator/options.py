@@ -47,6 +47,7 @@ FAULTS = (
     "frees",  #: and gives memory back, for which the host waits until the device is done
     "loads",  #: each layer's forward launches a kernel that the call loads first
     "pauses",  #: the host stops for a while in each step, in no operator
+    "pauses_after_backward",  #: the same, between the backward pass on its thread and the optimizer
     "single_operations",  #: each layer has a row of elementwise kernels that could be one
     "unfused_optimizer",  #: a kernel for each operation of the optimizer
     "plain_products",  #: products of FP32 without matrix units, twice as slow

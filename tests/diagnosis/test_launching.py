@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from msgspec.structs import replace
 
+from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import data_loading, launch_bound
+from augment.diagnosis.rules import data_loading, host_gaps, launch_bound
+from augment.readers import read
 from augment.trace import Trace
+from metamorphic import load, real_trace
 from said import evidence_of, title_of
 from tables import Event, annotation, call, kernel, op, trace_of
 
@@ -52,3 +57,64 @@ def test_the_title_says_where_the_time_of_the_host_goes() -> None:
     )
     assert " and 1.5 ms outside operators" in title_of(answer)
     assert evidence_of(answer)[0] == "most of the time in operators: aten::stack 14 ms"
+
+
+MS = 1_000_000
+
+
+def backward_then_optimizer(stall: int, before: int = 0, spread: bool = False) -> Trace:
+    """Three steps of a forward kernel, a backward one on another thread, and the optimizer's, which is launched
+    ``stall`` after the backward pass ended; that begins ``before`` later than the main thread went into it. ``spread``:
+    operators of a third thread fill the stall."""
+    events, at = [], 0
+    for step in range(3):
+        begin, thread = at, 1
+        for place, name in enumerate(("aten::mm", "autograd::engine::evaluate_function: MmBackward0", "aten::adam")):
+            at += (0, before, stall)[place] + 20_000
+            thread = 2 if place == 1 else 1
+            number = 3 * step + place + 1
+            events += [op(name, at, at + 40_000, thread=thread)]
+            events += [call("cudaLaunchKernel", at + 10_000, at + 20_000, thread=thread, correlation=number)]
+            events += [kernel(name, at + 30_000, at + 130_000, correlation=number)]
+            at += 150_000
+        if spread:
+            events += [op("aten::stack", at - stall - 100_000 + 10_000 * i, at - stall - 92_000 + 10_000 * i, thread=3)
+                       for i in range(stall // 10_000)]  # fmt: skip
+        events += [annotation(f"ProfilerStep#{step}", begin, at)]
+    return trace_of(*sorted(events, key=lambda event: event.ts))
+
+
+def test_a_stall_between_threads_is_a_stall_of_the_host() -> None:
+    """Nothing is recorded between the backward pass and the optimizer, or before."""
+    answers = [host_gaps.check(backward_then_optimizer(8 * MS)), host_gaps.check(backward_then_optimizer(0, 8 * MS))]
+    for answer in answers:
+        assert isinstance(answer, Found)
+        assert answer.saved_ns == pytest.approx(8 * MS, rel=0.05)
+        assert answer.confidence == "medium"
+
+
+@pytest.mark.parametrize("stall", [2, 4, 16])
+def test_a_longer_stall_between_threads_saves_more(stall: int) -> None:
+    """Metamorphic."""
+    answer = host_gaps.check(backward_then_optimizer(stall * MS))
+    assert isinstance(answer, Found)
+    assert answer.saved_ns == pytest.approx(stall * MS, rel=0.1)
+
+
+def test_a_thread_that_waits_for_the_work_of_another_does_not_stall() -> None:
+    assert not isinstance(host_gaps.check(backward_then_optimizer(8 * MS, spread=True)), Found)
+    assert not isinstance(host_gaps.check(backward_then_optimizer(0)), Found)
+
+
+@pytest.mark.parametrize("name", ["hta_tiny/backward_thread.json", "hta_sampled_2_of_128/sampled_rank-0.json.gz"])
+def test_no_operator_begins_in_recorded_stalls_between_threads(name: str) -> None:
+    """Plainly: between the end of the last operator before each, and the next operator, are as many ns."""
+    path = real_trace(name)
+    operators = [each for each in load(path)["traceEvents"] if each.get("ph") == "X" and each.get("cat") == "cpu_op"]
+    begun = np.array([int(each["ts"] * 1000) for each in operators])
+    ended = begun + [int(each["dur"] * 1000) for each in operators]
+    stalls, _ = _long_handovers(read(str(path)))
+    assert len(stalls)
+    for start, end in zip(stalls.start, stalls.end, strict=True):
+        assert not ((begun > start) & (begun < end)).any()
+        assert not ((ended > start) & (ended < end)).any()

@@ -36,6 +36,11 @@ INJECTED = (
         ({"work": 0.15, "collectives": "none"}, {"gpu": "A100", "work": 0.1, "collectives": "none"}),
     ),
     ("pauses", "host_gaps", ({"work": 0.5, "collectives": "none"}, {"gpu": "A100", "work": 0.2})),
+    (
+        "pauses_after_backward",
+        "host_gaps",
+        ({"work": 0.5, "collectives": "none"}, {"work": 0.1, "collectives": "fsdp"}),
+    ),
     ("single_operations", "elementwise_chains", ({}, {"gpu": "A100", "collectives": "fsdp"})),
     ("unfused_optimizer", "unfused_optimizer", ({"work": 0.6, "collectives": "none"},)),
     ("plain_products", "matrix_units", ({}, {"gpu": "A100", "work": 0.5})),

@@ -1,7 +1,8 @@
 """Does the host do something long that is no launching?
 
 A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all: garbage
-collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
+collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. So does the time between the end of
+the backward pass on its thread and the next that the main thread does, and before. Fetching batches, calls of the
 runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
 that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
 finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up. An
@@ -97,7 +98,7 @@ def check(trace: Trace) -> Answer:
         HostGaps(longest_ns=int((parts.end - parts.start).max()), slices=names, why=why),
         cause.saved_ns,
         spans=Spans(parts.start, parts.end, spans.row[which]),
-        confidence="high" if names[0] and not waits else "low" if waits and unknown else "medium",
+        confidence="high" if names[0] and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
         cut=cause.cut,
     )
 
