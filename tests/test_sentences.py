@@ -78,6 +78,7 @@ SAMPLES: list[Seen] = [
         for stacks in (False, True)
     ),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
+    rules.starved_host.StarvedHost(4.5, 40 * MS, 28 * MS, ["aten::view", "cudaLaunchKernel", ""]),
     rules.garbage_collection.Collections(2, 30 * MS, LINES),
     rules.recompilation.Compilations(30 * MS, ["backend_compile"]),
     rules.graph_capture.Captures(1, 8 * MS, True),

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.intervals import Intervals, touched
 from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.context import derived
@@ -19,7 +19,6 @@ from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.critical.handovers import main_track
 from augment.derived.critical.savings import Cut, joined, without_waits
-from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
 from augment.derived.host.host_segments import host_segments
 from augment.derived.names.matching import matching, starting
@@ -29,6 +28,7 @@ from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.measure import (
     fetches_in_steps,
     host_cut,
+    idle_ns,
     measure,
     rows_in_steps,
     saved_a_step,
@@ -36,6 +36,7 @@ from augment.diagnosis.measure import (
     within_steps,
 )
 from augment.diagnosis.rule import LEAST_RATIO, Spans
+from augment.diagnosis.standstills import elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
 from augment.trace import LAUNCHES, Category, Trace
 
@@ -104,6 +105,16 @@ def stalling(trace: Trace) -> Cause | None:
 
 
 @derived
+def starving(trace: Trace) -> Cause | None:
+    """Standstills of threads that get no CPU."""
+    spans = standstills(trace)
+    if not len(spans):
+        return None
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    return _of_spans(trace, spans, track)
+
+
+@derived
 def compiling(trace: Trace) -> Cause | None:
     """Work of the compiler in steady steps; without steps it cannot be said whether it goes on."""
     rows = compilations(trace)
@@ -122,7 +133,7 @@ def capturing(trace: Trace) -> Cause | None:
     return _of_spans(trace, spans, trace.events.track[spans.row])
 
 
-CAUSES = (fetching, allocating, calling, stalling, compiling, capturing)
+CAUSES = (fetching, allocating, calling, starving, stalling, compiling, capturing)
 
 
 def other_causes(trace: Trace) -> Cut:
@@ -151,22 +162,14 @@ def single_calls(trace: Trace) -> Int64s:
     rows = rows[events.dur[rows] >= LONG_CALL_NS]
     names = events.name[rows]
     rows = rows[~matching(trace, _OTHER_RULES)[names]]
-    rows = rows[~is_among(rows, waiting_calls(trace))]
+    rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, standstills(trace).row)]
     memory = matching(trace, MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
-    chosen: Int64s = rows[idle_ns(trace, rows) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)]
+    chosen: Int64s = rows[
+        idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
+    ]
     return chosen
-
-
-def idle_ns(trace: Trace, rows: Int64s) -> Int64s:
-    """The time in each call in which no device works, ns."""
-    work, events = gpu_work(trace), trace.events
-    busy = union(work.ts, np.maximum(work.end, work.ts))
-    idle: Int64s = events.dur[rows].copy()
-    which, _, parts = clip(Intervals(events.ts[rows], events.ts[rows] + events.dur[rows]), busy)
-    np.subtract.at(idle, which, parts.end - parts.start)
-    return idle
 
 
 @derived
@@ -198,7 +201,8 @@ def _stretches(trace: Trace) -> Spans:
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         long = (np.diff(ts) >= LONG_NS) | inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
-        chosen[chosen] = ~_elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
+        chosen &= ~is_among(ts[:-1], standstills(trace).start)
+        chosen[chosen] = ~elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
@@ -216,24 +220,8 @@ def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     moment = np.where(graph.lane[graph.target[edges]] == main, end - 1, start)
     part = segments.of(main)
     row = segments.row[part][np.searchsorted(segments.ts[part], moment, side="right") - 1].astype(np.int64)
-    idle = _other_work(trace, row) & ~_elsewhere(trace, main, start, end, row)
+    idle = _other_work(trace, row) & ~elsewhere(trace, main, start, end, row)
     return Spans(start[idle], end[idle], row[idle]), edges[idle]
-
-
-def _elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:
-    """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
-    them, as the main thread does for the backward pass."""
-    events = trace.events
-    rows = events.slices_of(Category.CPU_OP)
-    rows = rows[events.track[rows] != lane]
-    ts = events.ts[rows]
-    first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
-    some = stop > first
-    spread = np.zeros(len(start), np.int64)
-    spread[some] = ts[stop[some] - 1] - ts[first[some]]
-    idle = (row < 0) | (events.category[row] != Category.CPU_OP)
-    elsewhere: Bools = idle & (2 * spread > end - start)
-    return elsewhere
 
 
 def _other_work(trace: Trace, row: Int64s) -> Bools:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.ordering import sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.context import derived
@@ -194,6 +195,14 @@ def _explained_idle_ns(trace: Trace) -> int:
     """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
     explained = (GapCategory.HOST_WAIT, GapCategory.KERNEL_WAIT)
     return max((each.time_of(*explained) for each in idle_in_steps(trace)), default=0)
+
+
+def idle_ns(trace: Trace, spans: Spans) -> Int64s:
+    """The time in each of ``spans`` in which no device works, ns."""
+    work = gpu_work(trace)
+    which, _, parts = clip(Intervals(spans.start, spans.end), union(work.ts, np.maximum(work.end, work.ts)))
+    idle: Int64s = spans.end - spans.start - sums(which, parts.end - parts.start, len(spans))
+    return idle
 
 
 def longest(spans: Spans, count: int) -> Spans:

@@ -16,15 +16,12 @@ that kernel or chooses an algorithm: all its time counts here, also in shorter s
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Literal
 
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import STEP
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.host_causes import inside_of, stalling
 from augment.diagnosis.judging import judged
@@ -35,7 +32,8 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, listed, short, time
+from augment.diagnosis.standstills import names_of
+from augment.text import Words, listed, time
 from augment.trace import Trace
 
 NAME = "host_gaps"
@@ -85,7 +83,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("the host does nothing long but launching")
     spans = cause.spans
     which, parts = within_steps(trace, spans.start, spans.end)
-    names = _names(trace, spans.row[which], parts.end - parts.start)
+    names = names_of(trace, spans.row[which], parts.end - parts.start)
     unknown = measure(trace).unit == "recording"  # a server without requests waits, too
     waits = _WAITING.search(names[0]) is not None
     why: Why = "operators" if names[0] else "unknown"
@@ -112,13 +110,3 @@ def _at_first(trace: Trace, spans: Spans) -> bool:
         again[of_track] |= inside_of(cold_times(trace, track), spans.start[of_track], spans.end[of_track])
     time_of = spans.end - spans.start
     return bool(2 * time_of[again].sum() > time_of.sum())
-
-
-def _names(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
-    """What the stretches are in, longest first; empty: in nothing that was recorded. A step is no name; some profilers
-    record it as an operator."""
-    spent: Counter[str] = Counter()
-    for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
-        name = trace.strings[trace.events.name[row]] if row >= 0 else ""
-        spent["" if name.startswith(STEP) else short(name)] += part
-    return [name for name, _ in spent.most_common()]

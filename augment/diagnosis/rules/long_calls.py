@@ -17,9 +17,9 @@ from collections import Counter
 
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.places import python_lines
-from augment.diagnosis.host_causes import calling, idle_ns
+from augment.diagnosis.host_causes import calling
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure
+from augment.diagnosis.measure import idle_ns, longest, measure
 from augment.diagnosis.rule import (
     Answer,
     Confidence,
@@ -80,7 +80,7 @@ def check(trace: Trace) -> Answer:
     rows, steps = cause.spans.row, measure(trace).count
     steady = len(rows) >= steps > 1
     spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(rows), idle_ns(trace, rows).tolist(), strict=True):
+    for name, ns in zip(trace.names_of(rows), idle_ns(trace, cause.spans).tolist(), strict=True):
         spent[short(name)] += ns
     lines = python_lines(trace, longest(cause.spans, 64).row)
     seen = LongCalls(call_count=len(rows) / steps, calls=spent.most_common(), in_every_step=steady, lines=lines)

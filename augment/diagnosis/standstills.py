@@ -1,0 +1,138 @@
+"""Where a thread of the host stands still in whatever it happens to do, as one that gets no CPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from augment.arrays.ordering import distinct, group_bounds, is_among, is_any, numbered
+from augment.arrays.statistics import grouped_medians
+from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.context import derived
+from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.critical.critical_path import BoundBy, host_kinds
+from augment.derived.critical.handovers import main_track
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.enclosing import innermost
+from augment.derived.host.host_segments import host_segments
+from augment.derived.names.matching import STEP, matching
+from augment.diagnosis.first_calls import at_first_calls, cold_operators
+from augment.diagnosis.measure import idle_ns, measure, within_steps
+from augment.diagnosis.rule import Spans
+from augment.diagnosis.waiting import waiting_calls
+from augment.text import short
+from augment.trace import Category, Trace
+
+STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
+USUAL_NS = 100_000  #: what usually takes less, by the median, has not that much to do
+LEAST_USUAL = 8  #: stretches of one name that tell what is usual
+LEAST_COUNT = 4  #: standstills in what does no work on the CPU, and
+LEAST_RATIO = 1 / 3  #: of all that far exceed what is usual, and
+LEAST_NAMES = 3  #: different operators that they are in, of which
+MOST_OF_ONE = 0.5  #: none has a greater share; below these limits it is a matter of what is done there
+SPREAD = 0.5  #: from the first to the last, as a share of the recording: a start-up is over by then
+_VIEWS = re.compile(
+    r"aten::(?:view|_unsafe_view|_reshape_alias|as_strided|t|transpose|permute|expand|select|slice|squeeze|unsqueeze"
+    r"|detach|alias|narrow|split|unbind)$"
+)
+_OTHER_CALLS = re.compile(
+    r"Graph|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime|Malloc|Free|Alloc|Module|aclop"
+)
+
+
+@derived
+def standstills(trace: Trace) -> Spans:
+    """The stretches in which threads that launch stand still while devices idle; none unless there are many, in many
+    operators, throughout the recording.
+
+    A stretch, innermost on its thread, is far longer than most of its name. What may do work on the CPU in it,
+    sometimes more than usual, is no evidence: only launches, operators that launch, and views are, each but at their
+    first call.
+    If there is enough of it, stretches in other operators and outside of operators count, too.
+    """
+    parts = [_long_stretches(trace, lane) for lane in distinct(critical_graph(trace).lane).tolist() if lane >= 0]
+    columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
+    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, np.int64))
+    chosen = np.unique(within_steps(trace, spans.start, spans.end)[0])
+    chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
+    spans = _at(spans, chosen[~_first_or_other(trace, spans.row[chosen])])
+    certain = _evident(trace, spans.row)
+    operator = innermost(trace, spans.row[certain], (Category.CPU_OP,))
+    names = trace.events.name[np.where(operator < 0, spans.row[certain], operator)]
+    often = np.bincount(names, minlength=1)
+    windows = measure(trace).windows
+    few = len(certain) < max(LEAST_COUNT, LEAST_RATIO * len(spans)) or np.count_nonzero(often) < LEAST_NAMES
+    if few or often.max() > MOST_OF_ONE * len(certain):
+        return _at(spans, certain[:0])
+    spread = np.ptp(spans.start[certain]) >= SPREAD * (windows.end[-1] - windows.start[0])
+    return spans if spread else _at(spans, certain[:0])
+
+
+def _at(spans: Spans, places: Int64s) -> Spans:
+    return Spans(spans.start[places], spans.end[places], spans.row[places])
+
+
+def _long_stretches(trace: Trace, lane: int) -> Spans:
+    """The long stretches of a thread whose name usually takes far less; all outside of operators have one name."""
+    segments, part = host_segments(trace), host_segments(trace).of(lane)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+    took, kind = np.diff(ts), host_kinds(trace, row)
+    row = np.where(kind == BoundBy.OUTSIDE_OPERATORS, NO_INDEX, row)
+    whole = is_any(kind, (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)) & (took > 0)
+    if not (whole & (took >= STILL_NS)).any():
+        return Spans.of(trace, row[:0])
+    names, which = numbered(np.where(row < 0, -1, trace.events.name[row])[whole])
+    bounds = group_bounds(which, len(names))
+    usual = (grouped_medians(took[whole], which, bounds) < USUAL_NS) & (np.diff(bounds) >= LEAST_USUAL)
+    chosen = np.flatnonzero(whole)[(took[whole] >= STILL_NS) & usual[which]]
+    spans = Spans(ts[:-1][chosen], ts[1:][chosen], row[chosen])
+    waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != main_track(trace))
+    return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
+
+
+def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:
+    """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
+    them, as the main thread does for the backward pass."""
+    events = trace.events
+    rows = events.slices_of(Category.CPU_OP)
+    rows = rows[events.track[rows] != lane]
+    ts = events.ts[rows]
+    first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
+    some = stop > first
+    spread = np.zeros(len(start), np.int64)
+    spread[some] = ts[stop[some] - 1] - ts[first[some]]
+    idle = (row < 0) | (events.category[row] != Category.CPU_OP)
+    elsewhere: Bools = idle & (2 * spread > end - start)
+    return elsewhere
+
+
+def _first_or_other(trace: Trace, row: Int64s) -> Bools:
+    """Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call."""
+    known = np.maximum(row, 0)
+    calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
+    cold = is_among(innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
+    other: Bools = calls | cold | is_among(known, waiting_calls(trace))
+    other |= at_first_calls(trace, known)
+    return other & (row >= 0)
+
+
+def _evident(trace: Trace, row: Int64s) -> Int64s:
+    """The places of stretches in launches, in operators that launch, and in views."""
+    launching = distinct(gpu_work(trace).launch)
+    operators = distinct(innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
+    known = np.maximum(row, 0)
+    views = matching(trace, _VIEWS)[trace.events.name[known]]
+    evident: Int64s = np.flatnonzero((row >= 0) & (is_among(row, launching) | is_among(row, operators) | views))
+    return evident
+
+
+def names_of(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
+    """What stretches of ``ns`` are in, longest first; empty: in nothing that was recorded. A step is no name; some
+    profilers record it as an operator."""
+    spent: Counter[str] = Counter()
+    for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
+        name = trace.strings[trace.events.name[row]] if row >= 0 else ""
+        spent["" if name.startswith(STEP) else short(name)] += part
+    return [name for name, _ in spent.most_common()]
