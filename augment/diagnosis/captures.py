@@ -6,9 +6,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, union
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
 from augment.context import derived
 from augment.derived.names.matching import matching
 from augment.diagnosis.rule import Spans
@@ -34,11 +32,3 @@ def captures(trace: Trace) -> Spans:
     start, stop, row = (np.concatenate(column) for column in columns)
     order = np.argsort(start, kind="stable")
     return Spans(start[order], stop[order], row[order])
-
-
-def capture_times(trace: Trace, track: int) -> Intervals:
-    """When a thread captures or instantiates, without overlaps."""
-    spans = captures(trace)
-    rows = np.flatnonzero(trace.events.track[spans.row] == track)
-    start: Int64s = spans.start[rows]
-    return union(start, spans.end[rows])

@@ -1,6 +1,6 @@
 """Who owns which stretch of the host's time: each cause of a late host but launching itself, decided here once.
 
-Rules say what their cause is; `launch_bound` leaves out what others would save. A new cause is a function here, in
+Rules say what their cause is; `launch_bound` leaves those stretches out. A new cause is a function here, in
 :data:`CAUSES`, and a rule.
 """
 
@@ -11,8 +11,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, touched
-from augment.arrays.ordering import distinct, is_among
+from augment.arrays.intervals import Intervals, touched, union
+from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.context import derived
 from augment.derived.critical.critical_graph import critical_graph
@@ -35,7 +35,7 @@ from augment.diagnosis.measure import (
     saved_by_host,
     within_steps,
 )
-from augment.diagnosis.rule import LEAST_RATIO, Spans
+from augment.diagnosis.rule import Spans
 from augment.diagnosis.standstills import elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
 from augment.trace import LAUNCHES, Category, Trace
@@ -136,12 +136,14 @@ def capturing(trace: Trace) -> Cause | None:
 CAUSES = (fetching, allocating, calling, starving, stalling, compiling, capturing)
 
 
-def other_causes(trace: Trace) -> Cut:
-    """What a late host is blamed on but launching: each cause that would save enough to be a finding, and calls that
-    wait for the device."""
-    known = [cause for cause in (find(trace) for find in CAUSES) if cause is not None]
-    cuts = [cause.cut for cause in known if measure(trace).ratio(cause.saved_ns) >= LEAST_RATIO]
-    return joined([*cuts, without_waits(trace, waiting_calls(trace))])
+@derived
+def owned_times(trace: Trace) -> dict[int, Intervals]:
+    """For each thread with any, when it does what another rule names; disjoint."""
+    known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
+    columns = ([getattr(spans, name) for spans in known] for name in Spans.__struct_fields__)
+    spans = Spans(*(np.concatenate([np.empty(0, np.int64), *parts]) for parts in columns))
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace))
+    return {lane: union(spans.start[places], spans.end[places]) for lane, places in each(track, len(trace.tracks))}
 
 
 def _of_slices(trace: Trace, rows: Int64s) -> Cause | None:

@@ -59,6 +59,11 @@ FAULTS: dict[str, tuple[str, JobOptions, JobOptions]] = {
         changed(work=0.05, collectives="none", run_ahead=None),
         changed(work=0.05, collectives="none", run_ahead=None, graphs=True),
     ),
+    "short kernels, and waits": (
+        "launch_bound",
+        changed(work=0.05, collectives="none", run_ahead=None, faults=("items",)),
+        changed(work=0.05, collectives="none", run_ahead=None, faults=("items",), graphs=True),
+    ),
     "waits after a slow loader": (
         "synchronizing_calls",
         changed(host_stall_us=5_000.0, run_ahead=None),

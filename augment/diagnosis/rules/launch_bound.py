@@ -2,12 +2,12 @@
 
 A launch takes the host 5 to 20 µs with all that Python and PyTorch do around it. If kernels are shorter than that, the
 device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
-them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more, and fetches of batches, are
-not launching and stay. So do operators that launch a kernel for the first time and take far longer for it than others
-of their name: that does not come back. No more is saved than the time in which the device idles while the thread that
-launches its next work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in
-launching. And what goes away with other causes of a late host (calls that wait for the device, data loading, the
-allocator, single long calls, compilation, captures of graphs, long stretches of other work) is not saved here.
+them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more are not launching and stay,
+and so does what other rules name: fetches of batches, calls of the allocator, single long calls, compilation, captures
+of graphs, standstills, and operators that launch a kernel for the first time and take far longer for it than others of
+their name. Calls that wait for the device stay, too. No more is saved than the time in which the device idles while
+the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too slow in
+launching.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -28,19 +28,15 @@ from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
-from augment.derived.critical.savings import joined
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import operators_around
 from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.diagnosis.captures import capture_times
-from augment.diagnosis.first_calls import cold_times
-from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, other_causes
+from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, owned_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
-    fetches_in_steps,
     host_cut,
     measure,
     saved_a_step,
@@ -151,8 +147,6 @@ def check(trace: Trace) -> Answer:
     waits = _waits(trace, *GapCategory)
     stretches, short = _short_work(trace, waits)
     cut = host_cut(trace, *stretches)
-    others = other_causes(trace)
-    saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
     waited, parts, operators = _waiting_a_step(trace, waits, short)
     calls = distinct(work.launch[places])
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
@@ -174,7 +168,7 @@ def check(trace: Trace) -> Answer:
         has_stacks=stacks,
     )
     confidence: Confidence = "medium" if stacks or skewed else "high"
-    saved = max(min(saved, waited), 0)
+    saved = min(saved_a_step(trace, cut), waited)
     return judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 
@@ -224,7 +218,7 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
     """The short stretches of the host's time on the threads of the graph: track, start and end, of which those are one
     that touch; and in full, those within which a device waits for the thread, of which ``waits`` tell."""
     segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
-    fetches = fetches_in_steps(trace)
+    owned, nothing = owned_times(trace), Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     longest_ns = np.zeros(256, np.int64)
     longest_ns[list(_PARTS)] = LONG_NS
     longest_ns[BoundBy.RUNTIME_CALL] = LONG_CALL_NS
@@ -234,10 +228,7 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part]
-        fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
-        others = (fetch, capture_times(trace, lane), cold_times(trace, lane))
-        other = union(*(np.concatenate([getattr(each, side) for each in others]) for side in ("start", "end")))
-        free = subtract(Intervals(ts[:1], ts[-1:]), other)
+        free = subtract(Intervals(ts[:1], ts[-1:]), owned.get(lane, nothing))
         of_lane = np.flatnonzero(trace.events.track[waits.row] == lane)
         waiting = union(waits.start[of_lane], waits.end[of_lane])
         for first in range(0, len(ts) - 1, _BLOCK):
