@@ -21,7 +21,7 @@ from augment.derived.critical.handovers import main_track
 from augment.derived.critical.savings import Cut, joined, without_waits
 from augment.derived.host.enclosing import outermost
 from augment.derived.host.host_segments import host_segments
-from augment.derived.names.matching import matching, starting
+from augment.derived.names.matching import matching, starting, strings_where
 from augment.derived.waits.dependencies import Kind
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_times
@@ -35,7 +35,7 @@ from augment.diagnosis.measure import (
     saved_by_host,
     within_steps,
 )
-from augment.diagnosis.rule import Spans
+from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
 from augment.trace import LAUNCHES, Category, Trace
@@ -69,6 +69,21 @@ class Cause(Struct, frozen=True):
 def fetching(trace: Trace) -> Cause | None:
     """Fetches of batches."""
     return _of_slices(trace, fetches_in_steps(trace))
+
+
+@derived
+def is_paced_by_workers(trace: Trace) -> bool:
+    """Whether the loader's workers decide how long steps are: most steps wait for a batch, long enough to be grave.
+    Such a fetch ends at a moment of the clock: if anything else takes less time, the host waits as much longer."""
+    cause = fetching(trace)
+    if cause is None or measure(trace).ratio(cause.saved_ns) < WARNING_RATIO:
+        return False
+    workers = strings_where(trace, lambda name: "_MultiProcessingDataLoaderIter" in name)
+    waits = cause.spans.row[
+        workers[trace.events.name[cause.spans.row]] & (trace.events.dur[cause.spans.row] >= LONG_NS)
+    ]
+    steps = distinct(measure(trace).windows.of_host(trace.events.ts[waits]))
+    return 2 * len(steps) > measure(trace).count
 
 
 @derived

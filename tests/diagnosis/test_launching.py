@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import data_loading, host_gaps, launch_bound
+from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, synchronizing_calls
 from augment.readers import read
 from augment.trace import Trace
 from metamorphic import load, real_trace
@@ -42,6 +42,19 @@ def test_fetching_is_not_launching() -> None:
     loading = run("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert isinstance(data_loading.check(loading), Found)
     assert not isinstance(launch_bound.check(loading), Found)
+
+
+@pytest.mark.parametrize(("loader", "saves"), [("_SingleProcess", True), ("_MultiProcessing", False)])
+def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool) -> None:
+    """In each step of 40 ms a fetch of 20 and a wait for 18 ms of kernels. A fetch by the main process could begin when
+    they are launched; a batch of workers comes when it comes."""
+    fetch = f"enumerate(DataLoader)#{loader}DataLoaderIter.__next__"
+    events = [event for number in range(4) for event in step(number, fetch)]
+    events += [call("cudaDeviceSynchronize", n * STEP + 20_500, n * STEP + 38_200) for n in range(4)]
+    ordered = sorted(events, key=lambda event: event.ts)
+    trace = trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in ordered))
+    assert isinstance(data_loading.check(trace), Found)
+    assert isinstance(synchronizing_calls.check(trace), Found) == saves
 
 
 def test_short_operators_outside_a_fetch_are_launching() -> None:

@@ -34,7 +34,7 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.host.queued_tasks import operators_around
 from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
-from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, owned_times
+from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, is_paced_by_workers, owned_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     host_cut,
@@ -168,7 +168,7 @@ def check(trace: Trace) -> Answer:
         has_stacks=stacks,
     )
     confidence: Confidence = "medium" if stacks or skewed else "high"
-    saved = min(saved_a_step(trace, cut), waited)
+    saved = 0 if is_paced_by_workers(trace) else min(saved_a_step(trace, cut), waited)
     return judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 

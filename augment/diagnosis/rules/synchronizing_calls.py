@@ -3,7 +3,8 @@
 ``loss.item()``, ``tensor.cpu()``, ``nonzero()`` and boolean masks, ``print(tensor)``, copies from pageable memory and
 ``torch.cuda.synchronize()`` make the host wait until the device is done. Meanwhile it launches nothing, so that the
 device then waits for the host. The prediction lets these calls return at once; where the device has work enough,
-nothing is saved and nothing is found.
+nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
+longer for the batch.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from augment.derived.critical.savings import without_waits
 from augment.derived.host.places import callers, python_lines
+from augment.diagnosis.host_causes import is_paced_by_workers
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
 from augment.diagnosis.rule import (
@@ -69,7 +71,8 @@ def check(trace: Trace) -> Answer:
     if not len(calls):
         return NotApplicable("no call of a step waits for the {gpu}")
     cut = without_waits(trace, calls)
-    saved, spans = saved_a_step(trace, cut), Spans.of(trace, calls)
+    saved = 0 if is_paced_by_workers(trace) else saved_a_step(trace, cut)
+    spans = Spans.of(trace, calls)
     seen = SynchronizingCalls(
         call_count=len(calls) / measure(trace).count,
         wait_ns=int((spans.end - spans.start).sum()) // measure(trace).count,
