@@ -11,8 +11,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, touched, union
-from augment.arrays.ordering import distinct, each, is_among
+from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.ordering import distinct, each, is_among, sums
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.context import derived
 from augment.derived.critical.critical_graph import critical_graph
@@ -152,6 +152,27 @@ CAUSES = (fetching, allocating, calling, starving, stalling, compiling, capturin
 
 
 @derived
+def profiler_slices(trace: Trace) -> Int64s:
+    """The rows of the profiler's own work that holds up the threads that launch: on them, or, of a thread that is not
+    known (0), while devices idle and these threads begin, end and await nothing."""
+    events, segments = trace.events, host_segments(trace)
+    rows = events.slices_of(Category.OVERHEAD)
+    lanes = distinct(critical_graph(trace).lane)
+    lanes = lanes[lanes >= 0]
+    there = np.isin(events.track[rows], lanes)
+    spans = Spans.of(trace, rows)
+    unknown = np.array([track.tid in (0, "0") for track in trace.tracks], np.bool_)
+    still = ~there & unknown[events.track[rows]] & (2 * idle_ns(trace, spans) > spans.end - spans.start)
+    for lane in lanes.tolist():
+        part = segments.of(lane)
+        ts, row = segments.ts[part], segments.row[part].astype(np.int64)
+        first, stop = np.searchsorted(ts, spans.start, side="right"), np.searchsorted(ts, spans.end, side="left")
+        still &= (first >= stop) & ~is_among(row[np.maximum(first - 1, 0)], waiting_calls(trace))
+    chosen: Int64s = rows[there | still]
+    return chosen
+
+
+@derived
 def owned_times(trace: Trace) -> dict[int, Intervals]:
     """For each thread with any, when it does what another rule names; disjoint."""
     known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
@@ -219,9 +240,18 @@ def _stretches(trace: Trace) -> Spans:
         long = (np.diff(ts) >= LONG_NS) | inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
         chosen &= ~is_among(ts[:-1], standstills(trace).start)
+        chosen[chosen] = ~_of_profiler(trace, ts[:-1][chosen], ts[1:][chosen])
         chosen[chosen] = ~elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _of_profiler(trace: Trace, start: Int64s, end: Int64s) -> Bools:
+    """Whether the profiler itself holds a thread up for most of each stretch."""
+    spans = Spans.of(trace, profiler_slices(trace))
+    which, _, parts = clip(Intervals(start, end), union(spans.start, spans.end))
+    most: Bools = 2 * sums(which, parts.end - parts.start, len(start)) > end - start
+    return most
 
 
 def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:

@@ -58,6 +58,25 @@ def problem_of(answer: Answer) -> Found:
     return answer
 
 
+def test_the_profilers_own_work_of_an_unknown_thread_counts_once() -> None:
+    """CUDA 13 records it on thread 0. While it lasts the host begins and ends nothing, and the device idles."""
+    rest = [STEP, *launched("gemm", 20_000, 30_000, 1), *launched("gemm", 700_000, 900_000, 2)]
+    overhead = Event(Category.OVERHEAD, "Activity Buffer Request", 40_000, 640_000, Track(0, 100, 0))
+    answer = problem_of(profiler_overhead.check(trace_of(*rest, overhead)))
+    assert title_of(answer).startswith("The profiler itself takes 600 µs")
+    for begun in (op("aten::mm", 300_000, 310_000), kernel("other", 100_000, 600_000, correlation=9)):
+        assert isinstance(profiler_overhead.check(trace_of(*rest, overhead, begun)), Fine)
+
+
+def test_a_stall_of_the_profiler_is_told_once() -> None:
+    rest = [annotation("ProfilerStep#0", 0, 9_000_000), *launched("gemm", 20_000, 30_000, 1)]
+    rest += launched("gemm", 8_000_000, 8_900_000, 2)
+    overhead = Event(Category.OVERHEAD, "Activity Buffer Request", 100_000, 7_900_000, Track(0, 100, 0))
+    assert isinstance(host_gaps.check(trace_of(*rest)), Found)
+    assert not isinstance(host_gaps.check(trace_of(*rest, overhead)), Found)
+    assert isinstance(profiler_overhead.check(trace_of(*rest, overhead)), Found)
+
+
 def test_the_profilers_own_work_comes_first() -> None:
     rest = [STEP, *launched("gemm", 300_000, 900_000, 1)]
     overhead = Event(Category.OVERHEAD, "Activity Buffer Request", 20_000, 220_000, THREAD)

@@ -1,8 +1,9 @@
 """Does the profiler itself distort what it records?
 
-Kineto records its own work as slices of category ``overhead``: requesting and flushing buffers, loading kernels lazily.
-What lies on a thread that launches work delays that work. Figures of such a recording are to be read with care, so this
-comes first.
+Kineto records its own work as slices of category ``overhead``: requesting and flushing buffers, loading kernels
+lazily. What lies on a thread that launches work delays that work. Of an unknown thread (CUDA 13 records it on thread
+0) it counts if no thread that launches begins or ends anything meanwhile, none waits for a device, and devices idle.
+Figures of such a recording are to be read with care, so this comes first.
 
 **What to do**: record fewer steps; leave out ``with_stack``, ``profile_memory`` and ``record_shapes``; give the
 schedule a ``warmup`` step; record steps after the first ones, when kernels are loaded.
@@ -12,11 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from augment.arrays.intervals import total, union
-from augment.arrays.ordering import distinct
-from augment.derived.critical.critical_graph import critical_graph
+from augment.diagnosis.host_causes import profiler_slices
 from augment.diagnosis.measure import measure, within_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -56,14 +54,12 @@ class ProfilerOverhead(Seen, frozen=True):
 
 
 def check(trace: Trace) -> Answer:
-    """Measure the profiler's own slices on the threads that launch."""
+    """Measure the profiler's own slices that hold up the threads that launch."""
     events = trace.events
     rows = events.slices_of(Category.OVERHEAD)
     if not len(rows):
         return NotApplicable("the profiler recorded nothing of its own work")
-    lanes = distinct(critical_graph(trace).lane)
-    rows = rows[np.isin(events.track[rows], lanes[lanes >= 0])]
-    spans = Spans.of(trace, rows)
+    spans = Spans.of(trace, profiler_slices(trace))
     which, parts = within_steps(trace, spans.start, spans.end)
     whole = union(parts.start, parts.end)
     ns = total(whole) // measure(trace).count
