@@ -37,6 +37,7 @@ from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, is_paced_by_workers, owned_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
+    HELD_NS,
     host_cut,
     measure,
     saved_a_step,
@@ -246,13 +247,15 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
-    """The gaps of some categories of devices before work with a known launch, in steady steps; each until that call has
-    returned, as what is queued does not wait for the host."""
+    """The gaps of some categories of devices before work with a known launch, in steady steps. Where the work begins far
+    later than that call has returned, only until then: what is queued does not wait for the host. The usual time from a
+    launch to its work counts, as a host that is ahead hides it."""
     starts, ends, rows = [], [], []
     for gaps, causes in zip(device_gaps(trace), causes_of_gaps(trace), strict=True):
         late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_INDEX))
         launched = np.clip(launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
-        which, parts = within_steps(trace, gaps.start[late], launched)
+        held = gaps.end[late] - launched >= HELD_NS
+        which, parts = within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
         starts.append(parts.start)
         ends.append(parts.end)
         rows.append(gpu_work(trace).launch[gaps.next[late]][which])
