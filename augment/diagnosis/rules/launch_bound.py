@@ -247,7 +247,7 @@ def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64
 
 
 def _waits(trace: Trace, *categories: GapCategory) -> Spans:
-    """The gaps of some categories of devices before work with a known launch, in steady steps. Where the work begins far
+    """The gaps of some categories of devices before work with a known launch, in steady steps. If the work begins far
     later than that call has returned, only until then: what is queued does not wait for the host. The usual time from a
     launch to its work counts, as a host that is ahead hides it."""
     starts, ends, rows = [], [], []
