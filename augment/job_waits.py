@@ -66,7 +66,8 @@ class JobWaits(Struct, frozen=True):
 
     Equal-length int64 columns, ascending ``row``, the collective's kernel in the event table: ``wait_ns``, from its
     start until the last rank arrived; ``late``, that rank, into ``ranks``; ``lead_ns``, by how much the rank itself was
-    the last, else 0. ``late_ranks`` hold the job up.
+    the last, else 0. ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no
+    communication of the job took time; None if unknown.
     """
 
     row: Int64s
@@ -75,9 +76,10 @@ class JobWaits(Struct, frozen=True):
     late: Int64s
     ranks: tuple[str, ...]
     late_ranks: tuple[LateRank, ...] = ()
+    transfer_gain_ns: int | None = None
 
     def at(self, rows: Int64s) -> JobWaits:
         """The same with other ``rows``, of a part of the trace; -1 leaves a collective out."""
         order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
         wait, lead, late = (column[order] for column in (self.wait_ns, self.lead_ns, self.late))
-        return JobWaits(rows[order], wait, lead, late, self.ranks, self.late_ranks)
+        return JobWaits(rows[order], wait, lead, late, self.ranks, self.late_ranks, self.transfer_gain_ns)

@@ -89,6 +89,7 @@ SAMPLES: list[Seen] = [
     rules.small_collectives.SmallCollectives(30, ["AllReduce"], 4096),
     rules.late_gathers.LateGathers(14, 3 * MS),
     rules.pipeline_bubble.PipelineBubble(9 * MS),
+    rules.pipeline_bubble.PipelineBubble(9 * MS, 2 * MS),
     rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),

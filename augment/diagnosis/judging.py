@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from augment.derived.critical.savings import Cut
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
+from augment.job_waits import JobWaits
 from augment.trace import Trace
 
 
@@ -29,3 +32,23 @@ def judged(
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
     return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most)
+
+
+def judged_in_job(trace: Trace, seen: Seen, saved_ns: int, *, spans: Spans, confidence: Confidence, cut: Cut) -> Answer:
+    """As :func:`judged`, for less communication: no more is saved than what the job gains if none takes time.
+
+    Without the traces of other ranks, or if their replay cannot tell, the saving is a bound.
+    """
+    waits = trace.context.attached(JobWaits)
+    limit = None if waits is None else waits.transfer_gain_ns
+    answer = judged(
+        trace,
+        seen,
+        saved_ns if limit is None else min(saved_ns, limit),
+        spans=spans,
+        confidence="medium" if waits is not None and limit is None else confidence,
+        cut=cut,
+        at_most=limit is None,
+    )
+    limited = limit is not None and limit < saved_ns  # then other ranks decide, of which the cut knows nothing
+    return replace(answer, cut=None) if limited and isinstance(answer, Found) else answer

@@ -106,8 +106,8 @@ def _together(trace: Trace, chosen: Sequence[Finding]) -> list[str]:
         return [overlapping] if len(saving) > 1 else []
     saved = saved_a_step(trace, joined(cuts))
     overlap = sum(each.found.saved_ns or 0 for each in saving if each.found.cut is not None) > OVERLAP * saved
-    late = " except the late rank" if len(cuts) < len(saving) else ""
-    text = f"Fixing all of the above{late} would save {words(trace).saving(saved)}."
+    some = " but what other ranks decide" if len(cuts) < len(saving) else ""
+    text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}."
     return [f"{overlapping} {text}" if overlap else text]
 
 

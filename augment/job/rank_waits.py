@@ -31,6 +31,7 @@ def job_waits(answer: Answer, member: int) -> JobWaits | None:
         late=matched.member[last].astype(np.int64),
         ranks=rank_names(answer.summaries),
         late_ranks=late_ranks(answer, member),
+        transfer_gain_ns=answer.judgement.transfer_gain_ns,
     )
 
 

@@ -175,6 +175,14 @@ class Judgement:
         return [(of, row, self._reason(of)) for of, row in rows]
 
     @cached_property
+    def transfer_gain_ns(self) -> int | None:
+        """By how much a step would be shorter if no communication took time, ns; None if the replay cannot tell."""
+        if not self.tells or self._gain_unknown:
+            return None
+        gain = self._unchanged - self._replay.time_ns(moving=np.zeros_like(self._replay.moving))
+        return max(gain, 0) // (self.step_count or 1)
+
+    @cached_property
     def _gain_unknown(self) -> bool:
         """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""
         return verdict_text.much_missed(self._summaries, self._matched) > 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
-_OF_COMMUNICATION = ("exposed_communication", "small_collectives", "late_gathers")
+_OF_COMMUNICATION = ("exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble")
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
 _HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
 

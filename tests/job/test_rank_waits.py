@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,12 +32,14 @@ from augment.report.health import of_jobs, report_on
 from augment.trace import Trace
 from said import advice_of, title_of
 from simulator import JobOptions, simulate
+from simulator.options import GPUS
 
 JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, clock_offset_ns=(0, 70_000, -2_000_000, 900))
 FAULTS = {"host": {"host_stall_us": 20_000.0, "host_stall_rank": 2}, "compute": {"straggler": 2}}
 LATE = 2
 LAST = 12  #: collectives at the end of the recording that all ranks have
 POINTS = 0.05
+PROMISED = 0.03
 
 
 def with_job(traces: Sequence[Trace]) -> tuple[JobAnswer, list[Trace]]:
@@ -122,13 +125,59 @@ def test_in_a_healthy_job_little_is_waiting() -> None:
         assert isinstance(finding, Fine) or (isinstance(finding, Found) and finding.saved_ns is None)
 
 
+@pytest.mark.parametrize("collectives", ["ddp", "fsdp"])
+@pytest.mark.parametrize("cause", [*FAULTS, ""])
+def test_no_more_is_promised_than_a_job_with_fast_links_saves(
+    cause: str, collectives: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truth: the same job, simulated with links that take hardly any time."""
+    monkeypatch.setitem(GPUS, "FAST_LINKS", replace(GPUS["H100"], link_gbps=1e9))
+    options = replace(JOB, collectives=collectives, **FAULTS.get(cause, {}))
+    before = traces_of(options)
+    after = traces_of(replace(options, gpu="FAST_LINKS"))
+    true = 1 - measure(after[0]).length_ns / measure(before[0]).length_ns
+    _, traces = with_job(before)
+    for trace in traces:
+        promised = answers(trace)["exposed_communication"]
+        assert isinstance(promised, Fine | Found)
+        assert measure(trace).ratio(promised.saved_ns or 0) <= true + PROMISED
+
+
+def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:
+    """Metamorphic: the same trace, told that its job would gain nothing, something, or that nobody knows."""
+    _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
+    told = known.context.attached(JobWaits)
+    assert told is not None
+    saved = {}
+    for gain in (0, 100_000, None):
+        waits = msgspec.structs.replace(told, transfer_gain_ns=gain)
+        answer = answers(known.changed(waits))["exposed_communication"]
+        assert isinstance(answer, Fine | Found)
+        assert isinstance(answer, Fine) or answer.at_most == (gain is None)
+        saved[gain] = answer.saved_ns or 0
+    assert saved[0] == 0 < saved[100_000] == 100_000 < saved[None]
+
+
+def test_waits_of_a_pipeline_are_no_transfers() -> None:
+    options = JobOptions(ranks=4, pp=4, steps=4, layers=8, microbatches=8, schedule="1f1b", run_ahead=2)
+    for trace in (*traces_of(options), *with_job(traces_of(options))[1]):
+        found = answers(trace)
+        assert not isinstance(found["exposed_communication"], Found)
+        bubble = found["pipeline_bubble"]
+        assert isinstance(bubble, Found)
+        assert bubble.at_most
+        assert 0 < bubble.seen.figures["exposed_ns"] < measure(trace).length_ns
+        known = trace.context.attached(JobWaits) is not None
+        assert (bubble.seen.figures["transfer_gain_ns"] is not None) == known
+
+
 def test_without_waits_all_is_transfer() -> None:
     """Metamorphic: what is told without any wait changes no prediction."""
     trace = traces_of(replace(JOB, collectives="fsdp"))[0]
     _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
     waits = known.context.attached(JobWaits)
     assert waits is not None
-    nothing = msgspec.structs.replace(waits, wait_ns=np.zeros_like(waits.wait_ns), late_ranks=())
+    nothing = msgspec.structs.replace(waits, wait_ns=np.zeros_like(waits.wait_ns), late_ranks=(), transfer_gain_ns=None)
     before, after = answers(trace), answers(trace.changed(nothing))
     for rule in ("exposed_communication", "small_collectives", "late_gathers"):
         assert getattr(before[rule], "saved_ns", None) == getattr(after[rule], "saved_ns", None)

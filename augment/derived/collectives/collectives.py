@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from augment.annotations import Texts
 from augment.arrays.columns import looked_up
+from augment.arrays.intervals import clip, total, union
 from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import NO_INDEX, Int64s, Places, WorkIndexes
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places, WorkIndexes
 from augment.context import derived
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
@@ -95,6 +96,12 @@ class Collectives(Struct, frozen=True):
     def dur(self) -> Int64s:
         """Durations, int64 ns."""
         return self.end - self.ts
+
+    @property
+    def is_message(self) -> Bools:
+        """Whether each is a message from one rank to another, as between the stages of a pipeline."""
+        table = np.array([kind in (SEND, RECV) for kind in self.kind.values], np.bool_)
+        return table[self.kind.codes] if len(self) else np.zeros(0, np.bool_)
 
     @property
     def bus_factor(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -245,3 +252,15 @@ def exposed_within(trace: Trace, place: Places, start: Int64s, end: Int64s) -> I
         span = start[places], end[places]
         exposed[places] = coverage.time_within(*span, any_of=COMMUNICATION, none_of=COMPUTATION)
     return np.maximum(exposed, 0)
+
+
+def exposed_ns(trace: Trace, chosen: Places, start: Int64s) -> int:
+    """For how long a device, in the mean, communicates in the ``chosen`` collectives from ``start`` on and computes
+    nothing, ns. What several streams do at a time counts once."""
+    every, exposed, devices = collectives(trace), 0, type_coverage(trace)
+    for coverage in devices:
+        places = every.place[chosen]
+        here = (places >= coverage.device.start) & (places < coverage.device.stop)
+        running = union(start[here], np.maximum(every.end[chosen][here], start[here]))
+        exposed += total(clip(running, coverage.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION))[2])
+    return exposed // max(len(devices), 1)

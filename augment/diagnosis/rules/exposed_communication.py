@@ -4,7 +4,9 @@ The prediction lets all communication kernels of the steps take no time: this is
 computation would save. The answer names the group and kind with most of the exposed time. A collective ends on all
 ranks together, so part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the
 fastest shows what the transfer itself takes at most. Where the traces of the other ranks are at hand, the prediction
-and the advice are about the transfers alone, and `straggling_rank` is about the waits.
+and the advice are about the transfers alone, and `straggling_rank` is about the waits. A rank that only waits gains
+nothing by faster transfers if the late rank gains nothing: no more is promised than what the replay of the job gains if
+no communication takes time. Messages between the stages of a pipeline are left out: `pipeline_bubble` is about them.
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
@@ -21,13 +23,13 @@ import numpy as np
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_within
+from augment.derived.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
 from augment.derived.collectives.sharding import SMALL_BYTES, trains
 from augment.derived.collectives.waits_of_job import transfer_ns, waits_of_job
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from augment.diagnosis.judging import judged
+from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -123,12 +125,15 @@ class ExposedCommunication(Seen, frozen=True):
 def check(trace: Trace) -> Answer:
     """Predict steps whose communication is hidden."""
     every = collectives(trace)
-    inside = np.flatnonzero(work_in_steps(trace)[every.place]) if len(every) else np.empty(0, np.intp)
+    of_steps = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
+    inside = np.flatnonzero(of_steps & ~every.is_message)
     if not len(inside):
-        return NotApplicable("no communication kernel runs in the steps")
+        only = "all communication is messages between stages" if of_steps.any() else ""
+        return NotApplicable(only or "no communication kernel runs in the steps")
     steps, known = measure(trace).count, trace.context.attached(JobWaits) is not None
     cut = without_work(trace, every.place[inside], transfer_ns(trace)[inside])
-    exposed = int(every.exposed_ns[inside].sum()) // steps
+    exposed = exposed_ns(trace, inside, every.ts[inside]) // steps
+    moving = exposed_ns(trace, inside, every.ts[inside] + waits_of_job(trace).wait_ns[inside]) // steps
     moves = every.exposed_ns[inside] - _waits(trace, inside)
     kind, group, worst, share = _worst(every, inside, moves)
     dur, sizes = every.dur[worst], every.bytes[worst]
@@ -137,7 +142,7 @@ def check(trace: Trace) -> Answer:
     name = group.description if group.description not in ("", "undefined") else group.name
     seen = ExposedCommunication(
         exposed_ns=exposed,
-        wait_ns=exposed - int(moves.sum()) // steps if known else None,
+        wait_ns=exposed - moving if known else None,
         kind=kind,
         group=name,
         rank_count=group.size if group.size != UNKNOWN else None,
@@ -150,7 +155,7 @@ def check(trace: Trace) -> Answer:
     )
     spans = Spans(every.ts[worst], every.end[worst], gpu_work(trace).row[every.place[worst]])
     saved = saved_a_step(trace, cut)
-    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=not known)
+    return judged_in_job(trace, seen, saved, spans=spans, confidence="high", cut=cut)
 
 
 def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Group, Places, float]:

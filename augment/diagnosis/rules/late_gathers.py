@@ -19,7 +19,7 @@ from augment.derived.collectives.sharding import gathers_of_parameters
 from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.diagnosis.judging import judged
+from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -76,4 +76,4 @@ def check(trace: Trace) -> Answer:
     exposed = int(less.sum()) // measure(trace).count
     seen = LateGathers(gather_count=int(late.sum()) / measure(trace).count, exposed_ns=exposed)
     spans = Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]])
-    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
+    return judged_in_job(trace, seen, saved, spans=spans, confidence="medium", cut=cut)

@@ -1,7 +1,9 @@
 """Does this pipeline stage wait for other stages?
 
 In pipeline parallelism a stage waits in ``Send`` and ``Recv`` kernels for its neighbours: at the start and end of each
-step (the bubble), and whenever stages take unequal times. The prediction lets these kernels take no time.
+step (the bubble), and whenever stages take unequal times. The prediction lets these kernels take no time: no schedule
+and no balance saves more. What is waiting and what transfer one trace cannot tell; with the traces of all stages the
+evidence says what their job would gain if communication took no time.
 
 **What to do**: more microbatches; an interleaved or zero-bubble schedule; move layers from slow stages to fast ones.
 The figures of the whole job tell imbalance from bubble.
@@ -9,12 +11,13 @@ The figures of the whole job tell imbalance from bubble.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.collectives import collectives, exposed_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.collective_kinds import RECV, SEND
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -23,6 +26,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
+from augment.job_waits import JobWaits
 from augment.text import Words, time
 from augment.trace import Trace
 
@@ -33,6 +37,7 @@ class PipelineBubble(Seen, frozen=True):
     """Waiting for other pipeline stages."""
 
     exposed_ns: int  #: per step
+    transfer_gain_ns: int | None = None  #: of a step of the job, if communication took no time; None if unknown
 
     def title(self, words: Words) -> str:
         return f"This stage waits {time(self.exposed_ns)} {words.per_step} for messages of other stages"
@@ -46,18 +51,25 @@ class PipelineBubble(Seen, frozen=True):
     def advice(self, words: Words) -> str:
         return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
+    def evidence(self, words: Words) -> Sequence[str]:
+        if self.transfer_gain_ns is None:
+            return ()
+        return [f"if communication took no time, a step of the job would be {time(self.transfer_gain_ns)} shorter"]
+
 
 def check(trace: Trace) -> Answer:
     """Predict steps in which no message is waited for."""
     every = collectives(trace)
     inside = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
-    messages = np.array([kind in (SEND, RECV) for kind in every.kind.values], np.bool_)
-    chosen = np.flatnonzero(inside & messages[every.kind.codes]) if len(every) else np.empty(0, np.intp)
+    chosen = np.flatnonzero(inside & every.is_message)
     if not len(chosen):
         return NotApplicable("no message between stages was recorded")
     cut = without_work(trace, every.place[chosen], every.dur[chosen])
     saved = saved_a_step(trace, cut)
-    exposed = int(every.exposed_ns[chosen].sum()) // measure(trace).count
+    exposed = exposed_ns(trace, chosen, every.ts[chosen]) // measure(trace).count
+    waits = trace.context.attached(JobWaits)
+    limit = None if waits is None else waits.transfer_gain_ns
     row = gpu_work(trace).row[every.place[chosen]]
     spans = Spans(every.ts[chosen], every.end[chosen], row)
-    return judged(trace, PipelineBubble(exposed), saved, spans=spans, confidence="medium", cut=cut)
+    seen = PipelineBubble(exposed, limit)
+    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

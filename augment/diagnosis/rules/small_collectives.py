@@ -19,7 +19,7 @@ from augment.derived.collectives.waits_of_job import transfer_ns
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
-from augment.diagnosis.judging import judged
+from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -90,4 +90,4 @@ def check(trace: Trace) -> Answer:
         mean_bytes=float(every.bytes[small].mean()) if len(small) else 0.0,
     )
     spans = Spans(every.ts[small], every.end[small], gpu_work(trace).row[every.place[small]])
-    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
+    return judged_in_job(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
