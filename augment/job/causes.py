@@ -1,4 +1,4 @@
-"""Why a rank was late: one rule for ``origin`` in the table of late ranks, the track ``Late rank`` and the verdict.
+"""Why a rank was late: one rule for ``cause`` in the table of late ranks, the track ``Late rank`` and the verdict.
 
 What a late device did while the others waited for it is often not why it was late: after a stall of its host it does
 its usual work, only later. So the cause of a delay is what the rank did more than its peers (:mod:`augment.job.excess`)

@@ -41,7 +41,7 @@ class Row(Struct, frozen=True):
     robust_z: Annotated[
         float | None, column("How much less it waits than the ranks of the group do, in robust deviations.")
     ]
-    origin: Annotated[
+    cause: Annotated[
         str,
         column(
             "Why it was late, as the verdict says: what it did more than its peers before, else what it did in "
@@ -50,14 +50,14 @@ class Row(Struct, frozen=True):
             "is charged."
         ),
     ]
-    cause: Annotated[
+    meanwhile: Annotated[
         str,
         column(
             "What it did in most of charged_ns, in the same words. After a stall of its host a late device often does "
-            "its usual work while the others wait: then the cause is gpu, and the origin host."
+            "its usual work while the others wait: then this is gpu, and the cause host."
         ),
     ]
-    cause_ratio: Annotated[float | None, column("The share of charged_ns that the largest cause has.", "ratio")]
+    meanwhile_ratio: Annotated[float | None, column("The share of charged_ns that the largest part has.", "ratio")]
     compute_ns: Annotated[int, column("The part of charged_ns in which its device computed.", "ns")]
     communication_ns: Annotated[int, column("The part in which its device communicated without computing.", "ns")]
     memory_ns: Annotated[int, column("The part in which its device copied, and did nothing else.", "ns")]
@@ -134,11 +134,11 @@ def stragglers(
         instances, rows = chosen[places], parts_chosen[rows_of.get(group, places[:0])]
         totals = tally(matched, parted, instances, rows, count)
         spent = Parts(*(sums(late[instances], column[instances], count) for column in parts))
-        origin, meanwhile = (
+        cause, meanwhile = (
             np.vstack([sums(late[instances], times[instances], count) for times in table])
             for table in (due, causes.of_parts(parts))
         )
-        names_of = [[names[main] for main in causes.main_causes(table).tolist()] for table in (origin, meanwhile)]
+        names_of = [[names[main] for main in causes.main_causes(table).tolist()] for table in (cause, meanwhile)]
         worst = _worst(matched.step[instances], late[instances], parted.lead_ns[instances], count)
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
@@ -155,9 +155,9 @@ def stragglers(
                 step_count=int(worst[member]),
                 wait_ns=int(totals.wait_ns[member]),
                 robust_z=None if z is None else float(z[place]),
-                origin=names_of[0][member] if charged else "",
-                cause=names_of[1][member] if charged else "",
-                cause_ratio=int(meanwhile[:, member].max()) / charged if charged else None,
+                cause=names_of[0][member] if charged else "",
+                meanwhile=names_of[1][member] if charged else "",
+                meanwhile_ratio=int(meanwhile[:, member].max()) / charged if charged else None,
                 **{f"{name}_ns": int(column[member]) for name, column in spent._asdict().items()},
             )
 

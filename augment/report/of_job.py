@@ -75,7 +75,7 @@ def stragglers(sidecar: Sidecar) -> Section:
         return Section("Who comes late")
     worst = charged[0]
     whole = sum(row["charged_ns"] for row in charged)
-    because = _CAUSES.get(worst.get("origin", worst["cause"]), "")
+    because = _CAUSES.get(worst["cause"], "")
     lead = (
         f"Collectives wait {time(worst['charged_ns'])} for {_rank(worst)} alone, summed over all (several may wait at "
         f"once): {percent(worst['charged_ns'] / whole)} of such waits{because}."

@@ -75,7 +75,7 @@ def test_the_straggler_is_named_with_its_milliseconds(tmp_path: Path, collective
     table = rows(result, "stragglers")
     worst = max(table, key=lambda row: row.charged_ns)
     assert worst.rank == 2
-    assert worst.origin == "gpu"
+    assert worst.cause == "gpu"
     assert worst.step_count == 4
     assert worst.robust_z == max(row.robust_z for row in table)
     charged, waited, moved = slowly(tmp_path, offsets)
@@ -107,7 +107,7 @@ def slowly(folder: Path, offsets: tuple[int, ...]) -> tuple[dict[int, int], dict
 def test_a_late_host_is_told_from_a_late_gpu(tmp_path: Path) -> None:
     result = job(tmp_path, ranks=2, steps=3, work=0.02, jitter=0.2)
     worst = max(rows(result, "stragglers"), key=lambda row: row.charged_ns)
-    assert worst.origin == "host"
+    assert worst.cause == "host"
     assert worst.host_ns > 0.6 * worst.charged_ns  # between the launches it works
 
 
