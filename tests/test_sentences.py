@@ -55,8 +55,9 @@ SAMPLES: list[Seen] = [
     rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
     rules.synchronizing_calls.SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),
     rules.pageable_copies.PageableCopies(1, 3e6, LINES),
-    rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, LINES),
-    rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, []),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.0, LINES),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.9, LINES),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, 0.9, []),
     *(
         rules.allocator_calls.AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why)
         for why in rules.allocator_calls._ADVICE

@@ -7,7 +7,7 @@ from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and
 
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.rule import Fine, NotApplicable
-from said import title_of
+from said import advice_of, title_of
 from simulator import JobOptions
 
 
@@ -100,6 +100,17 @@ def test_a_fault_is_found_and_its_saving_is_true(fault: str) -> None:
     assert rule not in severities(cured) or rule == "exposed_communication"
     predicted, true = predicted_and_true(rule, faulty, cured)
     assert abs(predicted - true) < POINTS
+
+
+@pytest.mark.parametrize("fault", ["a batch that the host copies itself", "late_copies, 0"])
+def test_copies_of_pageable_memory_are_named(fault: str) -> None:
+    """A stream of its own would not help them: the advice is pinned memory, and only theirs."""
+    _, faulty, _ = FAULTS[fault]
+    (found,) = (each.found for each in diagnosis_of(faulty).findings if each.rule == "exposed_copies")
+    is_pageable = "staged" in faulty.faults
+    assert found.seen.figures["pageable_ratio"] == pytest.approx(float(is_pageable), abs=0.2)
+    assert ("pageable memory" in title_of(found)) == ("pin_memory=True" in advice_of(found)) == is_pageable
+    assert ("on its own stream" in advice_of(found)) != is_pageable
 
 
 def test_findings_that_save_the_same_time_say_so() -> None:

@@ -3,7 +3,8 @@
 The prediction lets copies between host and device take no time in the steps, as if all ran beside computation; nor do
 their calls while they run, as the host itself copies from pageable memory. A step
 cannot get shorter than its copies: where they take longer than everything else, they cannot be hidden, and the answer
-says so.
+says so. A copy from or to pageable memory goes through a staging buffer and blocks, on whatever stream it is: if such
+copies take most of the time, the answer names them, and the advice is pinned memory first.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
@@ -29,11 +30,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, called_from, counted, size, time
+from augment.text import Words, called_from, counted, percent, size, time
 from augment.trace import Category, Trace
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
+MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
 
 
 class Copies(Seen, frozen=True):
@@ -44,13 +46,15 @@ class Copies(Seen, frozen=True):
     copy_ns: int  #: per step
     other_ns: int  #: of a step, in which nothing is copied
     can_be_hidden: bool  #: there is as much other time
+    pageable_ratio: float  #: of the copies' time, those from or to pageable memory
     lines: list[str]  #: of the user's program
 
     def _what(self, words: Words) -> str:
         return f"{counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
 
     def title(self, words: Words) -> str:
-        what = f"{self._what(words)} ({size(self.moved_bytes)}, {time(self.copy_ns)})"
+        pageable = f", {percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
+        what = f"{self._what(words)} ({size(self.moved_bytes)}, {time(self.copy_ns)}{pageable})"
         if self.can_be_hidden:
             return f"{what} hold up the {words.gpu}"
         return f"{what} are nearly all that is done, with {time(self.other_ns)} of other time to hide them behind"
@@ -62,18 +66,29 @@ class Copies(Seen, frozen=True):
         return f"{self._what(words)} ({size(self.moved_bytes)}): costs {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
-        way = (
-            "Copy the next batch on its own stream while the step computes; make tensors on the device"
-            if self.can_be_hidden
-            else "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
-        )
-        return way + called_from(self.lines)
+        return self._way + called_from(self.lines)
+
+    @property
+    def _is_pageable(self) -> bool:
+        return self.pageable_ratio >= MOSTLY
+
+    @property
+    def _way(self) -> str:
+        if not self.can_be_hidden:
+            return "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
+        if self._is_pageable:
+            return (
+                "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True): a "
+                "copy of pageable memory blocks on any stream; from pinned memory it can run while the step computes"
+            )
+        return "Copy the next batch on its own stream while the step computes; make tensors on the device"
 
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose copies are hidden."""
     work, events = gpu_work(trace), trace.events
     across = strings_where(trace, lambda name: any(way in name for way in _ACROSS))
+    pageable = strings_where(trace, lambda name: "Pageable" in name)
     copies = np.flatnonzero(work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
@@ -90,6 +105,7 @@ def check(trace: Trace) -> Answer:
         copy_ns=int(dur.sum()) // steps,
         other_ns=rest,
         can_be_hidden=fits,
+        pageable_ratio=float(dur[pageable[events.name[work.row[copies]]]].sum() / max(int(dur.sum()), 1)),
         lines=python_lines(trace, work.launch[copies]),
     )
     spans = Spans(work.ts[copies], work.end[copies], work.row[copies])

@@ -2,8 +2,9 @@
 
 A copy from or to pageable memory goes through a staging buffer in pieces, and the host waits for it. From pinned memory
 it runs at the link's full rate beside computation, and the host goes on. The prediction lets these calls take no time
-on the host and wait for nothing; the copies themselves stay as long as they are. Copies below 64 KiB are left out: to
-the device they do not block, and to the host they read values that somebody waits for (``.item()``).
+on the host and wait for nothing; the copies themselves stay as long as they are: what they cost is in `exposed_copies`.
+Copies below 64 KiB are left out: to the device they do not block, and to the host they read values that somebody waits
+for (``.item()``).
 
 **What to do**: ``pin_memory=True`` in the data loader (or ``tensor.pin_memory()``), and ``.to(device,
 non_blocking=True)``. For results use a pinned tensor and copy into it.
@@ -65,7 +66,7 @@ class PageableCopies(Seen, frozen=True):
 
     def fine(self, words: Words, saved_ns: int) -> str:
         copies = f"{self._copies} {words.per_step} of pageable memory"
-        return f"{copies} ({size(self.moved_bytes)}): costs {words.share(saved_ns)}"
+        return f"{copies} ({size(self.moved_bytes)}): the host's waits for them cost {words.share(saved_ns)}"
 
     def advice(self, words: Words) -> str:
         way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
