@@ -6,8 +6,9 @@ import pytest
 from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and_true, severities, trace_of
 
 from augment.diagnosis.diagnose import diagnose
-from augment.diagnosis.rule import Fine, NotApplicable
-from said import advice_of, title_of
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Fine, Found, NotApplicable
+from said import advice_of, evidence_of, title_of
 from simulator import JobOptions
 
 
@@ -111,6 +112,22 @@ def test_copies_of_pageable_memory_are_named(fault: str) -> None:
     assert found.seen.figures["pageable_ratio"] == pytest.approx(float(is_pageable), abs=0.2)
     assert ("pageable memory" in title_of(found)) == ("pin_memory=True" in advice_of(found)) == is_pageable
     assert ("on its own stream" in advice_of(found)) != is_pageable
+
+
+def test_what_plain_products_would_save_once_the_host_keeps_up() -> None:
+    """Behind a slow loader they save nothing now; later what the same job without the slow loader would save."""
+    slow = {"host_stall_us": 60_000.0}
+    trace = trace_of(changed(faults=("plain_products",), **slow))
+    found = diagnose(trace).answers["matrix_units"]
+    assert isinstance(found, Found)
+    assert measure(trace).ratio(found.saved_ns or 0) < POINTS
+    plain, healthy = (
+        measure(trace_of(options)).length_ns for options in (changed(faults=("plain_products",)), HEALTHY)
+    )
+    assert found.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
+    assert "once the GPU no longer waits for the host" in evidence_of(found)[0]
+    (alone,) = (each.found for each in diagnosis_of(changed(faults=("plain_products",))).findings[:1])
+    assert alone.seen.figures["later_ns"] == 0
 
 
 def test_findings_that_save_the_same_time_say_so() -> None:

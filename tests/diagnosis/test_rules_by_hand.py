@@ -507,6 +507,31 @@ def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: in
     assert advice_of(problem_of(matrix_units.check(trace))).startswith(advice)
 
 
+ENGINES = (
+    "void cudnn::detail::dgrad_engine<{}, 512, 6, 5, 3, 3, 3, false>(int, int, int, {} const*)",
+    "void cudnn::cnn::wgrad_alg0_engine<{}, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, {} const*)",
+)
+
+
+@pytest.mark.parametrize("number", ["float", "__half"])
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("device", ["Tesla V100-SXM2-32GB", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize("groups", [1, 64])
+def test_convolutions_backward_are_counted_but_for_narrow_groups(
+    number: str, name: str, device: str, groups: int
+) -> None:
+    """Where TF32 is allowed, cuDNN takes these kernels for some shapes all the same: then no cure is known."""
+    tensors = [32, 64, 56, 56], [32, 64, 56, 56], [64, 64 // groups, 3, 3]
+    values = {4: "[1, 1]", 5: "[1, 1]", 6: "[1, 1]", 7: "False", 8: "[0, 0]", 9: str(groups), 10: "[True, True, False]"}
+    args = shaped(*tensors, *([] for _ in range(8)), types="float", values=values)
+    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    backward = kernel(name.format(number, number), 50_000, 950_000, correlation=1)
+    trace = trace_of(SHORT, op("aten::convolution_backward", 10_000, 40_000, args=args), launch, backward)
+    metadata = {"deviceProperties": [{"id": 0, "name": device}]}
+    answer = matrix_units.check(replace(trace, source=replace(trace.source, metadata=metadata)))
+    assert isinstance(answer, Found) == (number == "float" and "V100" in device and groups == 1)
+
+
 def backlogged(until: int, busy: int) -> Trace:
     """Four steps of 10 ms. At first the device still works on what was launched before, ``until`` then (ms); each step
     launches at once a kernel that takes ``busy`` ms."""

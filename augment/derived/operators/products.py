@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.operator_work import operator_work
 from augment.text import percent
@@ -15,6 +15,13 @@ MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; siz
 UNKNOWN_DEVICE = "give the device's peaks with --tables FILE"
 SMALLEST = 16  #: sizes below are vectors, not matrices
 _TENSORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+_FORWARD = ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution")
+#: the places of the input and the weight
+_CONVOLUTIONS = {
+    **{f"aten::{name}": (0, 1) for name in _FORWARD},
+    "aten::convolution_backward": (1, 2),
+    "aten::cudnn_convolution_backward": (0, 2),
+}
 
 
 def sizes_text(call: Call) -> str:
@@ -35,6 +42,26 @@ def is_unfit(call: Call) -> bool:
     """Whether a product of matrices has a size that is no multiple of :data:`MULTIPLE`."""
     sizes = sizes_of(call)
     return bool(sizes) and min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)
+
+
+def in_narrow_groups(trace: Trace, places: Places) -> Bools:
+    """Whether each of the GPU work at ``places`` is of a convolution whose groups have fewer than :data:`MULTIPLE`
+    channels, as depthwise ones; not where no shapes were recorded."""
+    work = operator_work(trace)
+    if not len(work) or not work.recorded:
+        return np.zeros(len(places), np.bool_)
+    narrow = np.array([_is_narrow(call) for call in work.calls], np.bool_)
+    owner = work.owner[places]
+    groups: Bools = (owner >= 0) & narrow[work.kind[np.maximum(owner, 0)]]
+    return groups
+
+
+def _is_narrow(call: Call) -> bool:
+    places = _CONVOLUTIONS.get(call.operator, ())
+    if not places or not all(call.has(place) and len(call.dims[place]) > 2 for place in places):
+        return False
+    channels, of_group = (call.dims[place][1] for place in places)
+    return bool(of_group < min(channels, MULTIPLE))
 
 
 class Fit(Struct, frozen=True):

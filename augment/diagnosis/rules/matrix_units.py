@@ -1,12 +1,13 @@
-"""Do matrix products run without matrix units, although the device has them?
+"""Do matrix products and convolutions run without matrix units, although the device has them?
 
 On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and TF32, too) many times as fast as other
 units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
 their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
 faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
-multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns or
-of grouped convolutions, are left out: another type would not help.
+multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns,
+and convolutions of narrow groups (depthwise ones) are left out: another type would not help. Where the host decides how
+long a step is, little would be saved now; the evidence says what would be saved once it no longer does.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
@@ -19,16 +20,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.derived.critical.savings import without_work
+from augment.arrays.ordering import distinct
+from augment.arrays.types import NO_INDEX
+from augment.derived.critical.savings import Cut, joined, without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.names.matching import strings_where
 from augment.derived.operators.peaks import Peak, device_peaks
-from augment.derived.operators.products import UNKNOWN_DEVICE, Fit, fit_of
+from augment.derived.operators.products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
+from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
+    LEAST_RATIO,
     Answer,
+    Confidence,
+    Found,
     NoData,
     NotApplicable,
     Seen,
@@ -43,27 +49,30 @@ _LEAST = 1.5  #: a type of number that is less than so many times as fast as FP3
 _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
+#: cuDNN's convolutions of FP32 that it also takes for some shapes where TF32 is allowed
+_ENGINES = re.compile(r"(fprop|dgrad|wgrad)\w*_engine<float", re.IGNORECASE)
 #: numbers of 16 bits and less, which such kernels may read, too, and convert
 _SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
 
 
 class MatrixUnitsUse(Seen, frozen=True):
-    """FP32 matrix products without matrix units."""
+    """FP32 products and convolutions without matrix units."""
 
     product_ns: int  #: per step
+    later_ns: int  #: of a step, what would be saved once the device no longer waits for the host
     kernels: list[str]  #: most of the time first
     number: str  #: the type of number to use: tf32, bf16 or fp16
     faster: float  #: so many times as fast as FP32
     fit: Fit
 
     def title(self, words: Words) -> str:
-        return f"FP32 matrix products take {time(self.product_ns)} {words.per_step} without matrix units"
+        return f"FP32 products and convolutions take {time(self.product_ns)} {words.per_step} without matrix units"
 
     def cure(self, words: Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
 
     def fine(self, words: Words, saved_ns: int) -> str:
-        return f"FP32 products without matrix units take {words.share(self.product_ns)}"
+        return f"FP32 products and convolutions without matrix units take {words.share(self.product_ns)}"
 
     def advice(self, words: Words) -> str:
         if self.number == "tf32":
@@ -74,7 +83,11 @@ class MatrixUnitsUse(Seen, frozen=True):
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 
     def evidence(self, words: Words) -> Sequence[str]:
-        return [listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
+        later = (
+            f"once the {words.gpu} no longer waits for the host, this would save up to {words.saving(self.later_ns)}"
+        )
+        waits = [later] if self.later_ns else []
+        return [*waits, listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
 
 
 def check(trace: Trace) -> Answer:
@@ -92,22 +105,38 @@ def check(trace: Trace) -> Answer:
     if number is None:
         return NotApplicable("the device has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
-    plain = strings_where(trace, lambda name: bool(_PLAIN.search(name)) and not _SHORT.search(name))
+    kinds = (_PLAIN,) if tf32 else (_PLAIN, _ENGINES)
+    plain = strings_where(trace, lambda name: any(kind.search(name) for kind in kinds) and not _SHORT.search(name))
     places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
+    places = places[~in_narrow_groups(trace, places)]
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = saved_a_step(trace, cut)
     ns = int(dur.sum()) // measure(trace).count
+    host = _without_host(trace)
+    later = max(saved_a_step(trace, joined([host, cut])) - saved_a_step(trace, host), 0) if len(places) else 0
     seen = MatrixUnitsUse(
         product_ns=ns,
+        later_ns=later if measure(trace).ratio(later - saved) >= LEAST_RATIO else 0,
         kernels=[short(name) for name in _by_time(trace, places, dur)],
         number=number,
         faster=faster,
         fit=fit_of(trace, places, dur),
     )
     spans = Spans(work.ts[places], work.end[places], work.row[places])
-    return judged(trace, seen, saved, spans=spans, confidence="high" if tf32 else "medium", cut=cut)
+    confidence: Confidence = "high" if tf32 else "medium"
+    if seen.later_ns and measure(trace).ratio(saved) < LEAST_RATIO:
+        return Found(seen, spans, "medium", saved or None, cut)
+    return judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+
+
+def _without_host(trace: Trace) -> Cut:
+    """The cut by which the threads that launch take no time in the steps."""
+    windows, launch = measure(trace).windows, gpu_work(trace).launch
+    tracks = distinct(trace.events.track[launch[launch != NO_INDEX]].astype(np.int64)).astype(np.int32)
+    start, end = (np.tile(side, len(tracks)) for side in (windows.begin, windows.finish))
+    return host_cut(trace, np.repeat(tracks, len(windows)), start, end)
 
 
 def _ratio(peaks: list[Peak], number: str) -> float:
