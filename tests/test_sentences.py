@@ -98,6 +98,8 @@ SAMPLES: list[Seen] = [
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "tf32", 2.0, Fit(True, 0.9, 0.4)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "bf16", 1.9, Fit(True, 0.9, 0.4)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, Fit(False)),
+    rules.written_attention.WrittenAttention(8, [16, 1024, 1024], 3 * MS, 2 * MS, False),
+    rules.written_attention.WrittenAttention(1, [16, 1024, 1024], 3 * MS, 2 * MS, True),
     rules.unaligned_shapes.UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),
     rules.elementwise_chains.Chains(12, 48, 3 * MS),
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),

@@ -33,6 +33,7 @@ from augment.diagnosis.rules import (
     unaligned_shapes,
     unfused_optimizer,
     wide_norms,
+    written_attention,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     pipeline_bubble,
     straggling_rank,
     matrix_units,
+    written_attention,
     unaligned_shapes,
     elementwise_chains,
     unfused_optimizer,

@@ -1,0 +1,154 @@
+"""Is attention written out, as two batched products with a softmax between them?
+
+Written out, the scores of each token for each other are written to memory, and read again by the softmax and all that
+scales or masks them. ``scaled_dot_product_attention`` never writes them. It is found in the forward pass by operators
+and shapes: a batched product, a softmax over what it made, and a batched product of that. What is saved is a bound: no
+kernel between the products touches scores any more, and the products are as fast as the device's peak. How grave it is
+follows from the former alone, and so does whether it is told at all. The backward pass is not counted.
+
+**What to do**: ``torch.nn.functional.scaled_dot_product_attention`` (in Transformers ``attn_implementation="sdpa"``),
+``flex_attention`` for scores of your own; not where the weights of attention themselves are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays.types import NO_INDEX, Places
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_calls import Call, Shape
+from augment.derived.operators.operator_work import OperatorWork, operator_work
+from augment.derived.operators.peaks import device_peaks
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans, severity_of
+from augment.text import Words, counted, time
+from augment.trace import Trace
+
+NAME = "written_attention"
+_PRODUCTS = {"aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}  #: the places of the factors
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
+_BACKWARD = "aten::_softmax_backward_data"
+MOST_BETWEEN = 16  #: kernels between the two products: scale, mask, casts, softmax, dropout
+
+
+class WrittenAttention(Seen, frozen=True):
+    """Attention whose scores are written to memory."""
+
+    attention_count: float
+    scores: list[int]  #: the shape of those of the first
+    scores_ns: int  #: per step, of the kernels between the products that touch scores
+    product_ns: int  #: per step
+    trains: bool  #: there is a backward pass
+
+    def title(self, words: Words) -> str:
+        number = f"{counted(self.attention_count, 'attention')} {words.per_step}"
+        times = f"{time(self.scores_ns)} softmax and masks, {time(self.product_ns)} products"
+        return f"In {number} scores of {'x'.join(map(str, self.scores))} are written to memory ({times})"
+
+    def cure(self, words: Words) -> str:
+        return "scaled_dot_product_attention"
+
+    def fine(self, words: Words, saved_ns: int) -> str:
+        return f"softmax and masks of attention that is written out cost {words.share(saved_ns)}"
+
+    def advice(self, words: Words) -> str:
+        return (
+            'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
+            "the weights of attention are needed"
+        )
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        return ["the backward pass, which is not counted, would gain, too"] if self.trains else []
+
+
+class _Attention(Struct, frozen=True):
+    """The shape of the ``scores``, and places of ``gpu_work``: of both ``products``, and of what is ``between``."""
+
+    scores: Shape
+    products: Places
+    between: Places
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps in which no scores are written."""
+    work, gpu = operator_work(trace), gpu_work(trace)
+    if not len(gpu):
+        return NotApplicable("no {gpu} work was recorded")
+    if not work.recorded:
+        return NoData("no shapes of operators were recorded", "record with record_shapes=True")
+    found = [each for places in _in_order(trace) for each in _attentions(work, places)]
+    if not found:
+        return NotApplicable("no attention in the steps is written out")
+    products, between = (np.concatenate([getattr(each, name) for each in found]) for name in ("products", "between"))
+    dur, steps = np.maximum(gpu.end - gpu.ts, 0), measure(trace).count
+    less = np.maximum(dur[products] - _least_ns(trace, work, products), 0)
+    seen = WrittenAttention(
+        attention_count=len(found) / steps,
+        scores=[*found[0].scores],
+        scores_ns=int(dur[between].sum()) // steps,
+        product_ns=int(dur[products].sum()) // steps,
+        trains=any(call.operator == _BACKWARD for call in work.calls),
+    )
+    surely = saved_a_step(trace, without_work(trace, between, dur[between]))
+    if measure(trace).ratio(surely) < LEAST_RATIO:
+        return Fine(seen, surely)
+    touched = np.concatenate((between, products))
+    cut = without_work(trace, touched, np.concatenate((dur[between], less)))
+    spans = Spans(gpu.ts[between], gpu.end[between], gpu.row[between])
+    severity = severity_of(measure(trace).ratio(surely))
+    return Found(seen, spans, "medium", saved_a_step(trace, cut), cut, severity, at_most=True)
+
+
+def _in_order(trace: Trace) -> list[Places]:
+    """The places of ``gpu_work`` in the steps by the thread that launched them and the stream, in order of launches."""
+    gpu = gpu_work(trace)
+    places = np.flatnonzero((gpu.launch != NO_INDEX) & work_in_steps(trace))
+    places = places[np.argsort(trace.events.ts[gpu.launch[places]], kind="stable")]
+    stream = np.searchsorted([each.start for each in gpu.streams], places, side="right")
+    lanes = np.stack((trace.events.track[gpu.launch[places]], stream), axis=1)
+    return [places[(lanes == lane).all(axis=1)] for lane in np.unique(lanes, axis=0)]
+
+
+def _attentions(work: OperatorWork, places: Places) -> list[_Attention]:
+    """The attentions among the work of a thread and a stream."""
+    attentions, between, first, is_softmax = list[_Attention](), list[int](), -1, False
+    scores: Shape = ()
+    for place in places.tolist():
+        owner = int(work.owner[place])
+        call = work.calls[work.kind[owner]] if owner >= 0 else None
+        factors = _PRODUCTS.get(call.operator) if call is not None else None
+        if call is None:
+            continue
+        if factors is None:
+            touches = bool(scores) and any(call.has(at) and prod(call.dims[at]) == prod(scores) for at in call.tensors)
+            is_softmax |= touches and call.operator in _SOFTMAX
+            between += [place] if touches else []
+            continue
+        weights = tuple(call.dims[factors[0]]) if call.has(factors[0]) else ()
+        if is_softmax and weights == scores and len(between) <= MOST_BETWEEN:
+            attentions.append(_Attention(scores, np.array([first, place]), np.array(between)))
+        scores, first, between, is_softmax = _product(call, *factors), place, [], False
+    return attentions
+
+
+def _product(call: Call, first: int, second: int) -> Shape:
+    """The shape of what a batched product makes; empty if it is unknown."""
+    if not all(call.has(place) and len(call.dims[place]) == 3 for place in (first, second)):
+        return ()
+    return (*call.dims[first][:2], call.dims[second][2])
+
+
+def _least_ns(trace: Trace, work: OperatorWork, places: Places) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How long products take at the device's peak, ns; 0 where it is unknown."""
+    peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
+    least = []
+    for kind in work.kind[work.owner[places]].tolist():
+        each = work.works[kind]
+        rate = max((peak.tflops.get(each.number, 0.0) for peak in peaks), default=0.0)
+        least.append(int((each.flops or 0) / rate / 1000) if rate else 0)
+    return np.array(least, np.int64)

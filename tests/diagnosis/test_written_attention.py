@@ -1,0 +1,111 @@
+"""Attention that is written out: found by its operators and shapes, and by nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
+from augment.diagnosis.rules import written_attention
+from augment.readers import read
+from augment.trace import Trace
+from said import evidence_of, title_of
+from tables import Event, annotation, call, kernel, op, shaped, trace_of
+
+RECORDED = "xdit_flux_mi300_tracelens/capture_trace_rank_0.json.gz"
+B, S, D = 16, 1024, 64
+FORWARD = [
+    ("aten::bmm", shaped([B, S, D], [B, D, S]), 300),
+    ("aten::_softmax", shaped([4, 4, S, S], [], [], values={1: "-1", 2: "False"}), 400),
+    ("aten::bmm", shaped([B, S, S], [B, S, D]), 300),
+]
+PROJECTION = ("aten::mm", shaped([S, D], [D, D]), 200)
+MASK = ("aten::add", shaped([4, 4, S, S], [1, 1, S, S], []), 100)
+OTHER = ("aten::_softmax", shaped([S, 1000], [], [], values={1: "-1", 2: "False"}), 400)
+H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+
+
+def run(*operators: tuple[str, dict[str, object], int]) -> Trace:
+    """A step of these operators, each with a kernel of so many µs."""
+    events: list[Event] = []
+    host = device = 0
+    for number, (name, args, us) in enumerate(operators):
+        begun = max(host + 5_000, device)
+        device = begun + us * 1000
+        events += [
+            op(name, host + 1_000, host + 6_000, args=args),
+            call("cudaLaunchKernel", host + 2_000, host + 4_000, correlation=number),
+            kernel(f"kernel of {name}", begun, device, correlation=number),
+        ]
+        host += 8_000
+    trace = trace_of(*events, annotation("ProfilerStep#0", 0, host))
+    return replace(trace, source=replace(trace.source, metadata=H100))
+
+
+def answer(*operators: tuple[str, dict[str, object], int]) -> Answer:
+    return written_attention.check(run(*operators))
+
+
+def test_two_products_with_a_softmax_between_are_found() -> None:
+    found = answer(*FORWARD)
+    assert isinstance(found, Found)
+    assert found.at_most
+    assert found.confidence == "medium"
+    assert title_of(found).startswith("In 1 attention per step scores of 16x1024x1024 are written to memory (400 ")
+    assert found.saved_ns is not None
+    products_ns = 2 * 2 * B * S * S * D / 989.4 / 1000
+    assert found.saved_ns == pytest.approx(1_000_000 - products_ns, rel=0.02)  # what stays are products at the peak
+    assert not evidence_of(found)
+
+
+def test_what_touches_scores_counts_and_nothing_else() -> None:
+    plain = answer(*FORWARD)
+    first, softmax, second = FORWARD
+    masked, projected = answer(first, MASK, softmax, second), answer(first, softmax, PROJECTION, second)
+    for found, more in ((plain, 0), (masked, 100_000), (projected, 0)):
+        assert isinstance(found, Found)
+        assert found.seen.figures["scores_ns"] == 400_000 + more
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        FORWARD[:2],
+        FORWARD[1:],
+        [FORWARD[0], FORWARD[2]],
+        [FORWARD[0], OTHER, FORWARD[2]],
+        [FORWARD[2], FORWARD[1], FORWARD[0]],
+        [FORWARD[0], FORWARD[1], PROJECTION],
+        [("aten::bmm", {}, 300), FORWARD[1], ("aten::bmm", {}, 300)],
+    ],
+    ids=range(7),
+)
+def test_nothing_else_is_called_attention(operators: list[tuple[str, dict[str, object], int]]) -> None:
+    """Metamorphic: without one of the three, with another softmax, in another order, or without shapes."""
+    assert isinstance(answer(*operators), NotApplicable)
+
+
+def test_a_short_softmax_is_fine() -> None:
+    first, (name, args, _), second = FORWARD
+    short = answer(("aten::mm", shaped([S, D], [D, D]), 40_000), first, (name, args, 30), second)
+    assert isinstance(short, Fine)
+
+
+def test_recorded_attention_has_the_time_of_plain_sums(shared_traces: Path) -> None:
+    """In raw JSON: kernels of the softmax between batched products, by the operators' ids."""
+    path = shared_traces / RECORDED
+    if not path.exists():
+        pytest.skip("the trace is not at hand")
+    trace = read(str(path))
+    found = written_attention.check(trace)
+    assert isinstance(found, Found | Fine)
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows = json.loads(text)["traceEvents"]
+    soft = [row for row in rows if row.get("cat") == "kernel" and "softmax" in row["name"].lower()]
+    spent = sum(row["dur"] for row in soft) * 1000 / measure(trace).count
+    assert found.seen.figures["scores_ns"] >= 0.9 * spent  # type: ignore[union-attr]
