@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import stem
+from augment.writers.files import METRICS_SUFFIX, stem
 from augment_server.errors import Refusal, invalid, within
 from augment_server.names import id_of, safe_file_name, safe_path
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
-_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the artifacts of an earlier job
+_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the metrics of an earlier job
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,16 @@ class Given:
     origin: int = 0
     source: str = ""
     made: Outputs = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier job as an input: its spec, its ``file_name`` in messages, its readable traces, and its artifacts."""
+
+    spec: v1.JobSpec
+    file_name: str
+    traces: Sequence[Given]
+    made: Outputs
 
 
 def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
@@ -145,21 +155,30 @@ class Inputs:
 
     Args:
         file_names: those of inputs that are files on the server; empty for other inputs.
+        most: the maximum number of traces; of an earlier job all count, also where only its metrics are needed.
     """
 
-    def __init__(self, db: sqlite3.Connection, storage: Storage, caller: Caller, file_names: Sequence[str]) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, storage: Storage, caller: Caller, file_names: Sequence[str], most: int
+    ) -> None:
         self._db, self._storage, self._caller, self._file_names = db, storage, caller, file_names
+        self._most, self._earlier = most, dict[str, Earlier]()
 
     def given(self, spec: v1.JobSpec) -> list[Given]:
         """The traces of a job, in the order of its inputs.
 
         Raises:
-            Refusal: an input does not exist, or is unsuitable for this kind of job.
+            Refusal: an input does not exist, or is unsuitable for this kind of job; or there are too many traces.
         """
-        inputs, paths = list[Given](), paths_of(spec)
+        inputs, paths, count = list[Given](), paths_of(spec), 0
         for origin, given in enumerate(inputs_of(spec)):
             with within(paths[origin]):
                 inputs += self._of_input(spec, origin, given, _name_of(spec, given))
+            count += len(self._earlier[given.job].traces) if given.job else 1
+            if count > self._most:
+                raise invalid(list_path(spec), f"more than {self._most} traces, with those of earlier jobs")
+        if not inputs:
+            raise invalid(list_path(spec), "has no trace")
         kind = spec.WhichOneof("kind")
         if kind == "augment" and len(inputs) > 1:
             what = f"{spec.augment.input.job} has {len(inputs)} traces; use spec.job"
@@ -174,7 +193,7 @@ class Inputs:
         """The traces of an input; ``name`` is the wanted file name, checked, or empty."""
         kind = given.WhichOneof("source")
         if kind == "job":
-            yield from self._of_job(spec, origin, id_of(given.job, "jobs"), name)
+            yield from self._of_job(spec, origin, given.job, name)
         elif kind == "upload":
             upload = _complete_upload(self._db, self._caller, given.upload)
             yield Given(name or upload["file_name"], upload["sha256"], "", origin)
@@ -182,31 +201,39 @@ class Inputs:
             yield Given(name or self._file_names[origin], "", given.uri, origin)
 
     def _of_job(self, spec: v1.JobSpec, origin: int, job: str, file_name: str) -> Iterator[Given]:
-        """The traces of an earlier job, or only its artifacts if these suffice."""
-        row = self._db.execute("SELECT * FROM jobs WHERE id = ? AND realm = ?", (job, self._caller.realm)).fetchone()
-        if row is None:
-            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired", field_path="job")
-        if row["state"] != _SUCCEEDED:
-            what = f"jobs/{job}: has not succeeded, so it cannot be an input"
-            raise Refusal("JOB_NOT_DONE", what, field_path="job")
-        earlier = v1.JobSpec.FromString(row["spec"])
-        files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (job,)).fetchall()
-        made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
-        if spec.WhichOneof("kind") in _OF_METRICS and earlier.WhichOneof("kind") not in _OF_METRICS:
-            yield Given(row["file_name"], "", "", origin, job, made)
+        """The traces of the earlier job of this name, or only its metrics if these suffice."""
+        earlier = self._earlier.get(job) or self._read(job)
+        self._earlier[job] = earlier
+        kind, source = earlier.spec.WhichOneof("kind"), id_of(job, "jobs")
+        if spec.WhichOneof("kind") in _OF_METRICS and kind not in _OF_METRICS:
+            metrics = Outputs(tuple(made for made in earlier.made.files if made.file_name.endswith(METRICS_SUFFIX)))
+            yield Given(earlier.file_name, "", "", origin, source, metrics)
             return
-        if earlier.WhichOneof("kind") not in ("augment", "job"):
-            what = f"jobs/{job}: has no trace; use it in spec.report or spec.diagnose"
+        if kind not in ("augment", "job"):
+            what = f"{job}: has no trace; use it in spec.report or spec.diagnose"
             raise Refusal("INVALID_REQUEST", what, field_path="job")
-        for trace in traces_of(self._db, row, earlier, good=True):
-            called = file_name or trace.file_name
-            trace = replace(trace, file_name=called, origin=origin)
-            if _is_reusable(earlier, spec) and called.rpartition("/")[2] == trace.file_name:
-                trace = replace(trace, source=job, made=made)
+        for known in earlier.traces:
+            called = file_name or known.file_name
+            trace = replace(known, file_name=called, origin=origin, source="", made=NOTHING)
+            if _is_reusable(earlier.spec, spec) and called.rpartition("/")[2] == known.file_name:
+                trace = replace(trace, source=source, made=earlier.made)
             if (not trace.source or spec.job.HasField("merge")) and not self._is_there(trace):
-                what = f"jobs/{job}: its trace is no longer stored; send it again"
+                what = f"{job}: its trace is no longer stored; send it again"
                 raise Refusal("NOT_FOUND", what, field_path="job")
             yield trace
+
+    def _read(self, job: str) -> Earlier:
+        query, values = "SELECT * FROM jobs WHERE id = ? AND realm = ?", (id_of(job, "jobs"), self._caller.realm)
+        row = self._db.execute(query, values).fetchone()
+        if row is None:
+            raise Refusal("NOT_FOUND", f"{job}: there is no such job; it may have expired", field_path="job")
+        if row["state"] != _SUCCEEDED:
+            what = f"{job}: has not succeeded, so it cannot be an input"
+            raise Refusal("JOB_NOT_DONE", what, field_path="job")
+        spec = v1.JobSpec.FromString(row["spec"])
+        files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (row["id"],)).fetchall()
+        made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
+        return Earlier(spec, row["file_name"], traces_of(self._db, row, spec, good=True), made)
 
     def _is_there(self, trace: Given) -> bool:
         return bool(trace.uri) or self._storage.blob(trace.content).exists()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from augment.v1 import resources_pb2 as v1
 from augment_server import parts
 from augment_server.cards import COLUMNS, Card
-from augment_server.errors import Refusal, invalid, within
+from augment_server.errors import Refusal, within
 from augment_server.filters import Field
-from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, list_path, traces_of
+from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.pages import Asked, page
@@ -131,8 +131,7 @@ class Jobs:
                 raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
             return str(known["id"]), False
         self._expect_room(db, caller)
-        traces = Inputs(db, self._storage, caller, wanted.file_names).given(spec)
-        self._expect_few(spec, traces)
+        traces = Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs).given(spec)
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
         columns = f"id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
@@ -145,11 +144,6 @@ class Jobs:
         else:
             parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
         return job, True
-
-    def _expect_few(self, spec: v1.JobSpec, traces: Sequence[Given]) -> None:
-        most = self._limits.max_job_inputs
-        if not 0 < len(traces) <= most:
-            raise invalid(list_path(spec), f"between 1 and {most} traces, not {len(traces)}")
 
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]

@@ -17,7 +17,7 @@ from augment_server.storage import Storage
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
-ROW_BYTES = 1024  #: approximate size of a trace of a job in the database
+ROW_BYTES = 1024  #: approximate size of a trace of a job in the database, without what an earlier job has made for it
 _LAST = -1  #: the origin of the last step, which has no input
 
 
@@ -58,6 +58,8 @@ class Part:
 
 def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
     """Add the traces of a new job; ``in_steps``: each trace is converted in a step of its own."""
+    made = [trace.made.text() if trace.source else "" for trace in traces]
+    sizes = [ROW_BYTES + len(text) for text in made]
     rows = [
         (
             job,
@@ -67,14 +69,14 @@ def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_step
             trace.content,
             trace.uri,
             trace.source,
-            trace.made.text() if trace.source else "",
+            made[at],
             SUCCEEDED if trace.source or not in_steps else QUEUED,
-            0 if in_steps else ROW_BYTES,
+            0 if in_steps else sizes[at],
         )
         for at, trace in enumerate(traces)
     ]
     if in_steps:
-        rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED, ROW_BYTES * len(traces)))
+        rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED, sum(sizes)))
     columns = "job, position, origin, file_name, content, uri, source, made, state, bytes"
     db.executemany(f"INSERT INTO parts ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
     if in_steps:

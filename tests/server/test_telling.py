@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, refused, serving
+from in_process import SMALL, Server, refused, serving
 from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
@@ -126,6 +126,31 @@ def test_a_diagnosis_of_a_job(server: Server, runs: Path, whole: Whole, tmp_path
     content = [json.loads(line) for line in files["diagnosis.jsonl"].splitlines()]
     assert without_folders(files["diagnosis.jsonl"]) == wanted
     assert content[0]["input"] == f"{whole[NAME].name}/artifacts/job.metrics.json"
+
+
+def test_an_earlier_job_counts_with_each_of_its_traces(server: Server, whole: Whole) -> None:
+    """Repeated a thousand times, it was expanded a thousand times before anything was refused."""
+    most = SMALL.max_job_inputs
+    given = v1.Input(job=whole[NAME].name)
+    for kind in (
+        {"diagnose": v1.DiagnoseSpec(inputs=[given] * (most // 2 + 1))},
+        {"job": v1.WholeJobSpec(inputs=[given] * (most // 2 + 1))},
+        {"diff": v1.DiffSpec(test=given, control=given, tests=[given] * (most // 2))},
+    ):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT") as errors:
+            ask(server, **kind)
+        assert f"more than {most} traces" in errors[0].message
+    spec = v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given] * (most // 2)))
+    server.stub.CreateJob(calls.CreateJobRequest(spec=spec, validate_only=True))
+    server.freeze()
+    try:
+        waiting = ask(server, diagnose=v1.DiagnoseSpec(inputs=[given, given]))
+        query = "SELECT bytes, LENGTH(made) AS made FROM parts WHERE job = ?"
+        rows = server.core._storage.rows(query, waiting.name.removeprefix("jobs/"))
+        assert [row["bytes"] > row["made"] > 0 for row in rows] == [True, True]
+        server.stub.CancelJob(calls.CancelJobRequest(name=waiting.name))
+    finally:
+        server.thaw()
 
 
 def test_whole_runs_compared(server: Server, runs: Path, whole: Whole, tmp_path: Path) -> None:

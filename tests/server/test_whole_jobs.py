@@ -146,6 +146,8 @@ def test_earlier_jobs(server: Server, traces: Traces) -> None:
     job = server.wait(create(server, inputs, augment=spec).name)
     assert made(server, job) == {name: text for name, text in traces.wanted.items() if name != "job.augmented.pftrace"}
     assert begun == len([each for each in server.observer.told if each[0] == "stage" and each[2] == "reading"])
+    again = server.wait(create(server, [v1.Input(job=job.name)], augment=v1.AugmentSpec(formats=["perfetto"])).name)
+    assert made(server, again).keys() == {name for name in made(server, job) if not name.endswith(".json.gz")}
     job = server.wait(create(server, inputs, augment=spec, merge=v1.MergeSpec()).name)
     assert made(server, job) == traces.wanted
     job = server.wait(create(server, [*inputs[:1], v1.Input(upload=uploads[1])], augment=v1.AugmentSpec()).name)
