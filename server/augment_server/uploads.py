@@ -185,10 +185,11 @@ class Uploads:
             Refusal: there is no such upload, or bytes before ``offset`` are missing.
         """
         with self._opening:
+            self._row(caller, upload)  # before the other call ends: it may be another client's
             before = self._writers.pop(upload, None)
             if before:
                 before.close(taken_over=True)
-            row = self._row(caller, upload)
+            row = self._row(caller, upload)  # with what that call has saved
             if row["complete"]:
                 return None
             received = row["received"]

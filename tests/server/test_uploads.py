@@ -154,6 +154,30 @@ def test_a_newer_call_takes_over(server: Server) -> None:
     assert get(server, upload).state == v1.Upload.STATE_COMPLETE
 
 
+def test_another_client_ends_no_call(tmp_path: Path) -> None:
+    """It learns nothing by asking to continue an upload whose id it knows, and the call goes on."""
+    data = os.urandom(2000)
+    ann, bob = (("client", "name:ann"),), (("client", "name:bob"),)
+    go_on = threading.Event()
+    with serving(tmp_path / "state") as server:
+        announced = calls.StartUploadRequest(file_name="rank0.json", size_bytes=len(data))
+        upload = server.stub.StartUpload(announced, metadata=ann).upload
+
+        def sent() -> Iterator[Part]:
+            yield resume(upload, 0)
+            yield Part(chunk=data[:1000])
+            go_on.wait(PATIENCE_S)
+            yield Part(chunk=data[1000:])
+
+        call = server.stub.UploadTrace.future(sent(), metadata=ann)
+        arrived = calls.GetUploadRequest(name=upload.name)
+        eventually(lambda: server.stub.GetUpload(arrived, metadata=ann).upload.received_bytes == 1000)
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.stub.UploadTrace(iter([resume(upload, 0), Part(chunk=data)]), metadata=bob)
+        go_on.set()
+        assert call.result().upload.state == v1.Upload.STATE_COMPLETE
+
+
 def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
     data = os.urandom(5000)
     with serving(tmp_path) as server:
