@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 import shlex
@@ -36,7 +38,9 @@ def page(document: Document) -> str:
         },
         "tables": {table.name: _columns(table) for section in document.sections for table in section.tables},
     }
+    charts, script = _charts_script() if data["charts"] else "", _resource("page.js")
     return Template(_resource("page.html")).substitute(
+        scripts=" ".join(map(_hash_source, (charts, script))),
         title=html.escape(document.title),
         style=_resource("page.css"),
         summary=html.escape(" · ".join(_summary(document))),
@@ -50,9 +54,14 @@ def page(document: Document) -> str:
         sections="".join(_section(each) for each in document.sections),
         diagnostics="".join(_diagnostics(document)),
         data=_embedded(data),
-        charts=_charts_script() if data["charts"] else "",
-        script=_resource("page.js"),
+        charts=charts,
+        script=script,
     )
+
+
+def _hash_source(script: str) -> str:
+    """The source expression that lets this script of the page run; the policy lets no other run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def said(document: Document) -> Sequence[str]:
@@ -88,7 +97,7 @@ def _section(section: Section) -> str:
     for chart in section.charts:
         text = html.escape(chart.text)
         caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
-        place = f'<div class="chart" id="chart-{chart.name}"></div>'
+        place = f'<div class="chart" id="chart-{html.escape(chart.name)}"></div>'
         parts.append(f"<figure>{place}{caption}</figure>")
     parts += map(_table, section.tables)
     return "".join(parts) + "</section>"
@@ -101,7 +110,7 @@ def _table(table: Table) -> str:
         rows = f"the first {len(table.rows):,} of {rows}; all are in the metrics file"
     opened = "" if table.folded else " open"
     summary = f"<summary>{title} <small>({rows})</small></summary>"
-    return f'<details class="table"{opened} id="table-{table.name}">{summary}</details>'
+    return f'<details class="table"{opened} id="table-{html.escape(table.name)}">{summary}</details>'
 
 
 def _findings_section(document: Document) -> str:

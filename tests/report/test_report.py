@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import json
 import re
@@ -260,6 +262,18 @@ def test_names_cannot_end_the_page() -> None:
     assert hostile not in page
     assert "<img" not in page
     assert data_of(page)["tables"]["t"]["rows"] == [[hostile]]
+
+
+def test_names_are_escaped_and_only_the_pages_own_scripts_run() -> None:
+    hostile = '"><script>alert(1)</script>'
+    page = html.page(Document("t", "trace", (), (), [Section("s", "", (), [Table(hostile, "t", [{"a": 1}], 1)])]))
+    assert hostile not in page
+    assert 'id="table-&quot;&gt;&lt;script&gt;' in page
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert policy
+    assert "'unsafe-inline'" not in policy[1].partition("script-src")[2]
+    for script in re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
 
 
 def test_markdown(outputs: Path) -> None:
