@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +11,30 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from augment.errors import InputError, UnknownFormat, expect_regular
+from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
+
+
+class _Analysis(Struct):
+    status: str = "ok"
+    rows: list[dict[str, Any]] = []
+    reason: str | None = None
+
+
+class _Verdict(Struct):
+    text: list[str] = []
+    rows: list[dict[str, Any]] = []
+
+
+class _Shape(Struct):
+    """What every sidecar has, of any version."""
+
+    source: dict[str, Any]
+    analyses: dict[str, _Analysis]
+    diagnostics: list[dict[str, Any]]
+    verdict: _Verdict | None = None
 
 
 class Sidecar(Struct, frozen=True):
@@ -82,12 +103,32 @@ def read_sidecar(path: str) -> dict[str, Any]:
         UnknownFormat: the file holds no metrics.
     """
     try:
-        decoded = msgspec.json.decode(Path(path).read_bytes())
-    except msgspec.DecodeError as error:
-        raise UnknownFormat(path, f"not a metrics file of augment: {error}") from error
-    if not isinstance(decoded, dict) or not {"source", "analyses", "diagnostics"} <= decoded.keys():
-        raise UnknownFormat(path, "not a metrics file of augment; augment run writes them")
+        decoded: dict[str, Any] = msgspec.json.decode(Path(path).read_bytes())
+        shape = msgspec.convert(decoded, _Shape)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UnknownFormat(path, f"not a metrics file of augment: {error}; augment run writes them") from error
+    for name in shape.analyses:
+        if not name.isidentifier():
+            raise UnknownFormat(path, f"not a metrics file of augment: {name[:80]!r} is no name of an analysis")
     return decoded
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """What cannot be done inside with the metrics at ``path`` is an error of that file, if it holds metrics.
+
+    Then members are missing, or of other types than those that ``augment`` writes.
+
+    Raises:
+        UnknownFormat: that is so.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, AugmentError) or not (os.path.isfile(path) and is_sidecar(path)):
+            raise
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UnknownFormat(path, f"cannot be shown as metrics of augment ({what}); make them again") from error
 
 
 def with_job(content: Mapping[str, Any], sentences: Sequence[str]) -> list[str]:

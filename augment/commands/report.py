@@ -55,25 +55,27 @@ def command(
 
     from augment.commands.terminal import emit
     from augment.errors import UsageError
+    from augment.sidecars import readable
 
     if bool(test) != comparing:
         raise UsageError("name one INPUT, or with --diff a control and a test")
-    with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
-        made = _document(source, test, trend, labels, scratch, client)
-    if static:
-        from augment.report.static import write_charts
+    with readable(source):
+        with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
+            made = _document(source, test, trend, labels, scratch, client)
+        if static:
+            from augment.report.static import write_charts
 
-        for path in write_charts(made, Path(static)):
-            emit(str(path))
-    if markdown:
-        from augment.report.markdown import markdown as short_form
+            for path in write_charts(made, Path(static)):
+                emit(str(path))
+        if markdown:
+            from augment.report.markdown import markdown as short_form
 
-        if out:
-            _write(short_form(made), Path(out))
+            if out:
+                _write(short_form(made), Path(out))
+            else:
+                emit(short_form(made).rstrip("\n"))
         else:
-            emit(short_form(made).rstrip("\n"))
-    else:
-        _write_page(made, Path(out or f"{_stem(test or source)}.report.html"))
+            _write_page(made, Path(out or f"{_stem(test or source)}.report.html"))
     return 0
 
 

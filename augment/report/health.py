@@ -80,11 +80,22 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
-    from augment.errors import UnknownFormat
-    from augment.sidecars import is_sidecar, read_sidecar, with_job
+    from augment.sidecars import is_sidecar, read_sidecar, readable
 
-    known = is_sidecar(path)
-    sidecar, summary = (read_sidecar(path), None) if known else _judged(path, stage, limits)
+    if not is_sidecar(path):
+        return _report(path, *_judged(path, stage, limits))
+    with readable(path):
+        report = _report(path, read_sidecar(path), None)
+        json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
+        for markdown in (False, True):
+            list(lines_of([report], markdown=markdown, brief=False))
+    return report
+
+
+def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:
+    from augment.errors import UnknownFormat
+    from augment.sidecars import with_job
+
     analysis = sidecar["analyses"].get(_ANALYSIS)
     if "verdict" not in sidecar and analysis is None:
         raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")

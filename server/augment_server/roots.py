@@ -30,7 +30,10 @@ def path_of(uri: str) -> str:
     """
     path = uri
     if uri.startswith("file:"):
-        parts = urlsplit(uri)
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:  # brackets that are no address
+            raise invalid("uri", "must be file:///PATH or an absolute path") from error
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
             raise invalid("uri", "must be file:///PATH or an absolute path")
         path = unquote(parts.path)

@@ -14,7 +14,7 @@ from augment.report.document import Document
 from augment.report.html import page
 from augment.report.markdown import markdown
 from augment.report.subject import document_of
-from augment.sidecars import Sidecar
+from augment.sidecars import Sidecar, readable
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Order = dict[str, Any]
@@ -36,9 +36,10 @@ def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> 
     def analyse(name: str) -> dict[str, Any]:
         return _analysed(name, Limits(**order["limits"]), begin)
 
-    made = document_of(path, analyse)
-    begin("writing")
-    return list(_written(made, out, _called(given, metrics), order))
+    with readable(path):
+        made = document_of(path, analyse)
+        begin("writing")
+        return list(_written(made, out, _called(given, metrics), order))
 
 
 def _called(given: Order, metrics: Sequence[Order]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import pytest
 from msgspec.structs import replace
 
 from augment.commands import group
-from augment.errors import InputError, UsageError
+from augment.errors import InputError, UnknownFormat, UsageError
 from augment.history import Run, RunFigure, Store
 from augment.report import charts, html
 from augment.report.document import Document, Section, Table
+from augment.report.health import report_on
 from augment.report.kernels import kernels
 from augment.report.markdown import markdown
 from augment.report.modules import modules
@@ -29,6 +32,7 @@ from augment.report.of_job import document as of_job
 from augment.report.of_trace import document as of_trace
 from augment.report.over_time import over_time
 from augment.report.subject import document_of, trend_of
+from augment.sidecars import readable
 from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -274,6 +278,65 @@ def test_names_are_escaped_and_only_the_pages_own_scripts_run() -> None:
     assert "'unsafe-inline'" not in policy[1].partition("script-src")[2]
     for script in re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL):
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"analyses": {"a b": {"status": "ok", "rows": [{"a": 1}]}}},
+        {"analyses": {"": {"status": "ok", "rows": [{"a": 1}]}}},
+        {"analyses": {"steps": {"status": "ok", "rows": 3}}},
+        {"analyses": {"steps": []}},
+        {"analyses": 1},
+        {"source": {}},
+        {"source": "rank0"},
+        {"diagnostics": [{"count": "many", "message": []}]},
+        {"verdict": {"text": [1]}},
+        {"tool": None},
+    ],
+)
+def test_metrics_that_augment_does_not_write(outputs: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
+    """One error about the file, whatever is wrong in it."""
+    path = tmp_path / "a.metrics.json"
+    path.write_text(json.dumps({**json.loads(metrics(outputs).read_text()), **changed}))
+    with pytest.raises(UnknownFormat), readable(str(path)):
+        html.page(document_of(str(path), no_trace))
+
+
+def test_metrics_with_any_other_value(outputs: Path, tmp_path: Path) -> None:
+    """Each first value of a kind is replaced: what cannot be shown is an error about the file."""
+    content, path = json.loads(metrics(outputs).read_text()), tmp_path / "a.metrics.json"
+    for place in places_in(content):
+        *way, last = place
+        at = content
+        for step in way:
+            at = at[step]
+        kept, at[last] = at[last], {"other": ["text"]}
+        path.write_text(json.dumps(content))
+        with contextlib.suppress(InputError), readable(str(path)):
+            document_of(str(path), no_trace)
+        with contextlib.suppress(InputError):
+            report_on(str(path), lambda _: None)
+        at[last] = kept
+
+
+def places_in(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each value that is neither list nor object, in lists of the first alone."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else None
+    if inner is None:
+        yield before
+        return
+    for key, each in inner:
+        yield from places_in(each, (*before, key))
+
+
+def test_metrics_that_are_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "a.metrics.json"
+    path.write_text('{"source": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(UnknownFormat):
+        document_of(str(path), no_trace)
+    with pytest.raises(UnknownFormat):
+        report_on(str(path), lambda _: None)
 
 
 def test_markdown(outputs: Path) -> None:

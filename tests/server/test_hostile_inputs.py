@@ -144,7 +144,9 @@ def test_a_file_elsewhere(inside: tuple[Server, Path], uri: str) -> None:
         inside[0].create(uri=uri)
 
 
-@pytest.mark.parametrize("uri", ["a.json", "http://host/a.json", "file://host/a.json", "s3://a/b.json", "/a\0b", ""])
+@pytest.mark.parametrize(
+    "uri", ["a.json", "http://host/a.json", "file://host/a.json", "s3://a/b.json", "/a\0b", "file://[", ""]
+)
 def test_what_is_no_path(inside: tuple[Server, Path], uri: str) -> None:
     with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
         inside[0].create(uri=uri)

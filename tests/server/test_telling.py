@@ -76,6 +76,24 @@ def test_a_report_of_a_whole_job(server: Server, runs: Path, whole: Whole, tmp_p
     assert files[f"{NAME}.report.md"].strip() == command("report", runs / NAME, "--markdown").strip()
 
 
+def test_metrics_that_augment_does_not_write(server: Server, whole: Whole, tmp_path: Path) -> None:
+    """A report and a diagnosis of them are refused, and are no bug of the server; others are diagnosed all the same."""
+    name = next(a.name for a in whole[NAME].artifacts if a.file_name.startswith("rank0") and "metrics" in a.file_name)
+    content = json.loads(server.read(name))
+    good, bad = tmp_path / "good.metrics.json", []
+    good.write_text(json.dumps(content))
+    for number, analyses in enumerate(({"a<b": content["analyses"]["steps"]}, {"diagnosis": {"rows": [{"a": 1}]}})):
+        bad.append(tmp_path / f"bad{number}.metrics.json")
+        bad[-1].write_text(json.dumps({**content, "source": {}, "analyses": analyses}))
+    given = [v1.Input(upload=server.upload(path)) for path in (*bad, good)]
+    for each in given[:2]:
+        for kind in ({"report": v1.ReportSpec(input=each)}, {"diagnose": v1.DiagnoseSpec(inputs=[each])}):
+            assert server.wait(ask(server, **kind).name).error.reason == "UNKNOWN_FORMAT"
+    job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=given)).name)
+    assert job.state == SUCCEEDED, job.error
+    assert [(each.index, each.error.reason) for each in job.failures] == [(0, "UNKNOWN_FORMAT"), (1, "UNKNOWN_FORMAT")]
+
+
 def test_a_report_of_a_trace(server: Server, runs: Path, tmp_path: Path) -> None:
     path = sorted((runs / NAME).iterdir())[0]
     command("report", path, "-o", tmp_path / "page.html")
