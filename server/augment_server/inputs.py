@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import METRICS_SUFFIX, stem
+from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
 from augment_server.errors import Refusal, invalid, within
 from augment_server.names import id_of, safe_file_name, safe_path
 from augment_server.storage import Storage, now_ns
@@ -186,7 +186,7 @@ class Inputs:
         if kind == "diagnose":
             _expect_different([trace for trace in inputs if not trace.source], paths)
         if kind == "job":
-            _expect_different(inputs, paths)
+            _expect_different(inputs, paths, {JOB_METRICS.removesuffix(METRICS_SUFFIX): JOB_METRICS})
         return inputs
 
     def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input, name: str) -> Iterator[Given]:
@@ -268,9 +268,10 @@ def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
     return made == wanted
 
 
-def _expect_different(traces: Sequence[Given], paths: Sequence[str]) -> None:
-    """Refuse traces whose outputs would have equal names. ``paths`` are those of the spec's inputs."""
-    seen: dict[str, str] = {}
+def _expect_different(traces: Sequence[Given], paths: Sequence[str], others: Mapping[str, str] | None = None) -> None:
+    """Refuse traces whose outputs would have equal names. ``paths`` are those of the spec's inputs; ``others`` are
+    names that outputs have already, by stem."""
+    seen = dict(others or {})
     for trace in traces:
         name = trace.file_name
         folder, slash, base = name.rpartition("/")

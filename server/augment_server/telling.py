@@ -43,10 +43,10 @@ def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> 
 
 
 def _called(given: Order, metrics: Sequence[Order]) -> str:
-    """The page's name: a whole job's folder, or a trace's file name up to the first dot."""
+    """The page's name: that of a whole job's folder, or a trace's file name up to the first dot."""
     name = str(given["file_name"])
     of_job = bool(metrics) and os.path.basename(metrics[-1]["file_name"]) == JOB_METRICS
-    return name if of_job else Sidecar.of(name, {}).trace
+    return os.path.basename(name) if of_job else Sidecar.of(name, {}).trace
 
 
 def _written(made: Document, out: Path, name: str, order: Order) -> Iterator[Path]:

@@ -76,6 +76,13 @@ def test_a_report_of_a_whole_job(server: Server, runs: Path, whole: Whole, tmp_p
     assert files[f"{NAME}.report.md"].strip() == command("report", runs / NAME, "--markdown").strip()
 
 
+def test_a_report_of_a_whole_job_in_folders(server: Server, runs: Path) -> None:
+    inputs = uploads(server, runs / NAME)
+    done = server.wait(ask(server, job=v1.WholeJobSpec(inputs=inputs, name=f"today/{NAME}")).name)
+    files = made(server, ask(server, report=v1.ReportSpec(input=v1.Input(job=done.name))))
+    assert list(files) == [f"{NAME}.report.html"]
+
+
 def test_metrics_that_augment_does_not_write(server: Server, whole: Whole, tmp_path: Path) -> None:
     """A report and a diagnosis of them are refused, and are no bug of the server; others are diagnosed all the same."""
     name = next(a.name for a in whole[NAME].artifacts if a.file_name.startswith("rank0") and "metrics" in a.file_name)

@@ -202,6 +202,7 @@ def test_what_is_refused(server: Server, traces: Traces) -> None:
         {"inputs": [v1.Input()]},
         {"inputs": [v1.Input(upload=inputs[0].upload, file_name="../rank0.json")]},
         {"inputs": [v1.Input(upload=inputs[0].upload, file_name="/rank0.json")]},
+        {"inputs": [*inputs, v1.Input(upload=inputs[0].upload, file_name="job.json")]},  # as job.metrics.json
         {"inputs": inputs, "name": "../b"},
         {"inputs": inputs, "augment": v1.AugmentSpec(input=inputs[0])},
     ]
