@@ -14,7 +14,7 @@ from augment.commands import COMMANDS, command_named
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "augment"
 
-LINES = 68_500
+LINES = 68_900
 FILES = 545
 FILES_AT_THE_TOP = 35
 #: imports of our own modules in a file: the median, and the 90th percentile
@@ -23,7 +23,7 @@ PRIVATE_FUNCTIONS = 0.42
 FILE_NAMES_USED_TWICE = 60
 CLASS_NAMES_USED_TWICE = 56
 OPTIONS = 190
-TEST_LINES = 48_600
+TEST_LINES = 49_600
 
 
 @cache

@@ -107,25 +107,25 @@ def test_a_fault_is_found_and_its_saving_is_true(fault: str) -> None:
 def test_copies_of_pageable_memory_are_named(fault: str) -> None:
     """A stream of its own would not help them: the advice is pinned memory, and only theirs."""
     _, faulty, _ = FAULTS[fault]
-    (found,) = (each.found for each in diagnosis_of(faulty).findings if each.rule == "exposed_copies")
+    (answer,) = (each.found for each in diagnosis_of(faulty).findings if each.rule == "exposed_copies")
     is_pageable = "staged" in faulty.faults
-    assert found.seen.figures["pageable_ratio"] == pytest.approx(float(is_pageable), abs=0.2)
-    assert ("pageable memory" in title_of(found)) == ("pin_memory=True" in advice_of(found)) == is_pageable
-    assert ("on its own stream" in advice_of(found)) != is_pageable
+    assert answer.seen.figures["pageable_ratio"] == pytest.approx(float(is_pageable), abs=0.2)
+    assert ("pageable memory" in title_of(answer)) == ("pin_memory=True" in advice_of(answer)) == is_pageable
+    assert ("on its own stream" in advice_of(answer)) != is_pageable
 
 
 def test_what_plain_products_would_save_once_the_host_keeps_up() -> None:
     """Behind a slow loader they save nothing now; later what the same job without the slow loader would save."""
     slow = {"host_stall_us": 60_000.0}
     trace = trace_of(changed(faults=("plain_products",), **slow))
-    found = diagnose(trace).answers["matrix_units"]
-    assert isinstance(found, Found)
-    assert measure(trace).ratio(found.saved_ns or 0) < POINTS
+    answer = diagnose(trace).answers["matrix_units"]
+    assert isinstance(answer, Found)
+    assert measure(trace).ratio(answer.saved_ns or 0) < POINTS
     plain, healthy = (
         measure(trace_of(options)).length_ns for options in (changed(faults=("plain_products",)), HEALTHY)
     )
-    assert found.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
-    assert "once the GPU no longer waits for the host" in evidence_of(found)[0]
+    assert answer.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
+    assert "once the GPU no longer waits for the host" in evidence_of(answer)[0]
     (alone,) = (each.found for each in diagnosis_of(changed(faults=("plain_products",))).findings[:1])
     assert alone.seen.figures["later_ns"] == 0
 

@@ -52,24 +52,24 @@ def answer(*operators: tuple[str, dict[str, object], int]) -> Answer:
 
 
 def test_two_products_with_a_softmax_between_are_found() -> None:
-    found = answer(*FORWARD)
-    assert isinstance(found, Found)
-    assert found.at_most
-    assert found.confidence == "medium"
-    assert title_of(found).startswith("In 1 attention per step scores of 16x1024x1024 are written to memory (400 ")
-    assert found.saved_ns is not None
+    result = answer(*FORWARD)
+    assert isinstance(result, Found)
+    assert result.at_most
+    assert result.confidence == "medium"
+    assert title_of(result).startswith("In 1 attention per step scores of 16x1024x1024 are written to memory (400 ")
+    assert result.saved_ns is not None
     products_ns = 2 * 2 * B * S * S * D / 989.4 / 1000
-    assert found.saved_ns == pytest.approx(1_000_000 - products_ns, rel=0.02)  # what stays are products at the peak
-    assert not evidence_of(found)
+    assert result.saved_ns == pytest.approx(1_000_000 - products_ns, rel=0.02)  # what stays are products at the peak
+    assert not evidence_of(result)
 
 
 def test_what_touches_scores_counts_and_nothing_else() -> None:
     plain = answer(*FORWARD)
     first, softmax, second = FORWARD
     masked, projected = answer(first, MASK, softmax, second), answer(first, softmax, PROJECTION, second)
-    for found, more in ((plain, 0), (masked, 100_000), (projected, 0)):
-        assert isinstance(found, Found)
-        assert found.seen.figures["scores_ns"] == 400_000 + more
+    for result, more in ((plain, 0), (masked, 100_000), (projected, 0)):
+        assert isinstance(result, Found)
+        assert result.seen.figures["scores_ns"] == 400_000 + more
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_recorded_attention_has_the_time_of_plain_sums(shared_traces: Path) -> N
     if not path.exists():
         pytest.skip("the trace is not at hand")
     trace = read(str(path))
-    found = written_attention.check(trace)
-    assert isinstance(found, Found | Fine)
+    result = written_attention.check(trace)
+    assert isinstance(result, Found | Fine)
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = json.loads(text)["traceEvents"]
     soft = [row for row in rows if row.get("cat") == "kernel" and "softmax" in row["name"].lower()]
     spent = sum(row["dur"] for row in soft) * 1000 / measure(trace).count
-    assert found.seen.figures["scores_ns"] >= 0.9 * spent  # type: ignore[union-attr]
+    assert result.seen.figures["scores_ns"] >= 0.9 * spent  # type: ignore[union-attr]

@@ -146,11 +146,11 @@ def test_no_more_is_promised_than_a_job_with_fast_links_saves(
 def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:
     """Metamorphic: the same trace, told that its job would gain nothing, something, or that nobody knows."""
     _, (known, *_) = with_job(traces_of(replace(JOB, collectives="fsdp")))
-    told = known.context.attached(JobWaits)
-    assert told is not None
+    waits_of_job = known.context.attached(JobWaits)
+    assert waits_of_job is not None
     saved = {}
     for gain in (0, 100_000, None):
-        waits = msgspec.structs.replace(told, transfer_gain_ns=gain)
+        waits = msgspec.structs.replace(waits_of_job, transfer_gain_ns=gain)
         answer = answers(known.changed(waits))["exposed_communication"]
         assert isinstance(answer, Fine | Found)
         assert isinstance(answer, Fine) or answer.at_most == (gain is None)
@@ -161,9 +161,9 @@ def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> Non
 def test_waits_of_a_pipeline_are_no_transfers() -> None:
     options = JobOptions(ranks=4, pp=4, steps=4, layers=8, microbatches=8, schedule="1f1b", run_ahead=2)
     for trace in (*traces_of(options), *with_job(traces_of(options))[1]):
-        found = answers(trace)
-        assert not isinstance(found["exposed_communication"], Found)
-        bubble = found["pipeline_bubble"]
+        results = answers(trace)
+        assert not isinstance(results["exposed_communication"], Found)
+        bubble = results["pipeline_bubble"]
         assert isinstance(bubble, Found)
         assert bubble.at_most
         assert 0 < bubble.seen.figures["exposed_ns"] < measure(trace).length_ns

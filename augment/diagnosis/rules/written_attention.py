@@ -81,15 +81,17 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
         return NoData("no shapes of operators were recorded", "record with record_shapes=True")
-    found = [each for places in _in_order(trace) for each in _attentions(work, places)]
-    if not found:
+    attentions = [each for places in _in_order(trace) for each in _attentions(work, places)]
+    if not attentions:
         return NotApplicable("no attention in the steps is written out")
-    products, between = (np.concatenate([getattr(each, name) for each in found]) for name in ("products", "between"))
+    products, between = (
+        np.concatenate([getattr(each, name) for each in attentions]) for name in ("products", "between")
+    )
     dur, steps = np.maximum(gpu.end - gpu.ts, 0), measure(trace).count
     less = np.maximum(dur[products] - _least_ns(trace, work, products), 0)
     seen = WrittenAttention(
-        attention_count=len(found) / steps,
-        scores=[*found[0].scores],
+        attention_count=len(attentions) / steps,
+        scores=[*attentions[0].scores],
         scores_ns=int(dur[between].sum()) // steps,
         product_ns=int(dur[products].sum()) // steps,
         trains=any(call.operator == _BACKWARD for call in work.calls),
