@@ -52,12 +52,18 @@ class Gathering:
                 self._add(given, source)
 
     def _add(self, given: Order, source: Path) -> None:
-        """Note the outputs of a trace, which the server has put below ``out``, at the trace's path."""
+        """Note the outputs of a trace, and link to them below ``out``, beside the trace's path.
+
+        The server puts the files themselves in place of links that are left: this process cannot change them.
+        """
         folder = self._out / os.path.dirname(given["file_name"])
+        folder.mkdir(parents=True, exist_ok=True)
         item = Input(str(source), str(folder), named=True)
         files = [folder / os.path.basename(made["file_name"]) for made in given["made"]]
         for file, made in zip(files, given["made"], strict=True):
-            self._known[file] = (Path(given["made_in"], made["file_name"]), made["sha256"])
+            origin = Path(given["made_in"], made["file_name"])
+            file.symlink_to(origin)
+            self._known[file] = (origin, made["sha256"])
         summaries = [file for file in files if file.name.endswith(SUMMARY_SUFFIX)]
         outputs = [file for file in files if file not in summaries]
         rank, world_size = _identity(given, source, summaries)

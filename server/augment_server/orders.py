@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from augment_server.inputs import Given, is_control
 from augment_server.jobs import Begun
 from augment_server.limits import Limits
 from augment_server.parts import Part
-from augment_server.roots import place_inside, resolve, steps_of
+from augment_server.roots import folder_inside, resolve, steps_of
 from augment_server.storage import Storage
 
 Order = dict[str, Any]
@@ -40,7 +40,7 @@ class Orders:
 
         Raises:
             Refusal: an input no longer exists.
-            OSError: a name leads outside of the attempt's folder, or two outputs have the same name.
+            OSError: a name leads outside of the attempt's folder.
         """
         limits, kind = self._limits, begun.spec.WhichOneof("kind")
         assert kind
@@ -62,10 +62,8 @@ class Orders:
         for given in order["inputs"]:
             for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
                 steps_of(name)
-        (folder / "out").mkdir(parents=True, mode=0o700)
-        if kind == "job" and "merge" in order:
-            _hand_over(order, folder / "out")
-        return order
+        with folder_inside(folder.parent, (folder.name, "out"), make=True):
+            return order
 
     def _place(self, at: int, given: Given) -> Order:
         """Where the worker finds an input, and its path ``at`` below the folder of inputs."""
@@ -125,13 +123,15 @@ class Orders:
         return place
 
 
-def _hand_over(order: Order, out: Path) -> None:
-    """Put the outputs of all traces below ``out``, each at the path of its trace. Workers may not link them there."""
-    for given in order["inputs"]:
+def handed_over(order: Order) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The outputs of all traces, in the last step of a whole job: the path of each below ``out``, beside its trace's,
+    and where it lies: a folder, and the path below it.
+    """
+    for given in order["inputs"] if order["kind"] == "job" else ():
         folder = given["file_name"].rpartition("/")[0]
         for made in given["made"]:
             name = made["file_name"].rpartition("/")[2]
-            place_inside(out, f"{folder}/{name}" if folder else name, Path(given["made_in"]), made["file_name"])
+            yield f"{folder}/{name}" if folder else name, (given["made_in"], made["file_name"])
 
 
 def _augment_order(spec: v1.AugmentSpec) -> Order:

@@ -9,13 +9,14 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from augment_server.errors import Refusal, invalid
 
 _PIECE = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OutsideFolder(OSError):
@@ -100,22 +101,23 @@ def open_inside(root: str | Path, relative: str) -> int:
 
 
 @contextlib.contextmanager
-def folder_inside(root: str | Path, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+def folder_inside(root: str | Path | int, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """The descriptor of a folder below ``root``, opened folder by folder, following no link.
 
     Args:
+        root: a folder, which is no link itself, or its descriptor.
         make: make the folders that are missing.
 
     Raises:
         OSError: there is no such folder, or one of ``folders`` is a link or a file.
     """
-    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    at = os.dup(root) if isinstance(root, int) else os.open(root, _FOLDER)
     try:
         for folder in folders:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o700, dir_fd=at)
-            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            inner = os.open(folder, _FOLDER, dir_fd=at)
             os.close(at)
             at = inner
         yield at
@@ -123,7 +125,7 @@ def folder_inside(root: str | Path, folders: Sequence[str], *, make: bool = Fals
         os.close(at)
 
 
-def place_inside(root: str | Path, relative: str, origin: Path, known: str) -> None:
+def place_inside(root: str | Path | int, relative: str, origin: str | Path, known: str) -> None:
     """Link the file ``known`` below ``origin`` to ``relative`` below ``root``; copy it where links are impossible.
 
     Nothing is overwritten, and no link is followed on either side.
@@ -144,6 +146,44 @@ def place_inside(root: str | Path, relative: str, origin: Path, known: str) -> N
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(name, flags, 0o600, dir_fd=at), "wb") as copy:
                 shutil.copyfileobj(file, copy, _PIECE)
+
+
+def take_over(
+    root: Path, folders: Sequence[str], names: Sequence[str], target: Path, known: Mapping[str, tuple[str, str]]
+) -> list[int]:
+    """Move the files ``names`` from a folder in which another process writes into ``target``, a new folder.
+
+    Args:
+        root: a folder that is no link and that the other process cannot replace; what is below it may be anything.
+        folders: the way from there to the folder of the files.
+        names: paths below it.
+        known: of some of ``names`` the folder and the path below it of a file of our own. Where there is a symbolic
+            link, the file is linked, or copied where links are impossible.
+
+    Returns:
+        The size of each, bytes.
+
+    Raises:
+        OSError: one is missing, listed twice or no regular file. Then ``target`` is to be removed.
+    """
+    if len(set(names)) < len(names):
+        raise OutsideFolder("a file is listed twice")
+    os.mkdir(target, 0o700)
+    sizes = []
+    with folder_inside(root, folders) as source:
+        for relative in names:
+            *inner, name = steps_of(relative)
+            with folder_inside(source, inner) as there, folder_inside(target, inner, make=True) as here:
+                os.rename(name, name, src_dir_fd=there, dst_dir_fd=here)
+                moved = os.stat(name, dir_fd=here, follow_symlinks=False)  # only now nobody else can replace it
+                if stat.S_ISLNK(moved.st_mode) and relative in known:
+                    os.unlink(name, dir_fd=here)
+                    place_inside(here, name, *known[relative])
+                    moved = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if not stat.S_ISREG(moved.st_mode):
+                raise OutsideFolder(f"{relative[:200]!r} is no regular file")
+            sizes.append(moved.st_size)
+    return sizes
 
 
 def resolved(roots: Sequence[Path]) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +18,9 @@ from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.observer import Observer
-from augment_server.orders import Orders
+from augment_server.orders import Order, Orders, handed_over
 from augment_server.progress import JobProgress, TraceProgress
-from augment_server.roots import steps_of
+from augment_server.roots import take_over
 from augment_server.storage import Storage, remove, sync_folder, sync_tree
 from augment_server.threads import Apart
 from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
@@ -41,6 +40,7 @@ class _Attempt:
     begun: Begun
     work: asyncio.Task[Outputs] = field(init=False)
     folder: Path | None = None  #: below the folder of the worker that has been taken
+    order: Order = field(default_factory=dict)
     whole: asyncio.Task[None] | None = None
     cancelled: bool = False
 
@@ -177,10 +177,9 @@ class Scheduler:
         job, name = begun.id, begun.file_name
         try:
             made = await attempt.work
+            made = await self._apart(self._publish, attempt, made)
             if begun.step and not begun.step.is_last:
                 await self._apart(self._jobs.expect_stored, begun, made)
-            assert attempt.folder
-            await self._apart(self._publish, begun, attempt.folder)
         except asyncio.CancelledError:
             await self._clear(attempt)
             if attempt.cancelled:
@@ -226,8 +225,9 @@ class Scheduler:
         worker = await self._workers.take()
         attempt.folder = worker.folder / new_id()
         try:
-            order = await self._apart(self._orders.order, begun, attempt.folder)
-            said = await asyncio.wait_for(self._with_room(worker.do(order, stage), begun, reserve), deadline_s)
+            attempt.order = await self._apart(self._orders.order, begun, attempt.folder)
+            work = worker.do(attempt.order, stage)
+            said = await asyncio.wait_for(self._with_room(work, begun, reserve), deadline_s)
         except asyncio.TimeoutError as error:
             most = f"{deadline_s:g} s"
             raise Refusal("JOB_DEADLINE", f"{begun.file_name}: exceeded the time limit of a job, {most}") from error
@@ -241,9 +241,7 @@ class Scheduler:
             if said["traceback"]:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
-        files = tuple(Made(*file) for file in said["made"])
-        for file in files:
-            steps_of(file.file_name)
+        files = tuple(Made(name, 0, sha256) for name, sha256 in said["made"])
         failures = tuple(Failure(*failure) for failure in said.get("failures", ()))
         return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
 
@@ -280,17 +278,32 @@ class Scheduler:
             return self._progress[begun.id]
         return TraceProgress(begun.id, self._observer)
 
-    def _publish(self, begun: Begun, folder: Path) -> None:
-        """Publish the outputs as those of the job, or of one of its traces. Blocks."""
+    def _publish(self, attempt: _Attempt, made: Outputs) -> Outputs:
+        """Publish the outputs as those of the job, or of one of its traces; returns them with their sizes. Blocks.
+
+        The rest of the attempt's folder is removed.
+
+        Raises:
+            OSError: an output is missing or no regular file; nothing is published.
+        """
+        begun, folder = attempt.begun, attempt.folder
+        assert folder
         target = self._storage.artifacts(begun.id)
         if begun.step and not begun.step.is_last:
             target = self._storage.ranks(begun.id) / str(begun.step.number)
             target.parent.mkdir(exist_ok=True, mode=0o700)
         remove(target)  # left by an attempt that was published but not recorded before the server was killed
-        os.rename(folder / "out", target)
-        sync_tree(target)
-        sync_folder(target.parent)
+        try:
+            names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
+            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known)
+            sync_tree(target)
+            sync_folder(target.parent)
+        except BaseException:
+            remove(target)
+            raise
         remove(folder)
+        files = tuple(replace(file, size=size) for file, size in zip(made.files, sizes, strict=True))
+        return replace(made, files=files)
 
     async def _after_death(self, attempt: _Attempt, how: str) -> None:
         begun = attempt.begun

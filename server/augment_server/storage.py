@@ -21,8 +21,8 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +33,7 @@ from augment.errors import AugmentError
 from augment_server import columns
 from augment_server.errors import Refusal
 from augment_server.lease import Lease, boot, expect_local
+from augment_server.names import new_id
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS uploads (
@@ -152,6 +153,7 @@ INSERT INTO usage SELECT client, SUM(bytes) FROM (
 ) GROUP BY client;
 COMMIT;
 """  # noqa: S608 - of our own texts alone
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
@@ -374,11 +376,43 @@ def sync_tree(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file, or, as far as possible, a folder, if it exists. No link is followed, and no depth is too great.
+
+    Raises:
+        OSError: it is a file, and cannot be removed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+    with contextlib.suppress(OSError):
+        top = os.open(path, _FOLDER)
+        try:
+            folders = ["."]
+            while folders:
+                folders += _emptied(folders.pop(), top)
+        finally:
+            os.close(top)
+        path.rmdir()
+
+
+def _emptied(folder: str, top: int) -> list[str]:
+    """Remove a folder in ``top``, but move the folders in it to ``top`` first; returns their new names."""
+    moved = []
+    with contextlib.suppress(OSError):
+        at = os.open(folder, _FOLDER, dir_fd=top)
+        try:
+            for name in os.listdir(at):
+                try:
+                    os.unlink(name, dir_fd=at)
+                except OSError:  # noqa: PERF203 - a folder
+                    with contextlib.suppress(OSError):
+                        os.rename(name, new := new_id(), src_dir_fd=at, dst_dir_fd=top)
+                        moved.append(new)
+        finally:
+            os.close(at)
+        os.rmdir(folder, dir_fd=top)
+    return moved
 
 
 def now_ns() -> int:

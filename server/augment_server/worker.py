@@ -1,7 +1,7 @@
 """The worker process: runs jobs one after the other, and writes below its own folder alone.
 
 It exchanges lines of JSON with the server: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
-for each order either ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
+for each order either ``{"made": [[file name, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
 When stdin ends, the server has ended, and the worker exits.
 """
 
@@ -168,7 +168,7 @@ def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], 
     """The message with the outputs, by paths below the folder. ``known`` gives digests of files already synced."""
     out = Path(order["folder"]) / "out"
     names = [path.relative_to(out).as_posix() for path in paths]
-    return {"made": [(name, *_kept(out, name, known(path))) for name, path in zip(names, paths, strict=True)]}
+    return {"made": [(name, known(path) or _kept(out, name)) for name, path in zip(names, paths, strict=True)]}
 
 
 def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
@@ -301,17 +301,14 @@ def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> 
     return source  # it need not exist where only earlier outputs are needed
 
 
-def _kept(out: Path, name: str, known: str) -> tuple[int, str]:
-    """Size and SHA-256 of an output, a regular file below ``out``, synced to disk; ``known`` is its digest."""
+def _kept(out: Path, name: str) -> str:
+    """The SHA-256 of an output, a regular file below ``out``, synced to disk."""
     digest = hashlib.sha256()
     with os.fdopen(open_inside(out, name), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if known:
-            return size, known
         while piece := file.read(_PIECE):
             digest.update(piece)
         os.fsync(file.fileno())
-    return size, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def peak_bytes() -> int:

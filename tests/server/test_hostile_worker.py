@@ -1,0 +1,240 @@
+"""A worker that runs a stranger's code harms no file but its own, and neither the server nor other jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from in_process import Server, serving, trace
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment_server import confinement, workers
+from augment_server.roots import take_over
+from augment_server.storage import remove
+
+#: a worker that does as it should, unless the file {evil} has a function ``evil(order, say)`` that returns something
+BEGIN = """
+import json, sys
+sys.path += json.loads(sys.argv.pop())
+from augment_server import worker
+made = worker._made
+def evil_or_made(order, say):
+    names = dict(OUTSIDE={outside!r})
+    exec(open({evil!r}).read(), names)
+    out = order["folder"] + "/out"
+    said = names["evil"](order, out, say)
+    return made(order, say) if said is None else said
+worker._made = evil_or_made
+worker.main()
+"""
+HONEST = "def evil(order, out, say): pass"
+NEEDS_LANDLOCK = pytest.mark.skipif(confinement.version() < 3, reason="this kernel has no Landlock that confines")
+
+
+@dataclass
+class Hostile:
+    """A server whose workers do what a test says."""
+
+    server: Server
+    state: Path
+    outside: Path
+    code: Path
+    upload: str
+
+    def does(self, code: str) -> None:
+        """Let workers run this: the body of a function of ``order``, ``out`` and ``say``."""
+        lines = "".join(f"    {line}\n" for line in code.strip().splitlines())
+        self.code.write_text(f"import os, json, hashlib\ndef evil(order, out, say):\n{lines}")
+
+    def augment(self) -> v1.Job:
+        """Convert the trace."""
+        asked = self.server.create(self.upload, only=["temporal_breakdown"], summaries=True, metrics_only=True)
+        return self.server.wait(asked.name)
+
+    def whole(self, *inputs: v1.Input) -> v1.Job:
+        """A whole job."""
+        spec = v1.WholeJobSpec(inputs=inputs, augment=v1.AugmentSpec(only=["temporal_breakdown"], metrics_only=True))
+        return self.server.wait(self.server.stub.CreateJob(calls.CreateJobRequest(spec=v1.JobSpec(job=spec))).job.name)
+
+    def expect_honest_work(self) -> v1.Job:
+        """What comes afterwards is as if nothing had been."""
+        self.code.write_text(HONEST)
+        job = self.augment()
+        assert job.state == v1.Job.STATE_SUCCEEDED, job.error
+        for artifact in job.artifacts:
+            data = self.server.read(artifact.name)
+            assert (len(data), hashlib.sha256(data).hexdigest()) == (artifact.size_bytes, artifact.sha256)
+        return job
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
+    top = tmp_path_factory.mktemp("hostile")
+    outside, code = top / "outside", top / "evil.py"
+    (outside / "home" / "out").mkdir(parents=True)
+    (outside / "secret").write_text("TOPSECRET")
+    (outside / "home" / "bashrc").write_text("original")
+    (outside / "home" / "out" / "precious").write_text("precious")
+    code.write_text(HONEST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_BEGIN", BEGIN.format(evil=str(code), outside=str(outside)))
+        with serving(top / "state", max_running_jobs=1) as server:
+            yield Hostile(server, top / "state", outside, code, server.upload(trace(top / "rank0.json")))
+
+
+def unharmed(hostile: Hostile) -> dict[str, str]:
+    return {
+        str(path.relative_to(hostile.outside)): path.read_text()
+        for path in hostile.outside.rglob("*")
+        if path.is_file()
+    }
+
+
+LEADS_OUTSIDE = {
+    "the folder of outputs is a link": """
+        os.rmdir(out)
+        os.symlink(OUTSIDE, out)
+        return {"made": [["secret", "0" * 64]]}""",
+    "the folder of the order is a link": """
+        os.rename(order["folder"], order["folder"] + "x")
+        os.symlink(OUTSIDE + "/home", order["folder"])
+        return {"made": [["precious", "0" * 64]]}""",
+    "an inner folder is a link": """
+        os.symlink(OUTSIDE + "/home", out + "/inner")
+        return {"made": [["inner/bashrc", "0" * 64]]}""",
+    "an output is a link": """
+        os.symlink(OUTSIDE + "/secret", out + "/made")
+        return {"made": [["made", "0" * 64]]}""",
+    "an output is a folder": """
+        os.mkdir(out + "/made")
+        return {"made": [["made", "0" * 64]]}""",
+    "an output is a pipe": """
+        os.mkfifo(out + "/made")
+        return {"made": [["made", "0" * 64]]}""",
+    "an output is missing": """
+        return {"made": [["made", "0" * 64]]}""",
+    "an output is listed twice": """
+        open(out + "/made", "w")
+        return {"made": [["made", "0" * 64]] * 2}""",
+    "a name leads outside": """
+        return {"made": [["../" * 20 + OUTSIDE[1:] + "/secret", "0" * 64]]}""",
+}
+
+
+def dedented(code: str) -> str:
+    return "\n".join(line[8:] for line in code.strip("\n").splitlines())
+
+
+@pytest.mark.parametrize("how", LEADS_OUTSIDE)
+def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: str) -> None:
+    before = unharmed(hostile)
+    hostile.does(dedented(LEADS_OUTSIDE[how]))
+    job = hostile.augment()
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
+    assert not os.path.lexists(hostile.state / "artifacts" / job.name.removeprefix("jobs/"))
+    assert not list((hostile.state / "work").glob("*/*[!x]"))
+    hostile.server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
+    assert unharmed(hostile) == before
+    hostile.expect_honest_work()
+
+
+def test_only_outputs_that_are_listed_are_published_with_the_size_that_they_have(hostile: Hostile) -> None:
+    hostile.does("""
+open(out + "/made", "w").write("12345")
+open(out + "/more", "w").write("not listed")
+os.mkdir(out + "/folder")
+return {"made": [["made", hashlib.sha256(b"12345").hexdigest()]]}""")
+    job = hostile.augment()
+    assert [(each.file_name, each.size_bytes) for each in job.artifacts] == [("made", 5)]
+    folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
+    assert [path.name for path in folder.rglob("*")] == ["made"]
+    assert hostile.server.read(job.artifacts[0].name) == b"12345"
+
+
+@pytest.mark.parametrize("target", ["outside", "artifacts"])
+def test_outputs_of_a_step_are_files_of_the_step(hostile: Hostile, target: str) -> None:
+    """A link in them led the server to link others' files into the folder of the last step."""
+    earlier = hostile.expect_honest_work()
+    artifact = earlier.artifacts[0]
+    place, name = str(hostile.outside / "home"), "bashrc"
+    if target == "artifacts":
+        place, name = str(hostile.state / "artifacts"), artifact.name.removeprefix("jobs/").replace("/artifacts/", "/")
+    before = unharmed(hostile), hostile.server.read(artifact.name)
+    hostile.does(f"""
+if order["kind"] == "augment":
+    os.rmdir(out)
+    os.symlink({place!r}, out)
+    return {{"made": [[{name!r}, "0" * 64]], "rank": 0, "world_size": 2}}
+for folder, _, files in os.walk(out):
+    for file in files:
+        open(os.path.join(folder, file), "r+").write("evil")
+return {{"made": [], "notes": []}}""")
+    job = hostile.whole(v1.Input(upload=hostile.upload))
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
+    assert (unharmed(hostile), hostile.server.read(artifact.name)) == before
+
+
+@NEEDS_LANDLOCK
+def test_the_last_step_cannot_change_what_earlier_jobs_made(hostile: Hostile) -> None:
+    earlier = hostile.expect_honest_work()
+    before = {artifact.name: hostile.server.read(artifact.name) for artifact in earlier.artifacts}
+    hostile.does("""
+made = [(given["made_in"], each) for given in order["inputs"] for each in given["made"]]
+refused = 0
+for folder, each in made:
+    path = out + "/" + each["file_name"]
+    os.symlink(folder + "/" + each["file_name"], path)
+    for change in (lambda: open(path, "r+b").write(b"TAMPERED"), lambda: os.link(os.path.realpath(path), path + "2")):
+        try:
+            change()
+        except OSError:
+            refused += 1
+open(out + "/refused", "w").write(str(refused))
+return {"made": [["refused", "0" * 64], *([each["file_name"], each["sha256"]] for _, each in made)]}""")
+    job = hostile.whole(v1.Input(job=earlier.name))
+    assert job.state == v1.Job.STATE_SUCCEEDED, job.error
+    assert {name: hostile.server.read(name) for name in before} == before
+    again = {each.file_name: hostile.server.read(each.name) for each in job.artifacts[1:]}
+    assert len(again) >= 3
+    assert again == {name.rpartition("/")[2]: data for name, data in before.items()}
+    folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
+    assert (folder / "refused").read_text() == str(2 * len(again))
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+    hostile.expect_honest_work()
+
+
+def test_a_link_that_was_not_handed_over_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "work" / "out").mkdir(parents=True)
+    (tmp_path / "known").write_text("known")
+    (tmp_path / "work" / "out" / "a").symlink_to("/etc/passwd")
+    (tmp_path / "work" / "out" / "b").symlink_to(tmp_path / "known")
+    known = {"a": (str(tmp_path), "known")}
+    assert take_over(tmp_path, ("work", "out"), ["a"], tmp_path / "target", known) == [5]
+    assert (tmp_path / "target" / "a").read_text() == "known"
+    with pytest.raises(OSError, match="no regular file"):
+        take_over(tmp_path, ("work", "out"), ["b"], tmp_path / "other", known)
+
+
+def test_removal_knows_no_depth_and_follows_no_link(hostile: Hostile, tmp_path: Path) -> None:
+    hostile.does("""
+os.chdir(out)
+for _ in range(3000):
+    os.mkdir("d")
+    os.symlink(OUTSIDE, "link")
+    os.chdir("d")
+os.chdir("/")
+return {"failed": ["UNKNOWN_FORMAT", "no", {}], "traceback": ""}""")
+    before = unharmed(hostile)
+    job = hostile.augment()
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "UNKNOWN_FORMAT")
+    assert not list((hostile.state / "work").glob("*/*[!x]"))
+    assert unharmed(hostile) == before
+    (tmp_path / "link").symlink_to(hostile.outside)
+    remove(tmp_path / "link")
+    remove(tmp_path / "never there")
+    assert (unharmed(hostile), list(tmp_path.iterdir())) == (before, [])
