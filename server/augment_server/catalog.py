@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,12 +45,13 @@ class _Sidecar(msgspec.Struct):
 
 
 def texts_of(sidecar: int) -> tuple[dict[str, msgspec.Raw], list[str]]:
-    """The text of each analysis in a sidecar, as a view of the mapped file, which needs no memory; and the verdict, of
-    a rank with what its job tells. Closes ``sidecar``, a descriptor.
+    """The text of each analysis in a sidecar, as a view of its bytes; and the verdict, of a rank with what its job
+    tells. Closes ``sidecar``, a descriptor.
+
+    The file is read, not mapped: a worker that still had it open could end this process by truncating it.
     """
     with open(sidecar, "rb") as file:
-        text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    metrics = msgspec.json.decode(text, type=_Sidecar)
+        metrics = msgspec.json.decode(file.read(), type=_Sidecar)
     return metrics.analyses, with_job({TOLD: metrics.told_by_job}, metrics.verdict.text)
 
 

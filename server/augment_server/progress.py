@@ -23,6 +23,7 @@ class JobProgress:
         self._now = v1.Progress()
         self.started = self._since = time.monotonic()
         self._traces = begun.step.of - 1 if begun.step else 0
+        self._ended = 0  # stages but that of the traces
         if begun.step and not begun.step.is_last:
             self._now.stage, self._now.done_count, self._now.total_count = CONVERTING, begun.step.ended, begun.step.of
             self._jobs.tell(self._job, self._now)
@@ -30,8 +31,9 @@ class JobProgress:
     def next(self, said: Said) -> None:
         """Begin the next stage."""
         self.end()
-        done, of = said["done"] + self._traces, said["of"] + self._traces
-        self._now.stage, self._now.done_count, self._now.total_count = said["stage"], done, of
+        assert said.stage
+        self._now.stage, self._now.done_count = said.stage, said.done + self._traces
+        self._now.total_count = said.of + self._traces
         self._jobs.tell(self._job, self._now)
 
     def trace_done(self) -> None:
@@ -44,8 +46,8 @@ class JobProgress:
         if self._now.stage:
             seconds = now - self._since
             self._now.stages.add(stage=self._now.stage).duration.FromMicroseconds(round(seconds * 1e6))
-            others = [stage for stage in self._now.stages if stage.stage != CONVERTING]
-            self._now.done_count = self._traces + len(others)
+            self._ended += self._now.stage != CONVERTING
+            self._now.done_count = self._traces + self._ended
             self._observer.job_stage(self._job, self._now.stage, seconds)
             self._now.stage = ""
         self._since = now
@@ -61,7 +63,7 @@ class TraceProgress:
     def next(self, said: Said) -> None:
         """Begin the next stage."""
         self.end()
-        self._stage = said["stage"]
+        self._stage = said.stage or ""
 
     def end(self) -> None:
         """End the current stage, if there is one."""

@@ -167,8 +167,12 @@ class Scheduler:
         try:
             await self._conclude(attempt)
         except Exception as error:
-            text = f"the end of the job cannot be recorded; it will run again after a restart: {error!r}"
-            self._observer.log(logging.ERROR, text, job_id=job)
+            self._observer.log(logging.ERROR, f"the end of the job cannot be recorded: {error!r}", job_id=job)
+            try:
+                await self._end(attempt.begun, FAILED, refusal_of(error, attempt.begun.file_name))
+            except Exception as again:
+                text = f"nor that it failed; it will run again after a restart: {again!r}"
+                self._observer.log(logging.ERROR, text, job_id=job)
         self._attempts.discard(attempt)
         self._wake.set()
 
@@ -237,13 +241,14 @@ class Scheduler:
         finally:
             await self._workers.give_back(worker)
         progress.end()
-        if "failed" in said:
-            if said["traceback"]:
-                self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
-            raise Refusal(*said["failed"])
-        files = tuple(Made(name, 0, sha256) for name, sha256 in said["made"])
-        failures = tuple(Failure(*failure) for failure in said.get("failures", ()))
-        return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
+        if said.made is None or said.failed:
+            if said.traceback:
+                self._observer.log(logging.ERROR, said.traceback, job_id=begun.id)
+            assert said.failed
+            raise Refusal(*said.failed)
+        files = tuple(Made(name, 0, sha256) for name, sha256 in said.made)
+        failures = tuple(Failure(*failure) for failure in said.failures)
+        return Outputs(files, said.rank, said.world_size, failures, said.notes)
 
     async def _with_room(self, work: Coroutine[Any, Any, Said], begun: Begun, reserve: int) -> Said:
         """The result of ``work``, which ends when less than ``reserve`` bytes are free on the disk.
@@ -321,6 +326,8 @@ class Scheduler:
         if begun.step and not begun.step.is_last:
             await self._end_step(begun, error, made)
         elif await self._recorded(job, lambda: self._jobs.end(job, state, error, made)):
+            if state != SUCCEEDED:  # published, but not recorded
+                await self._apart(remove, self._storage.artifacts(job))
             self._ended(job, state, reason)
             if begun.step:
                 await self._apart(remove, self._storage.ranks(job))

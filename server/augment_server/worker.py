@@ -71,7 +71,7 @@ def _voice() -> Say:
     os.dup2(2, 1)
 
     def say(**what: Any) -> None:
-        channel.write(json.dumps(what).encode() + b"\n")
+        channel.write(json.dumps(what, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     return say
 

@@ -10,8 +10,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from augment_server.errors import REASONS
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.storage import Storage
@@ -20,6 +24,7 @@ JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because i
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
 _WATCH_S = 0.1
 _LINE_BYTES = 4 << 20
+_MOST_LINES = 1000  #: that a worker says about one order
 _ROOT = Path(__file__).resolve().parents[1]
 _BEGIN = """
 import json, sys
@@ -30,7 +35,36 @@ main()
 #: what a worker gets of the environment; the settings of OpenBLAS decide about the last bit of a mean
 _HANDED_ON = re.compile("PATH|LANG|LC_ALL|LC_CTYPE|TZ|LD_LIBRARY_PATH|DYLD_LIBRARY_PATH|MALLOC_ARENA_MAX|OPENBLAS_.*")
 
-Said = dict[str, Any]
+_Text = Annotated[str, Meta(max_length=1 << 16)]
+_Reason = Annotated[str, Meta(pattern=f"^({'|'.join(REASONS)})\\Z")]
+_Number = Annotated[int, Meta(ge=0, le=1 << 20)]
+_Rank = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_FileName = Annotated[str, Meta(max_length=1 << 13, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]
+_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message of a worker: that it is ready; a stage; or, for each order, ``made`` or ``failed`` with the rest."""
+
+    ready: bool = False
+    stage: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    done: _Number = 0
+    of: _Number = 0
+    made: tuple[tuple[_FileName, _Sha256], ...] | None = None
+    rank: _Rank | None = None
+    world_size: _Rank | None = None
+    failures: tuple[tuple[_Number, _Reason, _Text, dict[_Text, _Text]], ...] = ()
+    notes: tuple[_Text, ...] = ()
+    failed: tuple[_Reason, _Text, dict[_Text, _Text]] | None = None
+    traceback: str = ""
+    peak_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+_SAID = msgspec.json.Decoder(Said)
+
+
+class Misbehaved(Exception):
+    """The process said what no worker says. It may run a stranger's code."""
 
 
 class WorkerDied(Exception):
@@ -105,6 +139,7 @@ class Worker:
         Raises:
             WorkerDied: the process died.
             TookTooMuch: the process exceeded its memory limit.
+            Misbehaved: its messages are none of a worker.
         """
         self.jobs += 1
         self.busy = True
@@ -119,7 +154,7 @@ class Worker:
         finally:
             for task in (watch, work):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, WorkerDied):
+                with contextlib.suppress(asyncio.CancelledError, WorkerDied, Misbehaved):
                     await task
 
     async def _converse(self, order: dict[str, Any], stage: Callable[[Said], None]) -> Said:
@@ -131,14 +166,22 @@ class Worker:
             await stdin.drain()
         except ConnectionError:
             pass  # the process died: its exit code says more
-        while line := await stdout.readline():
-            said: Said = json.loads(line)
-            if "stage" in said:
+        for _ in range(_MOST_LINES):
+            try:
+                line = await stdout.readline()
+                said = _SAID.decode(line) if line else None
+            except ValueError as error:  # too long, or no message
+                raise Misbehaved(str(error)) from error
+            if said is None:
+                break
+            if said.stage is not None:
                 stage(said)
-            elif "ready" not in said:
-                self.peak_bytes = said["peak_bytes"]
+            elif said.made is not None or said.failed is not None:
+                self.peak_bytes = said.peak_bytes
                 self.busy = False
                 return said
+        else:
+            raise Misbehaved(f"more than {_MOST_LINES} messages")
         code = await self._process.wait()
         raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
 

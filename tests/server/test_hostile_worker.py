@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from in_process import Server, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import confinement, workers
+from augment_server import catalog, confinement, workers
 from augment_server.roots import take_over
 from augment_server.storage import remove
 
@@ -238,3 +239,63 @@ return {"failed": ["UNKNOWN_FORMAT", "no", {}], "traceback": ""}""")
     remove(tmp_path / "link")
     remove(tmp_path / "never there")
     assert (unharmed(hostile), list(tmp_path.iterdir())) == (before, [])
+
+
+SAYS = {
+    "an unknown reason": """return {"failed": ["NOSUCH", "no", {}], "traceback": ""}""",
+    "half of a message": """return {"failed": ["UNKNOWN_FORMAT"]}""",
+    "a name that is no text": r"""
+say.__closure__[0].cell_contents.write(b'{"made": [["\ud800", "%s"]]}\n' % (b"0" * 64))""",
+    "a name with a control character": r"""return {"made": [["a\n", "0" * 64]]}""",
+    "no JSON": r"""say.__closure__[0].cell_contents.write(b"made\n")""",
+    "no message": """return {"size": 5}""",
+    "a line without an end": """return {"made": [], "notes": ["x" * (9 << 20)]}""",
+    "a count that is none": """say(stage="reading", done=-1, of=2)""",
+    "too large a count": """say(stage="reading", done=1, of=1 << 40)""",
+    "another kind of digest": """return {"made": [["made", "1"]]}""",
+    "stages for ever": """
+for _ in range(100_000):
+    say(stage="reading", done=1, of=2)""",
+    "ready for ever": """
+for _ in range(100_000):
+    say(ready=True)""",
+}
+
+
+@pytest.mark.parametrize("what", SAYS)
+def test_what_no_worker_says_ends_the_job_and_the_worker(hostile: Hostile, what: str) -> None:
+    hostile.expect_honest_work()
+    (pid,) = hostile.server.workers
+    hostile.does(SAYS[what])
+    job = hostile.augment()
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "INTERNAL")
+    assert "Misbehaved" in job.error.message
+    assert len(job.progress.stages) <= 1000
+    hostile.expect_honest_work()
+    assert pid not in hostile.server.workers
+
+
+def test_metrics_are_read_even_while_a_worker_truncates_them(tmp_path: Path) -> None:
+    """A mapped file that became shorter would end the server with SIGBUS."""
+    path = tmp_path / "rank0.metrics.json"
+    path.write_text(json.dumps({"analyses": {"a": {"status": "ok", "rows": [1] * 10_000}}}))
+    texts, _ = catalog.texts_of(os.open(path, os.O_RDONLY))
+    os.truncate(path, 0)
+    assert len(catalog.metrics_of(texts["a"]).rows) == 10_000
+
+
+def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, failures = hostile.server.core._jobs, []
+    end = jobs.end
+
+    def once(*arguments: object) -> bool:
+        if not failures:
+            failures.append(arguments)
+            raise ValueError("something about it")
+        return end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jobs, "end", once)
+    hostile.code.write_text(HONEST)
+    job = hostile.augment()
+    assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "INTERNAL")
+    assert not (hostile.state / "artifacts" / job.name.removeprefix("jobs/")).exists()
