@@ -1,14 +1,21 @@
-"""Confines a process to writing below one folder, by Landlock, where the kernel has it (Linux 5.13 and later).
+"""Confines a process on Linux: to writing below one folder, by Landlock, and to work of its own, by seccomp.
 
-The process and its children then cannot write, make, rename or remove anything elsewhere, whatever code they run;
-since Linux 6.7 they cannot use TCP, and since 6.12 send no signal to other processes. The numbers are those of
-``linux/landlock.h``.
+With Landlock (Linux 5.13 and later; its numbers are those of ``linux/landlock.h``) it cannot write, make, rename or
+remove anything elsewhere, whatever code it runs; since Linux 6.2 it cannot truncate, since 6.7 not bind or connect TCP,
+since 6.12 not signal other processes or connect to abstract sockets. It can read all that its user can.
+
+With seccomp (on x86-64 and ARM64) it starts no process and no program, opens no socket, changes neither modes, owners,
+times nor attributes of any file, and ends with the thread that has started it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import platform
+import signal
+import struct
 import sys
 from pathlib import Path
 
@@ -20,6 +27,28 @@ _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _REFER = 1 << 13
 _TCP, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
+_SET_DEATH_SIGNAL, _SET_SECCOMP, _FILTER = 1, 22, 2
+_CLONE_THREAD = 0x10000
+_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
+_ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+#: machine → its AUDIT_ARCH; its numbers of clone and prctl; what is refused: fork, vfork, execve, execveat, ptrace,
+#: process_vm_writev, unshare, setns, socket, io_uring_setup, and chmod, chown, utime and setxattr in all forms
+_CALLS = {
+    "x86_64": (
+        0xC000003E,
+        (56, 157),
+        (57, 58, 59, 322, 101, 311, 272, 308, 41, 425),
+        (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (220, 167),
+        (221, 281, 117, 271, 97, 268, 198, 425),
+        (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
+    ),
+}
+_CLONE3, _OF_X32 = 435, 0x40000000
 
 
 class _Ruleset(ctypes.Structure):
@@ -68,11 +97,58 @@ def confine(folder: Path) -> bool:
     return True
 
 
+def seclude() -> bool:
+    """Let this thread, and those it starts later, start no process and open no socket, and end with its parent.
+
+    Returns:
+        False on other systems and machines, and kernels without seccomp.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() not in _CALLS or sys.maxsize < 2**32:
+        return False
+    machine, (clone, prctl), of_processes, of_files = _CALLS[platform.machine()]
+    lines = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 1, 0, machine),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _OF_X32),
+        (_RETURN, 0, 0, _REFUSE),
+        (_EQUAL, 0, 1, _CLONE3),
+        (_RETURN, 0, 0, _MISSING),  # libraries then use clone, whose flags can be looked at
+        (_EQUAL, 0, 4, clone),
+        (_LOAD, 0, 0, _ARGUMENT),
+        (_HAS, 1, 0, _CLONE_THREAD),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 4, prctl),
+        (_LOAD, 0, 0, _ARGUMENT),
+        (_EQUAL, 0, 1, _SET_DEATH_SIGNAL),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    for number in (*of_processes, *of_files):
+        lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+    lines.append((_RETURN, 0, 0, _ALLOW))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(lines), ctypes.addressof(code)))
+    control = ctypes.CDLL(None, use_errno=True).prctl
+    _expect(control(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0))
+    _expect(control(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    done = control(_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0)
+    if done < 0 and ctypes.get_errno() == errno.EINVAL:
+        return False
+    _expect(done)
+    return True
+
+
 def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
 
 def _expect(returned: int) -> int:
     if returned < 0:
-        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"confinement: {os.strerror(ctypes.get_errno())}")
     return returned

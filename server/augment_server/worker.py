@@ -34,7 +34,7 @@ from augment.readers.limits import Limits
 from augment.request import Request
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
-from augment_server.confinement import confine
+from augment_server.confinement import confine, seclude
 from augment_server.roots import folder_inside, open_below, open_inside, steps_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def main() -> None:
     keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
     confine(Path(sys.argv[2]))  # before any other thread starts
+    seclude()
     orders = _orders()
     say(ready=True)
     for order in orders:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -205,9 +206,9 @@ class Worker:
         await asyncio.Event().wait()
 
     async def end(self) -> None:
-        """Kill the process."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        """Kill the process, and those that it may have started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
 
 
@@ -263,8 +264,7 @@ class Workers:
         if worker.fit:
             self._idle.append(worker)
             return
-        if worker.alive:
-            await worker.end()
+        await worker.end()  # a dead one, too: it may have left children
         self._all.discard(worker)
         await self.prepare()
 

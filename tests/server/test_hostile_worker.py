@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +38,11 @@ worker._made = evil_or_made
 worker.main()
 """
 HONEST = "def evil(order, out, say): pass"
+MACHINES = ("x86_64", "aarch64")
+NEEDS_SECCOMP = pytest.mark.skipif(
+    not (sys.platform.startswith("linux") and platform.machine() in MACHINES and Path("/proc/self/status").exists()),
+    reason="seccomp filters are for Linux on x86-64 and ARM64",
+)
 NEEDS_LANDLOCK = pytest.mark.skipif(confinement.version() < 3, reason="this kernel has no Landlock that confines")
 
 
@@ -299,3 +308,76 @@ def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeyp
     job = hostile.augment()
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "INTERNAL")
     assert not (hostile.state / "artifacts" / job.name.removeprefix("jobs/")).exists()
+
+
+@NEEDS_SECCOMP
+def test_a_worker_starts_no_process_and_opens_no_socket(hostile: Hostile) -> None:
+    hostile.does("""
+import ctypes, socket, subprocess, threading
+path = OUTSIDE + "/secret"
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(name)
+tries = dict(
+    fork=os.fork,
+    run=lambda: subprocess.run(["true"]),
+    exec=lambda: os.execv("/bin/true", ["true"]),
+    tcp=lambda: socket.socket().listen(1),
+    udp=lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    unix=lambda: socket.socket(socket.AF_UNIX),
+    mode=lambda: os.chmod(path, 0o666),
+    opened=lambda: os.fchmod(os.open(path, os.O_RDONLY), 0o666),
+    owner=lambda: os.chown(path, 1, 1),
+    time=lambda: os.utime(path, (0, 0)),
+    attribute=lambda: os.setxattr(path, "user.x", b"1"),
+    trace=lambda: call("ptrace", 16, os.getppid(), 0, 0),
+    outlive=lambda: call("prctl", 1, 0, 0, 0, 0),
+    namespace=lambda: call("unshare", 0x10000000),
+)
+possible = []
+for name, attempt in tries.items():
+    try:
+        attempt()
+        possible.append(name)
+    except OSError:
+        pass
+thread = threading.Thread(target=lambda: possible.append("threads"))
+thread.start()
+thread.join()
+return {"failed": ["UNKNOWN_FORMAT", " ".join(possible), {}], "traceback": ""}""")
+    before = os.stat(hostile.outside / "secret")
+    job = hostile.augment()
+    assert (job.error.reason, job.error.message) == ("UNKNOWN_FORMAT", "threads")
+    after = os.stat(hostile.outside / "secret")
+    assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
+
+
+@NEEDS_SECCOMP
+def test_a_worker_ends_with_its_server(tmp_path: Path) -> None:
+    """Even one that no longer reads stdin; the thread that started it is the server's event loop."""
+    script = (
+        "import sys, time; from augment_server.confinement import seclude\n"
+        "assert seclude(); print('ready', flush=True); time.sleep(10**6)"
+    )
+    parent = f"import subprocess, sys, os; subprocess.Popen([sys.executable, '-c', {script!r}]); sys.stdin.read()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=pipe, stdout=pipe, env=environment) as server:
+        assert server.stdout
+        assert server.stdout.readline() == b"ready\n"
+        server.kill()
+        assert server.stdout.read() == b""  # nobody has the pipe any more
+
+
+def test_with_a_worker_its_children_are_killed(tmp_path: Path) -> None:
+    async def kill() -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", "sleep 1000000 & echo ready; wait", stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert process.stdout
+        assert await process.stdout.readline() == b"ready\n"
+        await workers.Worker(process, 0, tmp_path).end()
+        return await process.stdout.read()  # until nobody has the pipe any more
+
+    assert asyncio.run(kill()) == b""
