@@ -4,14 +4,16 @@ With Landlock (Linux 5.13 and later; its numbers are those of ``linux/landlock.h
 remove anything elsewhere, whatever code it runs; since Linux 6.2 it cannot truncate, since 6.7 not bind or connect TCP,
 since 6.12 not signal other processes or connect to abstract sockets. It can read all that its user can.
 
-With seccomp (on x86-64 and ARM64) it starts no process and no program, opens no socket, changes neither modes, owners,
-times nor attributes of any file, and ends with the thread that has started it.
+With seccomp (on x86-64 and ARM64) it starts no process and no program, opens no socket, changes neither limits nor
+priorities of other processes, nor modes, owners, times or attributes of any file, and ends with the thread that has
+started it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import platform
 import signal
@@ -32,19 +34,22 @@ _CLONE_THREAD = 0x10000
 _LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
 _ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 _NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
-#: machine → its AUDIT_ARCH; its numbers of clone and prctl; what is refused: fork, vfork, execve, execveat, ptrace,
-#: process_vm_writev, unshare, setns, socket, io_uring_setup, and chmod, chown, utime and setxattr in all forms
+#: machine → its AUDIT_ARCH; its numbers of clone, prctl and prlimit64; what is refused: fork, vfork, execve, execveat,
+#: ptrace, process_vm_writev, unshare, setns, socket, io_uring_setup, kill and its like, the priorities of processes,
+#: setuid and setgid in all forms; and chmod, chown, utime and setxattr in all forms
 _CALLS = {
     "x86_64": (
         0xC000003E,
-        (56, 157),
-        (57, 58, 59, 322, 101, 311, 272, 308, 41, 425),
+        (56, 157, 302),
+        (57, 58, 59, 322, 101, 311, 272, 308, 41, 425, 62, 129, 297, 424, 141, 142, 144, 314, 251),
+        (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
     ),
     "aarch64": (
         0xC00000B7,
-        (220, 167),
-        (221, 281, 117, 271, 97, 268, 198, 425),
+        (220, 167, 261),
+        (221, 281, 117, 271, 97, 268, 198, 425, 129, 138, 240, 424, 140, 118, 119, 274, 30),
+        (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
     ),
 }
@@ -108,7 +113,7 @@ def seclude() -> bool:
     """
     if not sys.platform.startswith("linux") or platform.machine() not in _CALLS or sys.maxsize < 2**32:
         return False
-    machine, (clone, prctl), of_processes, of_files = _CALLS[platform.machine()]
+    machine, (clone, prctl, prlimit), *refused = _CALLS[platform.machine()]
     lines = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, machine),
@@ -128,8 +133,13 @@ def seclude() -> bool:
         (_EQUAL, 0, 1, _SET_DEATH_SIGNAL),
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 0, 4, prlimit),
+        (_LOAD, 0, 0, _ARGUMENT),
+        (_EQUAL, 1, 0, 0),  # 0: its own
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
     ]
-    for number in (*of_processes, *of_files):
+    for number in itertools.chain(*refused):
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     lines.append((_RETURN, 0, 0, _ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))

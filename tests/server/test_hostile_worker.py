@@ -313,7 +313,8 @@ def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeyp
 @NEEDS_SECCOMP
 def test_a_worker_starts_no_process_and_opens_no_socket(hostile: Hostile) -> None:
     hostile.does("""
-import ctypes, socket, subprocess, threading
+import ctypes, resource, socket, subprocess, threading
+resource.prlimit(0, resource.RLIMIT_NOFILE)
 path = OUTSIDE + "/secret"
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *arguments):
@@ -333,6 +334,10 @@ tries = dict(
     attribute=lambda: os.setxattr(path, "user.x", b"1"),
     trace=lambda: call("ptrace", 16, os.getppid(), 0, 0),
     outlive=lambda: call("prctl", 1, 0, 0, 0, 0),
+    limit=lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1)),
+    priority=lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 10),
+    kill=lambda: os.kill(os.getppid(), 0),
+    user=lambda: os.setuid(os.getuid()),
     namespace=lambda: call("unshare", 0x10000000),
 )
 possible = []
