@@ -26,7 +26,7 @@ quick: $(STAMP)  ## the tests that are neither slow nor of the service: less tha
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
 
 fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1); and other examples for tests of random ones
-	$(BIN)/python tests/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+	$(BIN)/python tests/support/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(or $(SEED),1)
 
 check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages are up to date, subjects of commits
@@ -37,7 +37,7 @@ check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages a
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python proto/judge.py
-	$(BIN)/python tests/commit_subjects.py
+	$(BIN)/python tests/house/commit_subjects.py
 
 release: $(STAMP) ## VERSION: joins changelog.d/ into CHANGELOG.md and sets the version
 	$(BIN)/python -m building.release $(VERSION)

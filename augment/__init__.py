@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from augment.comparison import Diff, diff
-    from augment.derived.steps.window import within
+    from augment.compare import Diff, diff
+    from augment.core.findings import AugmentedTrace, Findings, Skipped
+    from augment.core.tabular import Table
+    from augment.core.trace import Trace
     from augment.errors import (
         AugmentError,
         InputError,
@@ -32,16 +34,14 @@ if TYPE_CHECKING:
         UnknownFormat,
         UsageError,
     )
-    from augment.execution_trace import link_execution_trace, with_execution_trace
-    from augment.findings import AugmentedTrace, Findings, Skipped
-    from augment.frames import frames
-    from augment.graph_capture import with_graph_capture
-    from augment.memory_timeline import read_memory_timeline, with_memory_timeline
+    from augment.facts.steps.window import within
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.tables import with_tables
-    from augment.tabular import Table
-    from augment.trace import Trace
+    from augment.readers.attachments.execution_trace import link_execution_trace, with_execution_trace
+    from augment.readers.attachments.graph_capture import with_graph_capture
+    from augment.readers.attachments.memory_timeline import read_memory_timeline, with_memory_timeline
+    from augment.readers.attachments.tables import with_tables
+    from augment.results.frames import frames
     from augment.version import __version__
     from augment.viewer.notebook import show
 
@@ -50,22 +50,22 @@ _HOMES = {
     "__version__": "augment.version",
     "read": "augment.readers",
     "augment": "augment.pipeline",
-    "within": "augment.derived.steps.window",
-    "diff": "augment.comparison",
-    "Diff": "augment.comparison",
-    "link_execution_trace": "augment.execution_trace",
-    "with_execution_trace": "augment.execution_trace",
-    "with_graph_capture": "augment.graph_capture",
-    "read_memory_timeline": "augment.memory_timeline",
-    "with_memory_timeline": "augment.memory_timeline",
-    "with_tables": "augment.tables",
-    "frames": "augment.frames",
+    "within": "augment.facts.steps.window",
+    "diff": "augment.compare",
+    "Diff": "augment.compare",
+    "link_execution_trace": "augment.readers.attachments.execution_trace",
+    "with_execution_trace": "augment.readers.attachments.execution_trace",
+    "with_graph_capture": "augment.readers.attachments.graph_capture",
+    "read_memory_timeline": "augment.readers.attachments.memory_timeline",
+    "with_memory_timeline": "augment.readers.attachments.memory_timeline",
+    "with_tables": "augment.readers.attachments.tables",
+    "frames": "augment.results.frames",
     "show": "augment.viewer.notebook",
-    "Table": "augment.tabular",
-    "Trace": "augment.trace",
-    "AugmentedTrace": "augment.findings",
-    "Findings": "augment.findings",
-    "Skipped": "augment.findings",
+    "Table": "augment.core.tabular",
+    "Trace": "augment.core.trace",
+    "AugmentedTrace": "augment.core.findings",
+    "Findings": "augment.core.findings",
+    "Skipped": "augment.core.findings",
     "AugmentError": "augment.errors",
     "InputError": "augment.errors",
     "LimitExceeded": "augment.errors",

@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.findings import AugmentedTrace, column
-from augment.job.alignment import Clock
-from augment.job.matching import Matched, match
-from augment.job.stragglers import tally
-from augment.job.summary import summary_of
-from augment.job.waits import waits
-from augment.trace import Trace
+from augment.core.findings import AugmentedTrace, column
+from augment.core.trace import Trace
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched, match
+from augment.job.ranks.summary import summary_of
+from augment.job.verdict.stragglers import tally
 
 
 class Straggler(Struct, frozen=True):

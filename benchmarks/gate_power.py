@@ -30,9 +30,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from augment.comparison.first_step import without_outlying_first_step  # noqa: E402
-from augment.comparison.gate import check  # noqa: E402
-from augment.comparison.totals import Floats, Samples  # noqa: E402
+from augment.compare.first_step import without_outlying_first_step  # noqa: E402
+from augment.compare.gate import check  # noqa: E402
+from augment.compare.totals import Floats, Samples  # noqa: E402
 
 Random = np.random.Generator
 MOST = 0.05  #: of false alarms, and of misses

@@ -31,7 +31,7 @@ COUNTS = """
 import json, sys
 import numpy as np
 import augment
-from augment.annotations import row_count
+from augment.core.annotations import row_count
 arrays = {}
 def size(value):
     if isinstance(value, np.ndarray):

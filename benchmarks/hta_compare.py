@@ -30,9 +30,9 @@ from augment.arrays.types import NO_INDEX
 
 sys.path.insert(0, str(ROOT))
 
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.trace import Category, Trace
 from augment.errors import AugmentError
-from augment.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 #: runs in either Python: the frames of every method as {method: {key of a row: {column: value}}}, or an error
 FIGURES = """

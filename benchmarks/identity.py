@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 from augment.batch import spilling
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
+from augment.pipeline.request import Request
 from augment.readers import containers
-from augment.request import Request
 
 WAYS = {"one thread": (1, None), "two threads": (2, None), "in files": (1, 1 << 20)}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

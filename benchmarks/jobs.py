@@ -34,10 +34,10 @@ from augment.batch import cross_rank  # noqa: E402
 from augment.batch.execution import Manner, crew_of  # noqa: E402
 from augment.batch.inputs import Input  # noqa: E402
 from augment.batch.jobs import Job, Member  # noqa: E402
-from augment.job.summary import read_summary, summarize  # noqa: E402
+from augment.job.ranks.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
+from augment.pipeline.request import Request  # noqa: E402
 from augment.readers import read  # noqa: E402
-from augment.request import Request  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 

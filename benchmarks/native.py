@@ -19,13 +19,13 @@ from pathlib import Path
 
 from bench import ROOT, cache, measure, simulated, warm_up
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from perfetto_engine import PerfettoEngine
 
 ONLY_NATIVE = """
 import sys
 from pathlib import Path
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.readers import read
 from augment.writers import perfetto
 trace = read(sys.argv[1])

@@ -4,7 +4,7 @@
 
 The file is converted once. Every fact, analysis, stage, and call that may run side by side is measured in CPU s of its
 thread; facts that are asked for are noted. Then N threads run these parts again, on paper, in the order in which
-``augment.threads`` begins them: a part waits for the facts that it asks for, and a stage for what runs beside it.
+``augment.core.threads`` begins them: a part waits for the facts that it asks for, and a stage for what runs beside it.
 *Serial* is the share of all CPU time that, by Amdahl's law, gives the same wall time; 1000 cores: the longest chain.
 """
 
@@ -104,7 +104,7 @@ class Recorder:
 
     def record(self, path: Path, formats: tuple[str, ...]) -> Programs:
         """The parts of the conversion of a file."""
-        from augment import context, threads
+        from augment.core import context, threads
 
         context.derived = self.derived  # type: ignore[assignment]
 
@@ -123,8 +123,8 @@ class Recorder:
         def convert() -> None:
             from augment.batch.convert import Settings, convert_or_raise
             from augment.batch.inputs import Input
-            from augment.heap import keep_freed_memory
-            from augment.request import Request
+            from augment.core.heap import keep_freed_memory
+            from augment.pipeline.request import Request
 
             keep_freed_memory()
             for module, names in STAGES.items():

@@ -17,11 +17,11 @@ from collections import Counter
 from typing import Any
 
 import augment
-from augment.derived.operators.counted_operators import formula_of
-from augment.derived.operators.operator_calls import Call, Unrecorded
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.work_model import Work
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.operators.counted_operators import formula_of
+from augment.facts.operators.operator_calls import Call, Unrecorded
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.work_model import Work
 
 #: run by VENV's Python: what each call was called with, its category and 10^9 operations
 THEIRS = """

@@ -21,9 +21,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
 from simulator.job import START_NS

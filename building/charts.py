@@ -1,4 +1,4 @@
-"""``augment/report/vega.js``: the script that draws a report's charts, from the pinned wheel of vl-convert.
+"""``augment/results/report/vega.js``: the script that draws a report's charts, from the pinned wheel of vl-convert.
 
 vl-convert carries Vega, Vega-Lite and Vega-Embed (BSD 3-Clause), and bundles them without a network or Node.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[1] / "augment" / "report" / "vega.js"
+SCRIPT = Path(__file__).resolve().parents[1] / "augment" / "results" / "report" / "vega.js"
 _PUBLISHED = "window.vegaEmbed = vegaEmbed;"
 
 

@@ -28,4 +28,4 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
         build_data["pure_python"] = False
         if version != "editable":
             build_data["force_include"][str(library)] = f"augment/kernels/{library_name(target)}"
-            build_data["force_include"][str(script)] = "augment/report/vega.js"
+            build_data["force_include"][str(script)] = "augment/results/report/vega.js"

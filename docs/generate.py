@@ -31,14 +31,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "examples")]
 import click  # noqa: E402
 import msgspec  # noqa: E402
 
-from augment import __version__  # noqa: E402
-from augment import derived as facts  # noqa: E402
+from augment import (
+    __version__,  # noqa: E402
+    facts,  # noqa: E402
+)
 from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
-from augment.commands import COMMANDS, command_named, group  # noqa: E402
-from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
-from augment.derived.names.kernel_types import PATTERNS  # noqa: E402
+from augment.cli.registry import COMMANDS, command_named, group  # noqa: E402
+from augment.compare.sidecar import ROWS, diff_schema  # noqa: E402
+from augment.core.findings import columns_of  # noqa: E402
 from augment.diagnosis.rules import RULES  # noqa: E402
-from augment.findings import columns_of  # noqa: E402
+from augment.facts.names.kernel_types import PATTERNS  # noqa: E402
 from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
@@ -47,9 +49,9 @@ from augment.readers.dialects import ASCEND_CALL, ASCEND_CALLS, ASCEND_DEVICE, C
 from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
-from augment_server.errors import REASONS  # noqa: E402
-from augment_server.flags import flag_of, table_rows  # noqa: E402
-from augment_server.limits import Limits  # noqa: E402
+from augment_server.base.errors import REASONS  # noqa: E402
+from augment_server.base.limits import Limits  # noqa: E402
+from augment_server.ops.flags import flag_of, table_rows  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 HELP_WIDTH = 100
@@ -75,7 +77,7 @@ def analysis(analysis: Analysis) -> str:
     """The section of one analysis."""
     text = inspect.getdoc(analysis) or ""
     parts = [f"## {analysis.NAME}", markdown(_OPTIONS.sub("", text))]
-    if (DOCS / TRACKS / f"{analysis.NAME}.png").exists():  # made by tests/test_browser.py
+    if (DOCS / TRACKS / f"{analysis.NAME}.png").exists():  # made by tests/viewer/test_browser.py
         parts += [f"![What {analysis.NAME} draws]({TRACKS}/{analysis.NAME}.png)"]
     parts += [needs(analysis)]
     if values := options_of(analysis):
@@ -141,7 +143,7 @@ def catalogue() -> str:
 
 def fact_columns(fact: Callable[..., Any], hint: str) -> Iterator[str]:
     """The record that a fact gives: its columns, with what its source says beside each."""
-    (module,) = re.findall(r"from (augment\.derived\.[\w.]+) import", inspect.getsource(fact))
+    (module,) = re.findall(r"from (augment\.facts\.[\w.]+) import", inspect.getsource(fact))
     kinds = [vars(importlib.import_module(module)).get(name) for name in re.findall(r"\w+", hint)]
     for kind in kinds:
         if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):

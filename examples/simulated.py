@@ -2,7 +2,7 @@
 
     python examples/simulated.py [DIR]
 
-The same version of the simulator writes the same texts: ``tests/test_simulated.py`` compares them.
+The same version of the simulator writes the same texts: ``tests/simulator/test_simulated.py`` compares them.
 """
 
 from __future__ import annotations

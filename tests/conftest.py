@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from augment.errors import UsageError
 from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
-from slow_files import SLOW
 
 # the first call loads compiled code, and machines are busy; each run tries the same examples, `make fuzz` others
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,18 +33,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import what ``make quick`` leaves out; None leaves the decision to others."""
-    name, wanted = collection_path.relative_to(TESTS).as_posix(), config.getoption("markexpr")
-    return (("not slow" in wanted and name in SLOW) or ("not server" in wanted and name == "server")) or None
+    """Do not even import what ``make quick`` leaves out as a whole; None leaves the decision to others."""
+    wanted = config.getoption("markexpr")
+    if "not server" in wanted and collection_path == TESTS / "server":
+        return True
+    if "not slow" in wanted and collection_path.suffix == ".py":
+        marks = [line for line in collection_path.read_text("utf-8").splitlines() if line.startswith("pytestmark = ")]
+        return any("pytest.mark.slow" in line for line in marks) or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make quick`` leaves out: see the markers in ``pyproject.toml``."""
+    """Mark the service's tests, and as slow what reads recorded traces."""
     for item in items:
-        name = item.path.relative_to(TESTS).as_posix()
-        if name.startswith("server/"):
+        if item.path.is_relative_to(TESTS / "server"):
             item.add_marker(pytest.mark.server)
-        if name in SLOW or "_recorded" in name or "shared_traces" in getattr(item, "fixturenames", ()):
+        if "_recorded" in item.path.name or "shared_traces" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 

@@ -44,8 +44,8 @@ from augment.analyses import (
     temporal_breakdown,
     user_annotation_breakdown,
 )
-from augment.findings import Outcome
-from augment.trace import Category
+from augment.core.findings import Outcome
+from augment.core.trace import Category
 
 
 class Analysis(Protocol):

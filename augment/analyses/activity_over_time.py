@@ -25,12 +25,12 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.gpu.queue_lengths import queue_lengths
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.gpu.queue_lengths import queue_lengths
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 NAME = "activity_over_time"
 NEEDS = (GPU_WORK,)

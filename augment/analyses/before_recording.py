@@ -27,13 +27,13 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import total, union
 from augment.arrays.types import Bools, Int64s
-from augment.derived.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
-from augment.derived.gpu.gpu_work import GpuWork, gpu_work
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.facts.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
+from augment.facts.gpu.gpu_work import GpuWork, gpu_work
 
 NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)

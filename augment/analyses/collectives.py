@@ -32,16 +32,16 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import CounterTrack
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Places
-from augment.derived.collectives.collectives import ARGS, Collectives, collectives
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.names.collective_kinds import bus_factor
-from augment.derived.source.arg_columns import arg_columns
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.collectives.collectives import ARGS, Collectives, collectives
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.source.arg_columns import arg_columns
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)

@@ -20,13 +20,13 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int64s, Places
-from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
-from augment.derived.names.kernel_types import KernelType
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.facts.names.kernel_types import KernelType
 
 NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)

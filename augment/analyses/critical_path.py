@@ -68,17 +68,17 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import is_any
 from augment.arrays.types import NO_INDEX
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.before_recording import before_recording_diagnostics
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.steps import steps
-from augment.findings import Findings, Skipped, column
-from augment.trace import LAUNCHES, Trace
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import LAUNCHES, Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.steps import steps
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)

@@ -25,11 +25,11 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.derived.critical.critical_path import KINDS, windows
-from augment.derived.critical.what_if import longest_names
-from augment.derived.steps.steps import steps
-from augment.findings import Findings, Skipped, column
-from augment.trace import LAUNCHES, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import LAUNCHES, Trace
+from augment.facts.critical.critical_path import KINDS, windows
+from augment.facts.critical.what_if import longest_names
+from augment.facts.steps.steps import steps
 
 NAME = "critical_path_operators"
 NEEDS = (LAUNCHES,)

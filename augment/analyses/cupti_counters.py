@@ -26,9 +26,9 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from augment.derived.gpu.counter_ranges import counter_ranges
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.counter_ranges import counter_ranges
 
 NAME = "cupti_counters"
 NEEDS = ((Category.CUDA_PROFILER_RANGE,),)

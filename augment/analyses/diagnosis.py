@@ -29,6 +29,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from augment.core.findings import Findings, Skipped, Verdict, column
+from augment.core.text import short
+from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import drawn, drawn_alone
@@ -37,9 +40,6 @@ from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
 from augment.diagnosis.verdict import named, verdict
 from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
-from augment.findings import Findings, Skipped, Verdict, column
-from augment.text import short
-from augment.trace import Category, Trace
 
 NAME = "diagnosis"
 NEEDS: tuple[tuple[Category, ...], ...] = ()

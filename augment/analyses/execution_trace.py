@@ -26,15 +26,15 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations, compressed, each, group_bounds, sums
 from augment.arrays.types import Int64s
-from augment.attachments import ExecutionNodes
-from augment.derived.host.call_stacks import call_stacks, nesting
-from augment.derived.host.enclosing import outermost_of
-from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, Trace
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.attachments import ExecutionNodes
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Diagnostic, Trace
+from augment.facts.host.call_stacks import call_stacks, nesting
+from augment.facts.host.enclosing import outermost_of
+from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 
 NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)

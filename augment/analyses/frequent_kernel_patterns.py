@@ -29,17 +29,17 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import expand
 from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
 from augment.arrays.sequences import sequence_hashes
 from augment.arrays.types import Int64s, Places
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.gpu.launched_work import launched_work
-from augment.derived.host.call_stacks import call_stacks, places_of
-from augment.derived.host.enclosing import directly_around
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
+from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.gpu.launched_work import launched_work
+from augment.facts.host.call_stacks import call_stacks, places_of
+from augment.facts.host.enclosing import directly_around
 
 NAME = "frequent_kernel_patterns"
 HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)

@@ -21,13 +21,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX
-from augment.derived.gpu.gpu_time import Share, gpu_time_by
-from augment.derived.gpu.gpu_work import Device
-from augment.derived.gpu.module_work import module_work
-from augment.derived.host.call_stacks import crossing_diagnostics
-from augment.derived.host.modules import modules
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.facts.gpu.gpu_time import Share, gpu_time_by
+from augment.facts.gpu.gpu_work import Device
+from augment.facts.gpu.module_work import module_work
+from augment.facts.host.call_stacks import crossing_diagnostics
+from augment.facts.host.modules import modules
 
 NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -28,12 +28,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX
-from augment.derived.gpu.gpu_time import gpu_time_by, gpu_time_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.host.training_phases import Phase, training_phases
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.training_phases import Phase, training_phases
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -76,15 +76,15 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import combinations
 from augment.arrays.statistics import distribution
 from augment.arrays.types import NO_INDEX
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
-from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core.annotations import Ends, Flows, SliceTrack, Texts
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
+from augment.facts.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 
 NAME = "idle_time_breakdown"
 NEEDS = (GPU_WORK,)

@@ -31,12 +31,12 @@ from msgspec import Struct
 from augment.arrays.ordering import combinations, group_bounds, grouped, sums
 from augment.arrays.statistics import grouped_statistics
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.operators.matrix_use import MatrixUse, matrix_use
-from augment.derived.operators.work_families import work_families
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work, sort_key
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.operators.matrix_use import MatrixUse, matrix_use
+from augment.facts.operators.work_families import work_families
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)

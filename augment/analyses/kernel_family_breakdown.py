@@ -29,13 +29,13 @@ from msgspec import Struct
 from augment.arrays import intervals
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
-from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
-from augment.derived.operators.matrix_use import MatrixUse, matrix_use
-from augment.derived.operators.work_families import work_families
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
+from augment.facts.gpu.gpu_work import gpu_work, sort_key
+from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
+from augment.facts.operators.matrix_use import MatrixUse, matrix_use
+from augment.facts.operators.work_families import work_families
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)

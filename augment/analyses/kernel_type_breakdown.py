@@ -3,7 +3,7 @@
 The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``, or
 several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (names in alphabetical order). The times of a device
 add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not occur have no row. A
-table in ``augment/derived/names/kernel_types.py`` decides the type of each kernel.
+table in ``augment/facts/names/kernel_types.py`` decides the type of each kernel.
 
 **What to do**: much ``COMMUNICATION`` alone: overlap it. Much ``MEMORY`` alone: avoid copies, or hide them.
 """
@@ -14,9 +14,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.derived.gpu.type_coverage import all_masks, mask_name, type_coverage
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.type_coverage import all_masks, mask_name, type_coverage
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)

@@ -31,14 +31,14 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.ordering import distinct, each, run_starts
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
-from augment.derived.host.queued_tasks import operators_around
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.gpu.launch_delays import LaunchDelays, launch_delays
+from augment.facts.host.queued_tasks import operators_around
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -33,10 +33,10 @@ from msgspec import Struct
 from augment.arrays.ordering import distinct
 from augment.arrays.statistics import percentiles
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)

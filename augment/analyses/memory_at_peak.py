@@ -25,10 +25,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.host.enclosing import around_moments
-from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Identity, Trace
+from augment.facts.host.enclosing import around_moments
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices

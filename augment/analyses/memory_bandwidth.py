@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.annotations import CounterTrack
 from augment.arrays import intervals
 from augment.arrays.statistics import time_weighted
 from augment.arrays.types import Int64s
-from augment.derived.gpu.copy_rates import CopyRate, copy_rates
-from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.facts.gpu.copy_rates import CopyRate, copy_rates
+from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)

@@ -28,12 +28,12 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
-from augment.derived.memory.memory_events import DeviceMemory, diagnostics, memory_events
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Identity, Trace
+from augment.core.annotations import CounterTrack, byte_unit, in_unit
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Identity, Trace
+from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
 
 NAME = "memory_profile"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices

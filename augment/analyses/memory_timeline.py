@@ -28,15 +28,15 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
-from augment.attachments import MemoryChanges
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
-from augment.derived.memory.memory_events import DeviceMemory
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, Trace
+from augment.core.annotations import CounterTrack, byte_unit, in_unit
+from augment.core.attachments import MemoryChanges
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Diagnostic, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
+from augment.facts.memory.memory_events import DeviceMemory
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices

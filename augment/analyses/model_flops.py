@@ -35,13 +35,13 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
-from augment.derived.operators.step_efficiency import efficiencies, why_no_mfu
-from augment.derived.steps.step_windows import recorded_windows
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
+from augment.facts.operators.step_efficiency import efficiencies, why_no_mfu
+from augment.facts.steps.step_windows import recorded_windows
 
 NAME = "model_flops"
 NEEDS = (GPU_WORK,)

@@ -31,17 +31,17 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int32s, Int64s, Places
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launched_work import launched_work
-from augment.derived.host.call_stacks import call_stacks, crossing_diagnostics
-from augment.derived.host.enclosing import enclosing
-from augment.derived.host.operator_times import operator_times
-from augment.derived.source.arg_columns import arg_columns
-from augment.findings import Findings, column
-from augment.trace import Category, Trace
+from augment.core.annotations import Texts
+from augment.core.findings import Findings, column
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import launched_work
+from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics
+from augment.facts.host.enclosing import enclosing
+from augment.facts.host.operator_times import operator_times
+from augment.facts.source.arg_columns import arg_columns
 
 NAME = "operator_breakdown"
 NEEDS = ((Category.CPU_OP,),)

@@ -31,14 +31,14 @@ from augment.arrays.ordering import combinations, group_bounds, grouped, run_sta
 from augment.arrays.sequences import sequence_hashes
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launch_delays import launch_diagnostics
-from augment.derived.gpu.launched_work import launched_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import starting
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launch_delays import launch_diagnostics
+from augment.facts.gpu.launched_work import launched_work
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.matching import starting
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))

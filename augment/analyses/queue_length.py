@@ -20,15 +20,15 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import CounterTrack
 from augment.arrays.ordering import changing
 from augment.arrays.statistics import time_weighted
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_work import Stream
-from augment.derived.gpu.launch_delays import launch_diagnostics
-from augment.derived.gpu.queue_lengths import queue_lengths
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.facts.gpu.gpu_work import Stream
+from augment.facts.gpu.launch_delays import launch_diagnostics
+from augment.facts.gpu.queue_lengths import queue_lengths
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)

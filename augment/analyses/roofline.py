@@ -58,19 +58,19 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each, is_among, numbered
 from augment.arrays.types import Bytes, Int64s, Places
-from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.operators.graph_capture import graph_work
-from augment.derived.operators.list_kernels import list_kernels
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import device_peaks, why_unknown
-from augment.derived.operators.roofs import Bound, Floats, roofs
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
+from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work, sort_key
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.operators.graph_capture import graph_work
+from augment.facts.operators.list_kernels import list_kernels
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import device_peaks, why_unknown
+from augment.facts.operators.roofs import Bound, Floats, roofs
 
 NAME = "roofline"
 NEEDS = (GPU_WORK, (Category.CPU_OP,))

@@ -46,15 +46,15 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
-from augment.derived.steps.step_figures import StepFigures
-from augment.derived.steps.step_windows import StepWindows, recorded_windows
-from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import device_peaks
+from augment.facts.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
+from augment.facts.steps.step_figures import StepFigures
+from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
 NAME = "step_efficiency"
 NEEDS = (GPU_WORK,)

@@ -28,11 +28,11 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.derived.gpu.before_recording import before_recording_diagnostics
-from augment.derived.steps.step_figures import StepFigures, memory_peaks, step_figures
-from augment.derived.steps.step_windows import recorded_windows
-from augment.findings import Findings, Skipped, column
-from augment.trace import Identity, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Identity, Trace
+from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.steps.step_figures import StepFigures, memory_peaks, step_figures
+from augment.facts.steps.step_windows import recorded_windows
 
 NAME = "step_figures"
 NEEDS = ()

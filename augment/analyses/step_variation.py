@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.statistics import OUTLIER, distribution, robust_z
-from augment.derived.steps.steps import steps
-from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Trace
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Category, Trace
+from augment.facts.steps.steps import steps
 
 NAME = "step_variation"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)

@@ -32,19 +32,19 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.ordering import grouped, sums
 from augment.arrays.statistics import OUTLIER, median, robust_z
 from augment.arrays.types import Int64s
-from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.derived.steps.step_windows import step_windows
-from augment.derived.steps.steps import steps, steps_of_gpu_work
-from augment.findings import Findings, Skipped, column
-from augment.text import TIMES, four_digits
-from augment.trace import Category, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.text import TIMES, four_digits
+from augment.core.trace import Category, Identity, Trace
+from augment.facts.gpu.before_recording import before_recording, before_recording_diagnostics
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.steps.step_windows import step_windows
+from augment.facts.steps.steps import steps, steps_of_gpu_work
 
 NAME = "steps"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)

@@ -28,13 +28,13 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import SliceTrack, Texts
-from augment.derived.gpu.before_recording import before_recording_diagnostics
-from augment.derived.gpu.gpu_work import gpu_work, work_of_several_processes
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.derived.waits.device_states import STATES, DeviceStates, device_states
-from augment.findings import Findings, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.findings import Findings, column
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.waits.device_states import STATES, DeviceStates, device_states
 
 NAME = "temporal_breakdown"
 NEEDS = (GPU_WORK,)

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, group_bounds, grouped
 from augment.arrays.statistics import grouped_statistics
-from augment.derived.gpu.gpu_work import sort_key
-from augment.findings import Findings, column
-from augment.trace import Category, Identity, Trace
+from augment.core.findings import Findings, column
+from augment.core.trace import Category, Identity, Trace
+from augment.facts.gpu.gpu_work import sort_key
 
 NAME = "user_annotation_breakdown"
 NEEDS = ((Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION),)

@@ -12,12 +12,12 @@ from msgspec import Struct
 from augment.batch import locations, memory
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
-from augment.request import Request
+from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
     from augment.batch.stage import Stage
+    from augment.core.trace import Trace
     from augment.readers.limits import Limits
-    from augment.trace import Trace
     from augment.writers.seams import Described
 
 Report = Callable[[str], None]  #: called with one line of text for the user
@@ -103,7 +103,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
 
 def _several_ranks(trace: Trace) -> Iterator[str]:
     """A warning, if the file holds several ranks, whose figures would be those of one."""
-    from augment.derived.source.several_ranks import may_be_merged, rank_of_track
+    from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 
     ranks = len({rank for rank in rank_of_track(trace).tolist() if rank >= 0}) if may_be_merged(trace) else 0
     if ranks:

@@ -13,10 +13,10 @@ from augment.batch.jobs import Job, Member
 from augment.batch.stage import Conclusion, Crew
 
 if TYPE_CHECKING:
-    from augment.findings import AugmentedTrace
+    from augment.core.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.job.portions import Portion
-    from augment.request import Request
+    from augment.pipeline.request import Request
     from augment.writers.seams import Addable
 
 SUFFIX = ".ranks.summary"
@@ -24,14 +24,14 @@ SUFFIX = ".ranks.summary"
 
 def summarize(augmented: AugmentedTrace) -> bytes:
     """The summary of a rank."""
-    from augment.job import summary
+    from augment.job.ranks import summary
 
     return summary.summarize(augmented)
 
 
 def drawn_under(augmented: AugmentedTrace) -> Collection[int]:
     """The tracks under which the job's tracks of this rank are drawn."""
-    from augment.job import summary
+    from augment.job.ranks import summary
 
     return summary.drawn_under(augmented)
 

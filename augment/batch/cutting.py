@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.batch.inputs import Input
-from augment.derived.source.cut_mark import mark
-from augment.derived.source.several_ranks import rank_of_track
-from augment.derived.steps import cutting
+from augment.core.trace import Trace
 from augment.errors import InputError, UnknownFormat, UsageError
+from augment.facts.source.cut_mark import mark
+from augment.facts.source.several_ranks import rank_of_track
+from augment.facts.steps import cutting
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers.cut import write_cut
 from augment.writers.files import replacing, stem
 from augment.writers.perfetto.several import parts, write_parts

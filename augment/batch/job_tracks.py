@@ -21,7 +21,7 @@ from augment.batch.results import File, Result, result_of, sha256_of
 from augment.errors import AugmentError
 
 if TYPE_CHECKING:
-    from augment.request import Request
+    from augment.pipeline.request import Request
     from augment.writers.seams import Addable
 
 NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing

@@ -21,7 +21,7 @@ from augment.batch.convert import Settings
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
 from augment.batch.results import File, Result
-from augment.tables import read_tables
+from augment.readers.attachments.tables import read_tables
 from augment.version import __version__
 from augment.writers import DEFAULT
 from augment.writers.files import MANIFEST, is_manifest

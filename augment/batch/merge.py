@@ -22,15 +22,15 @@ from augment.batch import locations, memory
 from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
+from augment.core.trace import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
-from augment.request import Request
-from augment.trace import Diagnostic, Trace
+from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
-    from augment.annotations import Annotation
     from augment.batch.convert import Report
     from augment.batch.results import Result
-    from augment.findings import AugmentedTrace
+    from augment.core.annotations import Annotation
+    from augment.core.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.writers.perfetto.archive import Archive
     from augment.writers.perfetto.several import Several
@@ -204,10 +204,10 @@ def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Rank],
 
 
 def _look(member: Member, request: Request) -> _Rank:
-    from augment.derived.steps.steps import steps
-    from augment.findings import AugmentedTrace
-    from augment.job.summary import summarize
-    from augment.tables import with_tables
+    from augment.core.findings import AugmentedTrace
+    from augment.facts.steps.steps import steps
+    from augment.job.ranks.summary import summarize
+    from augment.readers.attachments.tables import with_tables
 
     with _read(member) as source:
         trace = with_tables(source, *request.tables)
@@ -282,8 +282,8 @@ class _Timeline:
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
         """Write one rank; its memory is free on return."""
-        from augment.derived.source.clock_correction import on_clock
-        from augment.derived.steps.window import within
+        from augment.facts.source.clock_correction import on_clock
+        from augment.facts.steps.window import within
         from augment.writers.perfetto.several import Group
 
         rank = self._ranks[at]
@@ -329,7 +329,7 @@ class _Timeline:
 
     def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
         """The rank's ``part`` with all additions, on the rank's own clock."""
-        from augment.findings import AugmentedTrace, Findings
+        from augment.core.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
 
         choice = self._choice
@@ -357,7 +357,7 @@ class _Timeline:
 
     def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
         """The slices where the critical path of the job enters and leaves the rank, numbered after the collectives."""
-        from augment.job.path_drawing import handovers
+        from augment.job.output.path_drawing import handovers
         from augment.writers.perfetto.suffixes import Links
 
         for track, rows, numbers in handovers(augmented.annotations):
@@ -377,7 +377,7 @@ def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
 
 def _cut(part: Trace) -> Callable[[Any], Any]:
     """A function that keeps of an annotation what lies in the time range of ``part``, on the rank's own clock."""
-    from augment.annotations import SliceTrack
+    from augment.core.annotations import SliceTrack
 
     events = part.events
     first, last = (int(events.ts.min()), int(events.end.max())) if len(events) else (0, -1)

@@ -27,7 +27,7 @@ from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.client import Augmented, AugmentedJob, Client
-    from augment.request import Request
+    from augment.pipeline.request import Request
 
 
 class Folder(Struct, frozen=True):

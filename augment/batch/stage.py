@@ -11,8 +11,8 @@ from augment.batch.job_tracks import Tracks
 from augment.batch.jobs import Job, Member
 
 if TYPE_CHECKING:
-    from augment.findings import AugmentedTrace
-    from augment.request import Request
+    from augment.core.findings import AugmentedTrace
+    from augment.pipeline.request import Request
 
 T = TypeVar("T")
 

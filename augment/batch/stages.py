@@ -21,7 +21,7 @@ from augment.batch.stage import Conclusion, Crew, Stage, alone
 
 if TYPE_CHECKING:
     from augment.batch.results import Result
-    from augment.request import Request
+    from augment.pipeline.request import Request
 
 
 STAGES: tuple[Stage, ...] = (

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
 from augment.batch.results import Result
-from augment.heap import keep_freed_memory
+from augment.core.heap import keep_freed_memory
 
 T = TypeVar("T")
 #: called in another process, so it must be picklable, as the ``partial`` of a module-level function is

@@ -40,8 +40,8 @@ def main() -> int:
     gc.disable()  # what is loaded stays: collecting among it took a tenth of the time of a small file
     import click
 
-    from augment.commands import group
-    from augment.commands.terminal import complain, finish_output, prepare_output
+    from augment.cli.registry import group
+    from augment.cli.terminal import complain, finish_output, prepare_output
     from augment.errors import AugmentError
 
     prepare_output()

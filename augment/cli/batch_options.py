@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import MOST_THREADS, Function, processors
+from augment.cli.options import MOST_THREADS, Function, processors
 
 if TYPE_CHECKING:
     from augment.batch.execution import Manner
     from augment.batch.inputs import Plan
     from augment.client import Client
-    from augment.evidence import Evidence
+    from augment.readers.attachments.evidence import Evidence
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")

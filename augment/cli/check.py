@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, labels_option
+from augment.cli.options import debug, labels_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from augment.commands.terminal import Bar
-    from augment.comparison.gate import Limits, Line
+    from augment.cli.terminal import Bar
+    from augment.compare.gate import Limits, Line
 
 UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
 
@@ -93,8 +93,8 @@ def command(
     With --against-history the baseline is many runs, and the interval comes from how they differ. Runs before the last
     change of a figure do not count.
     """
-    from augment.commands.terminal import bar, complain, emit
-    from augment.comparison import gate, gate_files
+    from augment.cli.terminal import bar, complain, emit
+    from augment.compare import gate, gate_files
 
     if (baseline is None) == (store is None):
         raise UsageError("name one of --baseline and --against-history")
@@ -128,11 +128,11 @@ _Outcome = tuple["Sequence[Line]", tuple[str, str], list[str]]  #: lines, names 
 
 def _against_steps(baseline: str, test: str, region: str | None, limits: Limits, shown: Bar) -> _Outcome:
     """Compare the steps of two runs."""
-    from augment.commands.runs import label_of, recording_of
-    from augment.comparison import gate
-    from augment.comparison.devices import difference
-    from augment.comparison.first_step import without_outlying_first_step
-    from augment.comparison.regions import offer
+    from augment.cli.runs import label_of, recording_of
+    from augment.compare import gate
+    from augment.compare.devices import difference
+    from augment.compare.first_step import without_outlying_first_step
+    from augment.compare.regions import offer
 
     control, changed = recording_of(baseline, region, shown), recording_of(test, region, shown)
     before, after = control.samples, changed.samples
@@ -162,10 +162,10 @@ def _against_runs(
     store: str, labels: dict[str, str], test: str, region: str | None, limits: Limits, shown: Bar
 ) -> _Outcome:
     """Compare a run with the runs of a history that have the labels, the same device and the same number of ranks."""
-    from augment.commands.history import change_text
-    from augment.commands.runs import label_of, recording_of, run_of
+    from augment.cli.history import change_text
+    from augment.cli.runs import label_of, recording_of, run_of
+    from augment.core.text import counted
     from augment.history import Store, gate
-    from augment.text import counted
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")
@@ -186,7 +186,7 @@ def _against_runs(
 def _config(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
-    from augment.toml import read_toml
+    from augment.core.toml import read_toml
 
     return read_toml(path)
 

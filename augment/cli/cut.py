@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.batch_options import ranks_option
-from augment.commands.options import debug, first_and_last, listed, period
+from augment.cli.batch_options import ranks_option
+from augment.cli.options import debug, first_and_last, listed, period
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def command(
     from pathlib import Path
 
     from augment.batch.cutting import Choice, part
-    from augment.commands.terminal import bar, emit, say
+    from augment.cli.terminal import bar, emit, say
 
     choice = Choice(steps, period, drop)
     if not choice and not ranks and not parted:

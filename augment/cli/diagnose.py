@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.commands.options import debug
-from augment.commands.remote import client_of, server_options
+from augment.cli.options import debug
+from augment.cli.remote import client_of, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis
@@ -37,9 +37,9 @@ def command(
     trace has no data for (–), with what would provide it. Rules about what the run does not do are
     left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
-    from augment.commands.terminal import complain, emit
+    from augment.cli.terminal import complain, emit
     from augment.errors import UnknownFormat
-    from augment.report.health import is_grave, json_of, lines_of, of_jobs
+    from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     with client_of(**server) as client:
@@ -65,9 +65,9 @@ def command(
 
 def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:
     """The reports on all readable files, and the errors of unreadable files that the user named."""
-    from augment.commands.terminal import bar
+    from augment.cli.terminal import bar
     from augment.errors import AugmentError
-    from augment.report.health import report_on
+    from augment.results.report.health import report_on
 
     reports, failures = [], []
     for name, is_named in names:
@@ -82,7 +82,7 @@ def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Augm
 def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Report], list[AugmentError]]:
     """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
     from augment.errors import InputError
-    from augment.sidecars import is_sidecar
+    from augment.results.sidecars import is_sidecar
 
     metrics = [(name, named) for name, named in names if os.path.exists(name) and is_sidecar(name)]
     reports, failures = _reports(metrics)
@@ -106,7 +106,7 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
 def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
     """The diagnosis of a folder's traces by a server."""
     from augment.batch.remote import progress_text
-    from augment.commands.terminal import bar
+    from augment.cli.terminal import bar
 
     with bar(1, quiet=False) as shown:
         return client.diagnose(
@@ -118,7 +118,7 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
     """The files that ``inputs`` stand for, each with whether the user named it explicitly; and errors of inputs."""
     from augment.batch.inputs import plan
     from augment.errors import AugmentError
-    from augment.sidecars import is_sidecar
+    from augment.results.sidecars import is_sidecar
 
     def holds_metrics(name: str) -> bool:
         try:
@@ -135,7 +135,7 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
 
 def _written(folder: str) -> list[str]:
     """The metrics in a folder that augment wrote, those of the job first."""
-    from augment.report.health import metrics_among
+    from augment.results.report.health import metrics_among
 
     if not os.path.isdir(folder):
         return []

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.batch_options import memory_of_one
-from augment.commands.options import debug, listed, row_limit, user_tables
-from augment.commands.remote import client_of, server_options
+from augment.cli.batch_options import memory_of_one
+from augment.cli.options import debug, listed, row_limit, user_tables
+from augment.cli.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
+    from augment.cli.terminal import Bar
     from augment.client import Client
-    from augment.commands.terminal import Bar
-    from augment.comparison.outputs import Drawing
-    from augment.trace import Trace
+    from augment.compare.outputs import Drawing
+    from augment.core.trace import Trace
 
 ROWS = 10  #: rows of a table by default
 
@@ -111,9 +111,9 @@ def command(
     differences on its timeline; STEM.diff.metrics.json is the whole comparison.
     """
     from augment.batch.memory import bounded, expect_possible
-    from augment.commands.runs import label_of
-    from augment.commands.terminal import bar, emit, say
-    from augment.comparison.outputs import Drawing
+    from augment.cli.runs import label_of
+    from augment.cli.terminal import bar, emit, say
+    from augment.compare.outputs import Drawing
     from augment.writers import writer_named
 
     expect_possible(memory)
@@ -139,7 +139,7 @@ def command(
     elif quiet:
         emit("\n".join(map(str, paths)))
     else:
-        from augment.commands.diff_tables import print_diff
+        from augment.cli.diff_tables import print_diff
 
         print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
         for path in paths:
@@ -151,9 +151,9 @@ def _sides(
     paths: Sequence[str], captures: Iterable[str | None], tables: Sequence[str], peaks: Sequence[str], shown: Bar
 ) -> list[list[Trace]]:
     """The traces of both sides, with the captures of their graphs and the user's tables."""
-    from augment.commands.runs import files_of, traces_of
-    from augment.evidence import Evidence
-    from augment.tables import read_tables, with_tables
+    from augment.cli.runs import files_of, traces_of
+    from augment.readers.attachments.evidence import Evidence
+    from augment.readers.attachments.tables import read_tables, with_tables
 
     read_tables(tables, peaks)  # refuses them before a large trace is read
     evidence = [Evidence(graph_capture=capture) for capture in captures]
@@ -169,7 +169,7 @@ def _bound(paths: Sequence[str], memory: int | None) -> int | None:
     """The bound of memory; None if there is none, or all traces together need less."""
     from augment.batch.inputs import Input
     from augment.batch.memory import bound_for
-    from augment.commands.runs import files_of
+    from augment.cli.runs import files_of
 
     names = [] if memory is None else [name for path in paths for name in files_of(path) if os.path.exists(name)]
     return bound_for([Input(name, "", named=True, size=os.path.getsize(name)) for name in names], memory)
@@ -194,8 +194,8 @@ def _here(
     stage: Callable[[str], None],
 ) -> Sequence[Path]:
     """Compare in this process; returns the files written, the sidecar last."""
-    from augment.comparison import diff
-    from augment.comparison.outputs import write_all
+    from augment.compare import diff
+    from augment.compare.outputs import write_all
 
     stage("comparing")
     return write_all(diff(*sides, **options), folder, label, drawing, stage)
@@ -206,7 +206,7 @@ def _there(
 ) -> Sequence[Path]:
     """Compare on a server; returns the same files."""
     from augment.batch.remote import progress_text
-    from augment.commands.runs import files_of, label_of
+    from augment.cli.runs import files_of, label_of
 
     return client.diff(
         files_of(control),

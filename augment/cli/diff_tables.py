@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from augment.commands.tables import NOTHING, Column, print_columns
-from augment.commands.terminal import emit
-from augment.text import counted, first_of, signed_text, value_text
+from augment.cli.tables import NOTHING, Column, print_columns
+from augment.cli.terminal import emit
+from augment.core.text import counted, first_of, signed_text, value_text
 
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: names shown per side of a part

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug
-from augment.text import counted, exact_size, exact_time, share
+from augment.cli.options import debug
+from augment.core.text import counted, exact_size, exact_time, share
 
 if TYPE_CHECKING:
-    from augment.commands.inspection import Report
+    from augment.cli.inspection import Report
 
 _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 
@@ -23,9 +23,9 @@ _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 @debug
 def command(files: tuple[str, ...], as_json: bool) -> int:
     """Report what each FILE contains, what is odd, and what will be lost. Nothing is written."""
-    from augment.commands.terminal import complain, emit
+    from augment.cli.terminal import complain, emit
+    from augment.core.jsontext import json_line
     from augment.errors import AugmentError
-    from augment.jsontext import json_line
 
     failed: list[AugmentError] = []
     for path in files:
@@ -50,8 +50,8 @@ def examine(path: str) -> Report:
     Raises:
         InputError: the file cannot be read.
     """
-    from augment.commands.inspection import inspect
-    from augment.commands.terminal import bar
+    from augment.cli.inspection import inspect
+    from augment.cli.terminal import bar
     from augment.pipeline import augment
     from augment.readers import read
 
@@ -64,8 +64,8 @@ def examine(path: str) -> Report:
 
 def print_report(report: Report) -> None:
     """Print ``report`` for people."""
-    from augment.commands.tables import print_rows
-    from augment.commands.terminal import emit
+    from augment.cli.tables import print_rows
+    from augment.cli.terminal import emit
 
     for line in _overview(report):
         emit(line)

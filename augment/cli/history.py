@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, labels_option, row_limit
+from augment.cli.options import debug, labels_option, row_limit
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
     A run is named after its label run or commit, else after its folder or file. Its GPU becomes the label device. A run
     that is added again with the same labels replaces the earlier one.
     """
-    from augment.commands.runs import label_of, recording_of, run_of
-    from augment.commands.terminal import bar, emit
+    from augment.cli.runs import label_of, recording_of, run_of
+    from augment.cli.terminal import bar, emit
     from augment.history import Store
 
     time_ns = None if when is None else _time_ns(when)
@@ -60,10 +60,10 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
 @debug
 def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
     """List the runs, the oldest first."""
-    from augment.commands.tables import print_rows
-    from augment.commands.terminal import emit
+    from augment.cli.tables import print_rows
+    from augment.cli.terminal import emit
+    from augment.core.text import counted
     from augment.history import Store
-    from augment.text import counted
 
     runs = Store(store).runs(labels)
     if as_json:
@@ -87,7 +87,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
 
     The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are kept apart.
     """
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
     from augment.history import Store
 
     runs = Store(store).runs(labels)
@@ -105,7 +105,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
             for row in rows[-limit:]:
                 emit(json.dumps({**row, "device": device, "rank_count": ranks}, ensure_ascii=False))
             continue
-        from augment.commands.tables import print_rows
+        from augment.cli.tables import print_rows
 
         print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
         for line in remarks:
@@ -114,8 +114,8 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
 
 def change_text(change: Change, figure: str) -> str:
     """``changed from 80.123 ms to 84.012 ms (+4.9 %)``."""
-    from augment.comparison.totals import FIGURES
-    from augment.text import value_text
+    from augment.compare.totals import FIGURES
+    from augment.core.text import value_text
 
     unit = next(each.unit for each in FIGURES if each.name == figure)
     percent = "" if change.ratio is None or unit == "ratio" else f" ({100 * change.ratio:+.1f} %)"

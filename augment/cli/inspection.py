@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.commands.perfetto_limits import perfetto_findings
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import strings_where
-from augment.findings import AugmentedTrace, Skipped
+from augment.cli.perfetto_limits import perfetto_findings
+from augment.core.findings import AugmentedTrace, Skipped
+from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.matching import strings_where
 from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text
-from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.writers.metrics import document
 
 Report = dict[str, Any]

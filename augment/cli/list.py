@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from augment.commands.options import debug
+from augment.cli.options import debug
 
 
 @click.command("list", short_help="List analyses, rules, readers and writers.")
@@ -17,8 +17,8 @@ from augment.commands.options import debug
 @debug
 def command(schema: bool, as_json: bool) -> None:
     """List analyses with their options, the rules of the diagnosis, readers and writers."""
-    from augment.commands.terminal import emit
-    from augment.registries import everything
+    from augment.cli.terminal import emit
+    from augment.pipeline.registries import everything
 
     if schema:
         emit(json.dumps(_schema(), indent=2, ensure_ascii=False))

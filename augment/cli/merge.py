@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.batch_options import memory_of_one, ranks_option, trust_option
-from augment.commands.options import debug, requesting
+from augment.cli.batch_options import memory_of_one, ranks_option, trust_option
+from augment.cli.options import debug, requesting
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.merge import Merged
-    from augment.evidence import Evidence
-    from augment.request import Request
+    from augment.pipeline.request import Request
+    from augment.readers.attachments.evidence import Evidence
 
 _SUFFIXES = (".pftrace", ".tar")
 
@@ -60,7 +60,7 @@ def command(
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.memory import expect_possible
     from augment.batch.merge import Choice, default_output, merge, only_job
-    from augment.commands.terminal import bar, complain, emit
+    from augment.cli.terminal import bar, complain, emit
 
     request.check()
     expect_possible(memory)
@@ -96,7 +96,7 @@ def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence
 
 def _tell(merged: Merged, out: str) -> None:
     from augment.batch import locations
-    from augment.commands.terminal import say
+    from augment.cli.terminal import say
 
     say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
     for line in (*filter(None, [merged.left_out]), *merged.notes):

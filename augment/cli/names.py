@@ -31,7 +31,7 @@ def _completed(incomplete: str, known: list[str]) -> list[str]:
 def analyses_of(names: Iterable[str], known: Collection[str] | None = None) -> tuple[str, ...]:
     """Replace each unique prefix of an analysis's name by the name, and report that on stderr. Other names stay
     unchanged, so that their use raises the error."""
-    from augment.commands.terminal import complain
+    from augment.cli.terminal import complain
 
     names = tuple(names)
     if not names:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.options import debug, moment
+from augment.cli.options import debug, moment
 
 if TYPE_CHECKING:
     from augment.viewer.preparing import Prepared
@@ -81,7 +81,7 @@ def command(
 
 
 def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float] | None) -> Prepared:
-    from augment.commands.terminal import bar
+    from augment.cli.terminal import bar
     from augment.viewer.preparing import Prepared, prepare
 
     with bar(1, quiet=False) as shown:
@@ -93,7 +93,7 @@ def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float]
 
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:
-    from augment.commands.terminal import complain, emit, say
+    from augment.cli.terminal import complain, emit, say
     from augment.viewer.link import ui_link
     from augment.viewer.server import PERFETTO_UI
 

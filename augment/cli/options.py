@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from augment.commands.names import analyses_of, complete_analysis, complete_format, formats_of
+from augment.cli.names import analyses_of, complete_analysis, complete_format, formats_of
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.request import Request
+    from augment.pipeline.request import Request
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,7 +105,7 @@ def sizes(_context: click.Context, _parameter: click.Parameter, value: str | Non
     """The numbers in ``tp=4,dp=2``."""
     if value is None:
         return {}
-    from augment.job.parallel.names import stated
+    from augment.job.ranks.dimension_names import stated
 
     return stated(value)
 
@@ -221,8 +221,8 @@ def _request(values: dict[str, Any]) -> Request:
     Raises:
         UsageError: an option of an analysis has another form or type.
     """
-    from augment.evidence import Evidence
-    from augment.request import Request, option_values
+    from augment.pipeline.request import Request, option_values
+    from augment.readers.attachments.evidence import Evidence
 
     values["only"], values["skip"] = analyses_of(values["only"]), analyses_of(values["skip"])
     if "formats" in values:

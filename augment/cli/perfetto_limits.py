@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import Int64s
+from augment.core.trace import COMPLETE, Trace
 from augment.readers import perfetto
-from augment.trace import COMPLETE, Trace
 
 _MEMORY = (
     (8_500_000_000, "the 64-bit engine runs out of memory"),

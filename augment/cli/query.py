@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, row_limit
+from augment.cli.options import debug, row_limit
 from augment.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def command(
     SQL may be several statements; the rows of the last are printed. "-" reads it from stdin. The exit code is 2 if the
     engine refuses the SQL, 3 if it refuses the trace.
     """
-    from augment.commands.terminal import bar, say
+    from augment.cli.terminal import bar, say
 
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
@@ -82,7 +82,7 @@ def _sql(argument: str | None, path: str | None) -> str:
 
 
 def _print_json(answer: Answer) -> None:
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
 
     names = _distinct(answer.columns)
     lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
@@ -111,7 +111,7 @@ def _plain(cell: Cell) -> Any:
 
 
 def _print_csv(answer: Answer) -> None:
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
 
     lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
     emit("\n".join(lines))
@@ -127,8 +127,8 @@ def _csv(value: object) -> str:
 
 
 def _print_table(answer: Answer, limit: int) -> None:
-    from augment.commands.terminal import emit
-    from augment.text import counted
+    from augment.cli.terminal import emit
+    from augment.core.text import counted
 
     if not answer.columns:
         return

@@ -29,7 +29,7 @@ COMMANDS = (
 
 def command_named(name: str) -> click.Command:
     """The command of this name, one of :data:`COMMANDS`."""
-    command: click.Command = import_module(f"augment.commands.{name}").command
+    command: click.Command = import_module(f"augment.cli.{name}").command
     return command
 
 

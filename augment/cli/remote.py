@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.options import Function
-from augment.commands.terminal import say
+from augment.cli.options import Function
+from augment.cli.terminal import say
 from augment.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, labels_option
-from augment.commands.remote import client_of, server_options
+from augment.cli.options import debug, labels_option
+from augment.cli.remote import client_of, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client
-    from augment.report.document import Document
+    from augment.results.report.document import Document
 
 
 @click.command("report", short_help="Write one self-contained HTML page about a trace, a job, a comparison or runs.")
@@ -53,9 +53,9 @@ def command(
     """
     import tempfile
 
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
     from augment.errors import UsageError
-    from augment.sidecars import readable
+    from augment.results.sidecars import readable
 
     if bool(test) != comparing:
         raise UsageError("name one INPUT, or with --diff a control and a test")
@@ -63,12 +63,12 @@ def command(
         with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
             made = _document(source, test, trend, labels, scratch, client)
         if static:
-            from augment.report.static import write_charts
+            from augment.results.report.static import write_charts
 
             for path in write_charts(made, Path(static)):
                 emit(str(path))
         if markdown:
-            from augment.report.markdown import markdown as short_form
+            from augment.results.report.markdown import markdown as short_form
 
             if out:
                 _write(short_form(made), Path(out))
@@ -81,15 +81,15 @@ def command(
 
 def _write_page(document: Document, path: Path) -> None:
     """Write the page, and print its path."""
-    from augment.commands.terminal import say
-    from augment.report.html import page
+    from augment.cli.terminal import say
+    from augment.results.report.html import page
 
     _write(page(document), path)
     say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
 
 
 def _write(text: str, path: Path) -> None:
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
     from augment.writers.files import replacing
 
     with replacing(path) as file:
@@ -100,10 +100,10 @@ def _write(text: str, path: Path) -> None:
 def _document(
     source: str, test: str | None, trend: bool, labels: dict[str, str], scratch: str, client: Client | None
 ) -> Document:
-    from augment.commands.show import analysed
-    from augment.report.subject import document_of, trend_of
-    from augment.request import Request
-    from augment.sidecars import read_sidecar
+    from augment.cli.show import analysed
+    from augment.pipeline.request import Request
+    from augment.results.report.subject import document_of, trend_of
+    from augment.results.sidecars import read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
 
     if test and client:
@@ -147,7 +147,7 @@ def _analysed_there(client: Client, path: str, scratch: str) -> Any:
 
 def _compared_there(client: Client, control: str, test: str, scratch: str) -> str:
     """The metrics of a comparison, made by a server."""
-    from augment.commands.runs import files_of, label_of
+    from augment.cli.runs import files_of, label_of
 
     made = client.diff(files_of(control), files_of(test), name=label_of(test), out=scratch)
     return str(made.files[-1])
@@ -169,7 +169,7 @@ def _run(*arguments: str) -> None:
 
 
 def _stem(source: str) -> str:
-    from augment.sidecars import Sidecar
+    from augment.results.sidecars import Sidecar
 
     name = os.path.basename(os.path.abspath(source))
     return Sidecar.of(name, {}).trace if not os.path.isdir(source) else name

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.batch_options import Batch, batch_options, trust_option
-from augment.commands.options import debug, requesting, sizes
-from augment.commands.remote import client_of, server_options
+from augment.cli.batch_options import Batch, batch_options, trust_option
+from augment.cli.options import debug, requesting, sizes
+from augment.cli.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from augment.batch.results import Result
     from augment.batch.stage import Stage
     from augment.batch.stages import Concluded
-    from augment.commands.terminal import Bar
-    from augment.request import Request
+    from augment.cli.terminal import Bar
+    from augment.pipeline.request import Request
 
 _SEAMLESS = (
     "the waits of ranks are not drawn in the outputs of {} of them: the server that converted these is too old; "
@@ -72,7 +72,7 @@ def command(
     from msgspec.structs import replace
 
     from augment.batch.convert import Settings
-    from augment.heap import keep_freed_memory
+    from augment.core.heap import keep_freed_memory
 
     keep_freed_memory()
     request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks)
@@ -115,7 +115,7 @@ class _Run:
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
         from augment.batch.results import Result, failure
-        from augment.commands.terminal import bar
+        from augment.cli.terminal import bar
 
         for name, error in self._plan.refused:
             self._take(failure(name, error))
@@ -193,12 +193,12 @@ class _Run:
 
     def _tell(self, path: str) -> None:
         """Print the path of a file about a whole job."""
-        from augment.commands.terminal import emit
+        from augment.cli.terminal import emit
 
         emit(_json({"status": "concluded", "outputs": [path]}) if self._as_json else path)
 
     def _take(self, result: Result) -> None:
-        from augment.commands.terminal import emit
+        from augment.cli.terminal import emit
 
         self._results.append(result)
         if self._as_json:
@@ -209,8 +209,8 @@ class _Run:
 
     def _close(self) -> int:
         """Print the summary and the failures; return the exit code."""
-        from augment.commands.summary import jobs, next_steps, summary, verdicts
-        from augment.commands.terminal import complain, say
+        from augment.cli.summary import jobs, next_steps, summary, verdicts
+        from augment.cli.terminal import complain, say
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
@@ -257,6 +257,6 @@ def _as_json(result: Result) -> str:
 
 
 def _json(record: dict[str, Any]) -> str:
-    from augment.jsontext import json_line
+    from augment.core.jsontext import json_line
 
     return json_line(record)

@@ -12,11 +12,11 @@ from msgspec import Struct
 from augment.errors import InputError, UnknownFormat
 
 if TYPE_CHECKING:
-    from augment.commands.terminal import Bar
-    from augment.comparison.regions import Regions
-    from augment.comparison.totals import Samples
+    from augment.cli.terminal import Bar
+    from augment.compare.regions import Regions
+    from augment.compare.totals import Samples
+    from augment.core.trace import Trace
     from augment.history import Run
-    from augment.trace import Trace
 
 
 def traces_of(path: str, shown: Bar) -> list[Trace]:
@@ -92,9 +92,9 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
         InputError: there is no file, or none with anything to compare.
     """
     from augment.analyses import step_figures
-    from augment.comparison.baseline import samples_of_sidecar
-    from augment.comparison.totals import mean_of_ranks
-    from augment.sidecars import is_sidecar, read_sidecar
+    from augment.compare.baseline import samples_of_sidecar
+    from augment.compare.totals import mean_of_ranks
+    from augment.results.sidecars import is_sidecar, read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
 
     if not os.path.exists(path):
@@ -113,9 +113,9 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
 
 
 def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
-    from augment.comparison.regions import regions_of
-    from augment.comparison.steps import windows_in
-    from augment.comparison.totals import mean_of_ranks, samples_of
+    from augment.compare.regions import regions_of
+    from augment.compare.steps import windows_in
+    from augment.compare.totals import mean_of_ranks, samples_of
     from augment.writers.metrics import source_of
 
     samples, sources = [], []

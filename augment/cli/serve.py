@@ -10,7 +10,7 @@ import click
 
 from augment.errors import UsageError
 
-_SERVICE = "augment_server.main"
+_SERVICE = "augment_server.ops.main"
 
 
 class _Served(click.Command):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.names import analyses_of, complete_analysis
-from augment.commands.options import debug, requesting, row_limit
+from augment.cli.names import analyses_of, complete_analysis
+from augment.cli.options import debug, requesting, row_limit
 
 if TYPE_CHECKING:
-    from augment.request import Request
-    from augment.sidecars import Sidecar
+    from augment.pipeline.request import Request
+    from augment.results.sidecars import Sidecar
 
 ROWS = 20  #: rows of a table by default
 TABLES = 5  #: number of tables shown if no names are given
@@ -62,7 +62,7 @@ def command(
     from msgspec.structs import replace
 
     from augment.errors import InputError
-    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
+    from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
@@ -82,7 +82,7 @@ def command(
     elif form == "json":
         _print_json(sidecar)
     else:
-        from augment.commands.tables import print_markdown, print_sidecar
+        from augment.cli.tables import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
         if known is not None:
@@ -92,7 +92,7 @@ def command(
 
 def _of_folder(folder: str) -> str:
     """What to do with a folder: metrics in it to name, those of a job first; else what takes traces."""
-    from augment.report.health import metrics_among
+    from augment.results.report.health import metrics_among
 
     metrics = metrics_among(os.listdir(folder))
     if metrics:
@@ -102,7 +102,7 @@ def _of_folder(folder: str) -> str:
 
 def _with_verdict_of_job(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar of a rank whose verdict contains what its job tells the rank."""
-    from augment.sidecars import with_job
+    from augment.results.sidecars import with_job
 
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
     text = with_job(sidecar, verdict["text"])
@@ -131,7 +131,7 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
 def _print_json(sidecar: dict[str, Any]) -> None:
     import json
 
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
 
     emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
 
@@ -145,7 +145,7 @@ def _print_csv(sidecar: dict[str, Any]) -> None:
     import csv
     import io
 
-    from augment.commands.terminal import emit
+    from augment.cli.terminal import emit
     from augment.errors import UsageError
 
     if len(sidecar["analyses"]) != 1:
@@ -195,9 +195,9 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
 def analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     request.check()
-    from augment.commands.options import MOST_THREADS, processors
-    from augment.commands.terminal import bar
-    from augment.heap import keep_freed_memory
+    from augment.cli.options import MOST_THREADS, processors
+    from augment.cli.terminal import bar
+    from augment.core.heap import keep_freed_memory
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers.metrics import as_read
@@ -215,9 +215,9 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
 
 def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:
     """Write a file for each analysis, and print the paths."""
-    from augment.commands.terminal import emit
-    from augment.frames import frames_of
-    from augment.parquet import write_parquet
+    from augment.cli.terminal import emit
+    from augment.results.frames import frames_of
+    from augment.writers.parquet import write_parquet
 
     for name, table in frames_of(sidecars).items():
         path = os.path.join(folder, f"{name}.parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.text import counted
+from augment.core.text import counted
 
 _DEVICES = 4  #: maximum number of devices shown
 _OPERATORS = 3  #: maximum number of operators named for a part

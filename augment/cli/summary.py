@@ -12,9 +12,9 @@ import msgspec
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import Result
-from augment.commands.step_waterfall import waterfall
-from augment.commands.tables import source_line
-from augment.text import exact_time, share
+from augment.cli.step_waterfall import waterfall
+from augment.cli.tables import source_line
+from augment.core.text import exact_time, share
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job

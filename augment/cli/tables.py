@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.commands.terminal import emit
-from augment.jsontext import json_line
-from augment.text import SIZES, counted, exact_size, exact_time, scale_of, time_unit
+from augment.cli.terminal import emit
+from augment.core.jsontext import json_line
+from augment.core.text import SIZES, counted, exact_size, exact_time, scale_of, time_unit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,8 +14,8 @@ from augment.client.session import NothingSent, Progress, Sent, Session, Wanted
 from augment.client.transfers import Download, Moved, sent_name
 from augment.client.whole import Names, all_of
 from augment.errors import AugmentError, ServiceError, UsageError
-from augment.messages import spec_of
-from augment.request import Request
+from augment.pipeline.messages import spec_of
+from augment.pipeline.request import Request
 from augment.v1 import resources_pb2
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
@@ -64,7 +64,8 @@ class Client(Session):
             out: the output folder; by default that of the trace.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: limit for the whole call.
-            fields: fields of :class:`augment.request.Request`, as for ``augment.augment``: ``formats=["perfetto"]``.
+            fields: fields of :class:`augment.pipeline.request.Request`, as for ``augment.augment``:
+                ``formats=["perfetto"]``.
 
         Raises:
             InputError: the trace cannot be read, here or there.

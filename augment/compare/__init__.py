@@ -1,5 +1,5 @@
 """Comparison of a test with a control: what differs, where it comes from, and whether it exceeds the noise."""
 
-from augment.comparison.core import Diff, diff
+from augment.compare.core import Diff, diff
 
 __all__ = ["Diff", "diff"]

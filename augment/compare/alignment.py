@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
-from augment.comparison.calls import Calls, Side, levels
-from augment.comparison.sequences import align
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.work_families import work_families
-from augment.derived.steps.steps import steps
-from augment.trace import Category
+from augment.compare.calls import Calls, Side, levels
+from augment.compare.sequences import align
+from augment.core.trace import Category
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.work_families import work_families
+from augment.facts.steps.steps import steps
 
 
 class Alignment(Struct, frozen=True):

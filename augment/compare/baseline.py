@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.analyses import step_figures
-from augment.comparison.totals import FIGURES, Floats, Samples, with_overlap
+from augment.compare.totals import FIGURES, Floats, Samples, with_overlap
 from augment.errors import UnknownFormat
 
 

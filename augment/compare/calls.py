@@ -7,15 +7,15 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
-from augment.comparison.names import Names, Paths
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import CallStacks, call_stacks
-from augment.derived.host.enclosing import directly_around, enclosing
-from augment.derived.operators.graph_capture import graph_work
-from augment.derived.operators.work_families import work_families
-from augment.derived.steps.step_windows import StepWindows, step_of_work
-from augment.derived.steps.steps import steps
-from augment.trace import Category, Trace
+from augment.compare.names import Names, Paths
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import CallStacks, call_stacks
+from augment.facts.host.enclosing import directly_around, enclosing
+from augment.facts.operators.graph_capture import graph_work
+from augment.facts.operators.work_families import work_families
+from augment.facts.steps.step_windows import StepWindows, step_of_work
+from augment.facts.steps.steps import steps
 
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
 

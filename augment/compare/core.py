@@ -8,31 +8,31 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment import display
-from augment.comparison.alignment import Alignment, align_sides
-from augment.comparison.calls import Side, side_of
-from augment.comparison.devices import difference
-from augment.comparison.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
-from augment.comparison.first_step import outlying_first_step
-from augment.comparison.kinds import ByKind
-from augment.comparison.late_ranks import RankParts, late_rank
-from augment.comparison.ledger import CONTROL, TEST
-from augment.comparison.names import Names, Paths
-from augment.comparison.rows import ROWS, StepRow
-from augment.comparison.steps import ChosenSteps, StepChoice, choose
-from augment.comparison.tables import ByName, ByPath
-from augment.comparison.tiling import tiles_of
-from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, samples_of
-from augment.comparison.verdict import verdict as verdict_on
-from augment.comparison.waterfall import Waterfall
-from augment.derived.gpu.before_recording import before_recording_diagnostics
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.compare.alignment import Alignment, align_sides
+from augment.compare.calls import Side, side_of
+from augment.compare.devices import difference
+from augment.compare.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
+from augment.compare.first_step import outlying_first_step
+from augment.compare.kinds import ByKind
+from augment.compare.late_ranks import RankParts, late_rank
+from augment.compare.ledger import CONTROL, TEST
+from augment.compare.names import Names, Paths
+from augment.compare.rows import ROWS, StepRow
+from augment.compare.steps import ChosenSteps, StepChoice, choose
+from augment.compare.tables import ByName, ByPath
+from augment.compare.tiling import tiles_of
+from augment.compare.totals import Samples, figures_outcome, mean_of_ranks, samples_of
+from augment.compare.verdict import verdict as verdict_on
+from augment.compare.waterfall import Waterfall
+from augment.core import display
+from augment.core.findings import Findings, Outcome, Verdict, table_of
+from augment.core.tabular import Table
+from augment.core.text import counted
+from augment.core.trace import Diagnostic, Trace
 from augment.errors import UsageError, expect_known
-from augment.findings import Findings, Outcome, Verdict, table_of
+from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.tabular import Table
-from augment.text import counted
-from augment.trace import Diagnostic, Trace
 
 Input = Trace | str | os.PathLike[str]
 Sides = Input | Sequence[Input]

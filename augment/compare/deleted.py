@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
-from augment.comparison.alignment import main_thread
-from augment.comparison.core import Pair
-from augment.comparison.marks import LEFT_OUT, Change, Marks, Rows, delta_args, marked, texts_at, tracks_of
-from augment.comparison.threshold import Threshold
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.text import first_of
+from augment.compare.alignment import main_thread
+from augment.compare.core import Pair
+from augment.compare.marks import LEFT_OUT, Change, Marks, Rows, delta_args, marked, texts_at, tracks_of
+from augment.compare.threshold import Threshold
+from augment.core.annotations import ArgColumn, SliceTrack, Texts
+from augment.core.text import first_of
+from augment.facts.gpu.gpu_work import gpu_work
 
 _LEGEND = "what the control has and the test lacks, where it would have been"
 _ROW = "deleted"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from augment.annotations import CounterTrack
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.comparison.alignment import main_thread
-from augment.comparison.core import Pair
-from augment.comparison.deleted import moments_of_work
-from augment.comparison.marks import NAME, Rows
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.compare.alignment import main_thread
+from augment.compare.core import Pair
+from augment.compare.deleted import moments_of_work
+from augment.compare.marks import NAME, Rows
+from augment.core.annotations import CounterTrack
+from augment.facts.gpu.gpu_work import gpu_work
 
 _ROW = "cumulative"
 _SCALE = "time"

@@ -8,15 +8,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.comparison.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.step_efficiency import step_efficiency, why_beyond, why_no_mfu
-from augment.derived.steps.step_figures import step_figures
-from augment.derived.steps.step_windows import StepWindows
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.compare.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import device_peaks
+from augment.facts.operators.step_efficiency import step_efficiency, why_beyond, why_no_mfu
+from augment.facts.steps.step_figures import step_figures
+from augment.facts.steps.step_windows import StepWindows
 
 EFFICIENCY = (
     Figure("mfu_ratio", "ratio", "higher"),

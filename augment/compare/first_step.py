@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.statistics import OUTLIER, robust_z
-from augment.comparison.totals import Samples
-from augment.text import value_text
+from augment.compare.totals import Samples
+from augment.core.text import value_text
 
 _FEWEST = 3  #: minimum of steps per side for leaving one out
 

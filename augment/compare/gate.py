@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.comparison.noise import Noise, noise_of, steps_lacking, trimmed_mean
-from augment.comparison.totals import FIGURES, Figure, Samples
+from augment.compare.noise import Noise, noise_of, steps_lacking, trimmed_mean
+from augment.compare.totals import FIGURES, Figure, Samples
+from augment.core.text import signed_text
 from augment.errors import UsageError, expect_known
-from augment.text import signed_text
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from augment.comparison.gate import Limit, Line, Status
-from augment.comparison.totals import Figure
-from augment.text import signed_text, value_text
+from augment.compare.gate import Limit, Line, Status
+from augment.compare.totals import Figure
+from augment.core.text import signed_text, value_text
 
 WORDS: dict[Status, str] = {
     "pass": "PASS",

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.types import NO_INDEX
-from augment.comparison.calls import Side
-from augment.comparison.ledger import CONTROL, TEST, Ledger
-from augment.comparison.names import Names
-from augment.comparison.noise import chance_of, corrected
-from augment.comparison.rows import KindRow
-from augment.comparison.tiling import Kind, Tiles
-from augment.comparison.totals import verdict_of
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.compare.calls import Side
+from augment.compare.ledger import CONTROL, TEST, Ledger
+from augment.compare.names import Names
+from augment.compare.noise import chance_of, corrected
+from augment.compare.rows import KindRow
+from augment.compare.tiling import Kind, Tiles
+from augment.compare.totals import verdict_of
+from augment.facts.gpu.gpu_work import gpu_work
 
 _COUNT, _SUM, _OWNED = range(3)
 #: what time without a family is called

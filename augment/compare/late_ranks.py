@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.comparison.ledger import TEST
-from augment.comparison.names import Names
-from augment.comparison.tiling import Kind, Tiles
-from augment.text import signed_text
+from augment.compare.ledger import TEST
+from augment.compare.names import Names
+from augment.compare.tiling import Kind, Tiles
+from augment.core.text import signed_text
 
 MOST = 0.5  #: of the difference: what is communication on the other ranks, and what the cause explains on the late one
 FEW = 0.25  #: of the others' communication: no more than this is on the late rank

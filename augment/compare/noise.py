@@ -26,7 +26,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
+from augment.compare.student import quantile_of_student, tail_of_fisher, tail_of_student
 
 ALPHA = 0.01  #: rate at which noise alone may be called a difference
 CONFIDENCE = 0.95  #: of intervals

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from augment.comparison import sidecar
-from augment.comparison.core import Diff, Pair
-from augment.comparison.overlay import ARROW_COUNT, write_overlay
-from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
-from augment.comparison.timeline import drawn
+from augment.compare import sidecar
+from augment.compare.core import Diff, Pair
+from augment.compare.overlay import ARROW_COUNT, write_overlay
+from augment.compare.overlay import SUFFIX as OVERLAY_SUFFIX
+from augment.compare.timeline import drawn
+from augment.core.trace import Diagnostic
 from augment.errors import OutputError
-from augment.trace import Diagnostic
 from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, stem
 

@@ -15,16 +15,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.analyses import steps, temporal_breakdown
-from augment.annotations import SliceTrack
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.bounds import bounded
-from augment.comparison.core import Pair
-from augment.comparison.timeline import VERDICT
-from augment.derived.gpu.busiest import busiest_stream
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.derived.source.clock_correction import on_clock
-from augment.findings import AugmentedTrace, Findings, Outcome
-from augment.trace import Diagnostic, Trace
+from augment.compare.core import Pair
+from augment.compare.timeline import VERDICT
+from augment.core.annotations import SliceTrack
+from augment.core.bounds import bounded
+from augment.core.findings import AugmentedTrace, Findings, Outcome
+from augment.core.trace import Diagnostic, Trace
+from augment.facts.gpu.busiest import busiest_stream
+from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.source.clock_correction import on_clock
 from augment.writers.files import replacing
 from augment.writers.perfetto.several import FirstView, Group, Several
 from augment.writers.perfetto.suffixes import Links

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from augment.arrays.ordering import sums
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
 
 OFFERED = 3
 _DIGITS = re.compile(r"\d+")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from augment.findings import column
+from augment.core.findings import column
 
 Change = Literal["added", "deleted", "increased", "decreased", "unchanged"]
 PartChange = Literal["added", "deleted", "renamed", "increased", "decreased", "unchanged"]

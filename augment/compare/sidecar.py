@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.comparison.calls import Side
-from augment.comparison.core import Diff
-from augment.comparison.rows import ROWS
-from augment.trace import Diagnostic
+from augment.compare.calls import Side
+from augment.compare.core import Diff
+from augment.compare.rows import ROWS
+from augment.core.trace import Diagnostic
 from augment.writers.files import DIFF_METRICS_SUFFIX, replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
 from augment.writers.metrics_schema import Schema, schema, source_schema, verdict_schema

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.comparison.regions import offer, regions_of
-from augment.derived.steps.step_windows import StepWindows, recorded_windows, region_windows
+from augment.compare.regions import offer, regions_of
+from augment.core.trace import Diagnostic, Trace
 from augment.errors import UsageError
-from augment.trace import Diagnostic, Trace
+from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
 

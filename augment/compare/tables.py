@@ -7,15 +7,15 @@ from typing import Any, Literal
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.comparison.alignment import Alignment
-from augment.comparison.calls import Side
-from augment.comparison.ledger import CONTROL, TEST, Ledger
-from augment.comparison.names import Names, Paths
-from augment.comparison.noise import chance_of, corrected
-from augment.comparison.rows import Change, NameRow, PathRow
-from augment.comparison.totals import verdict_of
-from augment.derived.steps.steps import steps
-from augment.trace import LAUNCHES, Category
+from augment.compare.alignment import Alignment
+from augment.compare.calls import Side
+from augment.compare.ledger import CONTROL, TEST, Ledger
+from augment.compare.names import Names, Paths
+from augment.compare.noise import chance_of, corrected
+from augment.compare.rows import Change, NameRow, PathRow
+from augment.compare.totals import verdict_of
+from augment.core.trace import LAUNCHES, Category
+from augment.facts.steps.steps import steps
 
 KERNELS_SHOWN = 4
 _CPU, _GPU = 0, 1

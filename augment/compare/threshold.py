@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
-from augment.comparison.core import Pair
+from augment.compare.core import Pair
 
 MIN_DELTA_NS = 1_000  #: smaller differences are never drawn, unless a size is given
 SHARE = 0.01  #: of a step

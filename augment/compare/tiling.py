@@ -15,15 +15,15 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
-from augment.comparison.alignment import main_thread
-from augment.comparison.calls import CALLS, Side
-from augment.comparison.names import Names
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.derived.host.occupancy import innermost, occupants
-from augment.derived.steps.step_idle import step_idle
-from augment.derived.waits.gap_causes import GapCategory
+from augment.compare.alignment import main_thread
+from augment.compare.calls import CALLS, Side
+from augment.compare.names import Names
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.facts.host.occupancy import innermost, occupants
+from augment.facts.steps.step_idle import step_idle
+from augment.facts.waits.gap_causes import GapCategory
 
 BEFORE = "launched before the recording"  #: owner name of such work: its call is unknown
 

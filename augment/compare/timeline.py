@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from augment.annotations import Annotation, SliceTrack, Texts
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.comparison.core import Pair
-from augment.comparison.deleted import deleted_calls, deleted_work
-from augment.comparison.drift import counter_of_main_thread, counters_of_devices
-from augment.comparison.marks import (
+from augment.compare.core import Pair
+from augment.compare.deleted import deleted_calls, deleted_work
+from augment.compare.drift import counter_of_main_thread, counters_of_devices
+from augment.compare.marks import (
     FASTER,
     LEFT_OUT,
     SAME,
@@ -31,10 +30,11 @@ from augment.comparison.marks import (
     texts_at,
     tracks_of,
 )
-from augment.comparison.threshold import Threshold, threshold
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
-from augment.findings import AugmentedTrace, Findings
+from augment.compare.threshold import Threshold, threshold
+from augment.core.annotations import Annotation, SliceTrack, Texts
+from augment.core.findings import AugmentedTrace, Findings
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
 
 VERDICT = "Diagnosis"  #: the track that says what the comparison found
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"

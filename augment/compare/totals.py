@@ -1,4 +1,4 @@
-"""The figures of whole runs: the rows :class:`~augment.comparison.rows.FigureRow`."""
+"""The figures of whole runs: the rows :class:`~augment.compare.rows.FigureRow`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.comparison.noise import ALPHA, corrected, noise_of
-from augment.comparison.rows import FigureRow, Verdict
-from augment.derived.steps.step_figures import memory_peaks, step_figures
-from augment.derived.steps.step_windows import StepWindows
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.compare.noise import ALPHA, corrected, noise_of
+from augment.compare.rows import FigureRow, Verdict
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.steps.step_figures import memory_peaks, step_figures
+from augment.facts.steps.step_windows import StepWindows
 
 Floats = npt.NDArray[np.float64]
 Better = Literal["lower", "higher", "neither"]

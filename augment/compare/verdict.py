@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.comparison.rows import FigureRow, PartRow
-from augment.findings import Findings, Outcome, Verdict
-from augment.text import signed_text, value_text
+from augment.compare.rows import FigureRow, PartRow
+from augment.core.findings import Findings, Outcome, Verdict
+from augment.core.text import signed_text, value_text
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned

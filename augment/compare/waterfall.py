@@ -8,14 +8,14 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.comparison.ledger import CONTROL, TEST, Ledger
-from augment.comparison.names import Names, Paths
-from augment.comparison.noise import chance_of, corrected
-from augment.comparison.rows import PartChange, PartRow
-from augment.comparison.tables import change_of
-from augment.comparison.tiling import BEFORE, Kind, Tiles
-from augment.comparison.totals import verdict_of
-from augment.derived.gpu.kernel_families import UNKNOWN
+from augment.compare.ledger import CONTROL, TEST, Ledger
+from augment.compare.names import Names, Paths
+from augment.compare.noise import chance_of, corrected
+from augment.compare.rows import PartChange, PartRow
+from augment.compare.tables import change_of
+from augment.compare.tiling import BEFORE, Kind, Tiles
+from augment.compare.totals import verdict_of
+from augment.facts.gpu.kernel_families import UNKNOWN
 
 NAMES_SHOWN = 4  #: kernel names shown per part
 _BITS = 28  #: bits of a path, and of a name, in a key

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays.types import Int32s, Int64s
-from augment.trace import Trace
+from augment.core.trace import Trace
 
 
 class Texts(Struct, frozen=True):

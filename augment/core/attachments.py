@@ -1,5 +1,5 @@
 """What may be recorded beside a trace, and is attached to it: ``trace.context.attached(MemoryChanges)``. See also
-``augment/job_waits.py``.
+``augment/core/job_waits.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.trace import Trace
+from augment.core.trace import Trace
 
 
 class ExecutionNodes(Struct, frozen=True):
@@ -35,7 +35,7 @@ class GraphCapture(Struct, frozen=True):
 
 
 class Tables(Struct, frozen=True):
-    """The user's own tables by key: rows that come before the package's (``augment/tables.py``)."""
+    """The user's own tables by key: rows that come before the package's (``augment/readers/attachments/tables.py``)."""
 
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -12,13 +12,13 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.annotations import row_count as rows_of
 from augment.arrays.joining import Joined, joined, longest, means, peaks
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bools, Int64s, Places
-from augment.findings import REDUCED, Findings
-from augment.trace import Diagnostic
+from augment.core.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.core.annotations import row_count as rows_of
+from augment.core.findings import REDUCED, Findings
+from augment.core.trace import Diagnostic
 
 SHARE = 20  #: an analysis adds at most one row for this many events of a large source
 SMALL_SHARE, SMALL_ROWS = 3, 10_000  #: of a smaller source one for so few events, while these are at most so many rows

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
-from augment.threads import ALONE, Threads
+from augment.core.threads import ALONE, Threads
 
-#: what a run does, in this order; ``augment/pipeline.py`` lists the analyses of each stage
+#: what a run does, in this order; ``augment/pipeline/__init__.py`` lists the analyses of each stage
 Stage = Literal["critical path", "rules", "diagnosis", "operations", "breakdowns", "idle time", "summary", "writing"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 UNTIL: dict[str, Stage] = {}  #: by the key of a fact, the last stage that requests it; the others are kept
@@ -25,7 +25,7 @@ class Context:
     """What surrounds a trace: ``facts`` by their key, ``threads``, and attachments: one object of a type.
 
     Args:
-        attachments: what was recorded with the trace (``augment/attachments.py``).
+        attachments: what was recorded with the trace (``augment/core/attachments.py``).
         facts: those known already, which are shared; None: there are none.
         threads: that share the work on the trace.
         planned: the stage of each task of a run, and of what follows it; without any, all facts are kept.
@@ -103,7 +103,7 @@ def derived(compute: Callable[[Any], Any] | None = None, /, *, until: Stage | No
     Args:
         compute: a function of the trace alone.
         until: the last stage of a run that requests the fact, which is dropped then; None: it is kept. What is small
-            may be kept. ``tests/test_context.py`` fails if a later stage requests it.
+            may be kept. ``tests/core/test_context.py`` fails if a later stage requests it.
     """
     if compute is None:
         return functools.partial(_fact, until=until)

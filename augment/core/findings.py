@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from augment import display
-from augment.annotations import Annotation
+from augment.core import display
+from augment.core.annotations import Annotation
+from augment.core.tabular import Table
+from augment.core.trace import Diagnostic, Trace
 from augment.errors import expect_known
-from augment.tabular import Table
-from augment.trace import Diagnostic, Trace
 
 #: all units of columns; the suffix of a column's name agrees with its unit
 UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s", "TFLOP/s", "FLOP", "FLOP/B")

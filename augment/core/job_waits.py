@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.text import short
+from augment.core.text import short
 
 Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
 Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]

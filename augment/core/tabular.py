@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from augment.core.jsontext import json_line
 from augment.errors import UsageError, expect_known
-from augment.jsontext import json_line
 
 if TYPE_CHECKING:
     import pandas as pd

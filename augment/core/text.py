@@ -85,7 +85,7 @@ def period(start_ns: int, dur_ns: int) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """A figure of a table with its unit, one of :data:`augment.findings.UNITS`."""
+    """A figure of a table with its unit, one of :data:`augment.core.findings.UNITS`."""
     if unit == "ratio":
         return f"{100 * value:.1f} %"
     if unit == "count":

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from augment.arrays.columns import Values, looked_up
 from augment.arrays.types import Bytes, Int32s, Int64s
-from augment.context import Context
-from augment.jsontext import mended_json, storable
-from augment.text import counted
+from augment.core.context import Context
+from augment.core.jsontext import mended_json, storable
+from augment.core.text import counted
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
@@ -141,8 +141,8 @@ class EventTable(Struct, frozen=True):
     ``track`` int32, index into ``Trace.tracks``; ``correlation`` int64, :data:`NO_CORRELATION` where there is none;
     ``offset`` int64 and ``length`` int32: the bytes of the event in the decompressed source.
     ``bytes`` and ``flow_id`` are sparse: the size of a copy, and the id of a flow (``s``, ``t``, ``f``) or async
-    event; a string id is ``-2 - index`` of that string. ``args`` holds the columns that ``augment/args.py`` lists, by
-    name, for rows of any category. It is None where the reader did not collect them; they are then read from the
+    event; a string id is ``-2 - index`` of that string. ``args`` holds the columns that ``augment/core/args.py`` lists,
+    by name, for rows of any category. It is None where the reader did not collect them; they are then read from the
     source when needed. ``ends`` is sparse, for slices that the source writes as two events ``B`` and ``E``: the row of
     ``B`` is the slice, and its value the row of ``E``.
     """

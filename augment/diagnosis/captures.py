@@ -7,10 +7,10 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.context import derived
-from augment.derived.names.matching import matching
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Trace
 from augment.diagnosis.rule import Spans
-from augment.trace import LAUNCHES, Trace
+from augment.facts.names.matching import matching
 
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
-from augment.context import derived
+from augment.core.context import derived
+from augment.core.text import Words, words_of
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.diagnosis.measure import measure
-from augment.text import Words, words_of
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
 
 
 @derived

@@ -8,14 +8,14 @@ from itertools import combinations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.context import Stage, derived
-from augment.derived.critical.savings import Cut, joined
-from augment.derived.source.cut_mark import is_period
+from augment.core.context import Stage, derived
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
 from augment.diagnosis.whole import is_doubtful, is_excerpt
-from augment.trace import Trace
+from augment.facts.critical.savings import Cut, joined
+from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum

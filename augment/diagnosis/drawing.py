@@ -7,19 +7,19 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.text import Words, percent
+from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import longest, measure
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.verdict import headline
 from augment.diagnosis.wording import advice, evidence, title
-from augment.text import Words, percent
-from augment.trace import Trace
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.gpu_work import gpu_work
 
 TRACK = "Diagnosis"
 MOST_SLICES = 32  #: of one finding; the longest

@@ -8,12 +8,12 @@ from augment.arrays.intervals import Intervals, clip, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.host.queued_tasks import operators_around
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
 from augment.diagnosis.waiting import waiting_calls
-from augment.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.host.queued_tasks import operators_around
 
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes

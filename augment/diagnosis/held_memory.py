@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.derived.operators.peaks import capacity_bytes
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
+from augment.facts.operators.peaks import capacity_bytes
 
 
 def devices_held(trace: Trace) -> list[DeviceMemory]:

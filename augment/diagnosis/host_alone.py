@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.host.operator_times import operator_times
-from augment.derived.steps.steps import steps
+from augment.core.text import Words, counted, listed, percent, short, time
+from augment.core.trace import Trace
 from augment.diagnosis.devices import known_slices
 from augment.diagnosis.whole import kernel_launches
-from augment.text import Words, counted, listed, percent, short, time
-from augment.trace import Trace
+from augment.facts.host.operator_times import operator_times
+from augment.facts.steps.steps import steps
 
 MOST_NAMED = 3  #: operators
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named

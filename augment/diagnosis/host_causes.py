@@ -14,15 +14,8 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.ordering import distinct, each, is_among, sums
 from augment.arrays.types import Bools, Int32s, Int64s
-from augment.context import derived
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import BoundBy, host_kinds
-from augment.derived.critical.handovers import main_track
-from augment.derived.critical.savings import Cut, joined, without_waits
-from augment.derived.host.enclosing import outermost
-from augment.derived.host.host_segments import host_segments
-from augment.derived.names.matching import matching, starting, strings_where
-from augment.derived.waits.dependencies import Kind
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.measure import (
@@ -38,7 +31,14 @@ from augment.diagnosis.measure import (
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
-from augment.trace import LAUNCHES, Category, Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_path import BoundBy, host_kinds
+from augment.facts.critical.handovers import main_track
+from augment.facts.critical.savings import Cut, joined, without_waits
+from augment.facts.host.enclosing import outermost
+from augment.facts.host.host_segments import host_segments
+from augment.facts.names.matching import matching, starting, strings_where
+from augment.facts.waits.dependencies import Kind
 
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from augment.derived.critical.savings import Cut
+from augment.core.job_waits import JobWaits
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.job_waits import JobWaits
-from augment.trace import Trace
+from augment.facts.critical.savings import Cut
 
 
 def judged(

@@ -13,15 +13,15 @@ from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.ordering import sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.critical.savings import Cut, saved_ns, without_host_time
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import matching, starting
-from augment.derived.steps.step_idle import StepIdle, step_idle
-from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
-from augment.derived.waits.gap_causes import GapCategory
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Confidence, Spans
-from augment.trace import LAUNCHES, Category, Trace
+from augment.facts.critical.savings import Cut, saved_ns, without_host_time
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.matching import matching, starting
+from augment.facts.steps.step_idle import StepIdle, step_idle
+from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.facts.waits.gap_causes import GapCategory
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
-from augment.derived.critical.savings import Cut
-from augment.text import Words
-from augment.trace import Trace
+from augment.core.text import Words
+from augment.core.trace import Trace
+from augment.facts.critical.savings import Cut
 
 Severity = Literal["high", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]

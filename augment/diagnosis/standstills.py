@@ -10,20 +10,20 @@ import numpy as np
 from augment.arrays.ordering import distinct, group_bounds, is_among, is_any, numbered
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.context import derived
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import BoundBy, host_kinds
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.host.host_segments import host_segments
-from augment.derived.names.matching import STEP, matching
+from augment.core.context import derived
+from augment.core.text import short
+from augment.core.trace import Category, Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_operators
 from augment.diagnosis.measure import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.waiting import waiting_calls
-from augment.text import short
-from augment.trace import Category, Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_path import BoundBy, host_kinds
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.host.host_segments import host_segments
+from augment.facts.names.matching import STEP, matching
 
 STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
 USUAL_NS = 100_000  #: what usually takes less, by the median, has not that much to do

@@ -9,14 +9,9 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, total
 from augment.arrays.types import NO_INDEX
-from augment.context import derived
-from augment.derived.critical.handovers import main_track
-from augment.derived.critical.savings import joined
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.derived.host.host_segments import host_segments
-from augment.derived.source.cut_mark import lacks_causes
-from augment.derived.waits.gap_causes import GapCategory
+from augment.core.context import derived
+from augment.core.text import Words, counted, percent, short, time
+from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
@@ -24,8 +19,13 @@ from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, s
 from augment.diagnosis.rule import HIGH_RATIO, Finding
 from augment.diagnosis.whole import held_up, is_excerpt
 from augment.diagnosis.wording import title
-from augment.text import Words, counted, percent, short, time
-from augment.trace import Category, Trace
+from augment.facts.critical.handovers import main_track
+from augment.facts.critical.savings import joined
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.facts.host.host_segments import host_segments
+from augment.facts.source.cut_mark import lacks_causes
+from augment.facts.waits.gap_causes import GapCategory
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap

@@ -6,13 +6,13 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.context import derived
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.dependencies import Kind
-from augment.derived.waits.sync_calls import freeing_calls
+from augment.core.context import derived
+from augment.core.trace import Trace
 from augment.diagnosis.measure import rows_in_steps
-from augment.trace import Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.sync_calls import freeing_calls
 
 
 @derived

@@ -9,16 +9,16 @@ import numpy as np
 from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import ordered
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.context import derived
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.derived.names.matching import strings_where
-from augment.derived.source.cut_mark import lacks_causes
-from augment.derived.waits.gap_causes import launch_end
+from augment.core.context import derived
+from augment.core.trace import Trace
 from augment.diagnosis.captures import captures
 from augment.diagnosis.measure import HELD_NS, late_beginnings, late_starts, measure
-from augment.trace import Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
+from augment.facts.names.matching import strings_where
+from augment.facts.source.cut_mark import lacks_causes
+from augment.facts.waits.gap_causes import launch_end
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from augment.core.text import Words
+from augment.core.trace import ON_DEVICE, Trace
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
-from augment.text import Words
-from augment.trace import ON_DEVICE, Trace
 
 
 def title(words: Words, finding: Finding) -> str:

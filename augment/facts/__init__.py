@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from augment.derived import collectives, critical, gpu, host, memory, operators, source, steps, waits
+    from augment.facts import collectives, critical, gpu, host, memory, operators, source, steps, waits
 
 __all__ = ["collectives", "critical", "gpu", "host", "memory", "operators", "source", "steps", "waits"]
 

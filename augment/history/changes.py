@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.comparison.student import quantile_of_student, tail_of_student
+from augment.compare.student import quantile_of_student, tail_of_student
 
 ALPHA = 0.01  #: rate at which a figure that never changed has a change point
 FEWEST = 3  #: runs on each side of a change

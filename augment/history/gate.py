@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.comparison.gate import FLOOR, WHOLE, Limit, Limits, Line, Status
-from augment.comparison.totals import FIGURES, Figure
+from augment.compare.gate import FLOOR, WHOLE, Limit, Limits, Line, Status
+from augment.compare.totals import FIGURES, Figure
 from augment.history.changes import Change, changes, prediction
 from augment.history.store import Run
 

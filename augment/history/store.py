@@ -20,8 +20,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.errors import InputError, OutputError, UsageError
-from augment.parquet import pyarrow
 from augment.writers.files import replacing
+from augment.writers.parquet import pyarrow
 
 _SUFFIX = ".run.parquet"
 _COLUMNS = ("run", "time_ns", "labels", "rank_count", "figure", "median", "mean", "std", "step_count")

@@ -12,12 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX
-from augment.derived.gpu.annotated_work import annotations_of_work
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.trace import Category
+from augment.facts.gpu.annotated_work import annotations_of_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
-from augment.trace import Category
 
 if TYPE_CHECKING:
     import pandas as pd

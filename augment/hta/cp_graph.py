@@ -18,14 +18,14 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.critical.critical_events import EventGraph, event_graph
-from augment.derived.critical.critical_path import BoundBy
-from augment.derived.names.matching import strings_where
-from augment.derived.steps.window import rows_in_whole
+from augment.core.trace import Trace as Events
 from augment.errors import InputError, UsageError
+from augment.facts.critical.critical_events import EventGraph, event_graph
+from augment.facts.critical.critical_path import BoundBy
+from augment.facts.names.matching import strings_where
+from augment.facts.steps.window import rows_in_whole
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
-from augment.trace import Trace as Events
 
 try:
     import networkx as nx

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augment.arrays.types import Int64s
+from augment.core.trace import COMPLETE, Category
+from augment.core.trace import Trace as Events
 from augment.errors import UsageError
 from augment.hta.traces import Trace, overlaid
 from augment.pipeline import augment
-from augment.trace import COMPLETE, Category
-from augment.trace import Trace as Events
 from augment.writers import chrome
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.derived.host.execution_links import Node, attribute, execution_links
-from augment.derived.steps.window import rows_in_whole
-from augment.execution_trace import read_nodes, with_nodes
+from augment.facts.host.execution_links import Node, attribute, execution_links
+from augment.facts.steps.window import rows_in_whole
 from augment.hta.traces import Trace
+from augment.readers.attachments.execution_trace import read_nodes, with_nodes
 
 if TYPE_CHECKING:
     import pandas as pd

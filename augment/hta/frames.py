@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.comparison.names import short_name
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.derived.source.arg_columns import ArgColumns, arg_columns, args_of_frames
-from augment.derived.steps.steps import steps, steps_of_gpu_work
+from augment.compare.names import short_name
+from augment.core.jsontext import lenient_json
+from augment.core.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import UsageError
-from augment.jsontext import lenient_json
-from augment.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
+from augment.facts.source.arg_columns import ArgColumns, arg_columns, args_of_frames
+from augment.facts.steps.steps import steps, steps_of_gpu_work
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.derived.gpu.counter_ranges import counter_ranges
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launch_delays import launch_delays
+from augment.core.trace import Category
+from augment.facts.gpu.counter_ranges import counter_ranges
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launch_delays import launch_delays
 from augment.hta import plots
 from augment.hta.frames import frame_of, microseconds, pandas
 from augment.hta.traces import Trace, overlaid
 from augment.pipeline import augment
-from augment.trace import Category
 from augment.writers import chrome
 
 if TYPE_CHECKING:

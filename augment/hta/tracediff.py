@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augment.comparison.names import short_name
-from augment.derived.steps.steps import steps
+from augment.compare.names import short_name
+from augment.core.trace import GPU_WORK
 from augment.errors import UsageError
+from augment.facts.steps.steps import steps
 from augment.hta import plots
 from augment.hta.frames import NO_STREAM, pandas
 from augment.hta.traces import Trace
-from augment.trace import GPU_WORK
 
 if TYPE_CHECKING:
     import pandas as pd

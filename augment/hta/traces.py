@@ -12,18 +12,18 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from augment.arrays.types import NO_INDEX
-from augment.comparison.names import short_name
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.steps import steps
-from augment.derived.steps.window import between
+from augment.compare.names import short_name
+from augment.core.findings import Skipped
+from augment.core.trace import Trace as Events
 from augment.errors import InputError, UnknownFormat, UsageError
-from augment.findings import Skipped
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.steps import steps
+from augment.facts.steps.window import between
 from augment.hta.frames import SymbolTable, events_frame, framed
 from augment.hta.raw_events import counter_events, flow_event
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.document import read_document
-from augment.trace import Trace as Events
 from augment.writers.files import is_output
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from augment.comparison.names import short_name
+from augment.compare.names import short_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays.types import Places
-from augment.findings import Findings, Skipped, column
-from augment.job.summary import RankSummary
-from augment.trace import Diagnostic
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Diagnostic
+from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 20_000
 MOST_KEYS = 4000  #: of an analysis, while ranks are added; those of one rank go first

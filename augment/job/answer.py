@@ -10,32 +10,27 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from augment.annotations import CounterTrack, SliceTrack
 from augment.arrays.types import Bools, Int64s
-from augment.findings import Findings, Outcome, Skipped, Verdict
-from augment.job import (
-    aggregates,
-    alignment,
-    collectives,
-    path_drawing,
-    path_figures,
-    step_parts,
-    stragglers,
-    timeline,
-    tracks,
-)
-from augment.job.alignment import Clock, align
-from augment.job.listed_groups import LISTED
-from augment.job.matching import Matched, match
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import Findings, Outcome, Skipped, Verdict
+from augment.core.trace import Diagnostic
+from augment.job import aggregates
+from augment.job.collectives import collectives
+from augment.job.collectives.waits import Waits, apart, waits
+from augment.job.matching import alignment
+from augment.job.matching.alignment import Clock, align
+from augment.job.matching.matching import Matched, match
+from augment.job.output import path_drawing, timeline, tracks
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
-from augment.job.path import Path, path_of
+from augment.job.path import path_figures, step_parts
+from augment.job.path.path import Path, path_of
 from augment.job.portions import Portion, portion, split
-from augment.job.summary import RankSummary
-from augment.job.verdict import Judgement
-from augment.job.verdict_rows import WhatIfRow
-from augment.job.waits import Waits, apart, waits
-from augment.trace import Diagnostic
+from augment.job.ranks.listed_groups import LISTED
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict import stragglers
+from augment.job.verdict.verdict import Judgement
+from augment.job.verdict.verdict_rows import WhatIfRow
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from augment.job import step_parts
 from augment.job.aggregates import Aggregation
-from augment.job.summary import RankSummary, read_summary
+from augment.job.path import step_parts
+from augment.job.ranks.summary import RankSummary, read_summary
 
 T = TypeVar("T")
 RANKS = 512  #: of a portion

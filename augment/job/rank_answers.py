@@ -14,15 +14,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.job_waits import LateRank
+from augment.core.text import counted, percent, time
 from augment.diagnosis.late_ranks import MOST_OF_IT, fix_rank, nobody_late, way_to_fix
-from augment.job.rank_lists import rank_names
+from augment.job.path.step_parts import exposed_parts
 from augment.job.rank_waits import late_ranks, rows_of_known
-from augment.job.step_parts import exposed_parts
-from augment.job_waits import LateRank
-from augment.text import counted, percent, time
+from augment.job.ranks.rank_lists import rank_names
 from augment.writers.files import TOLD
 
 if TYPE_CHECKING:

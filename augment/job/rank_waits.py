@@ -1,7 +1,7 @@
 """What the job tells one rank about its collectives: how long it waited in each, for whom, and who holds the job up.
 
-The rules of a rank's diagnosis rest on it (:class:`~augment.job_waits.JobWaits`). Messages of pipelines are left out,
-as stages wait by design; so are collectives of which at most half of the ranks have traces.
+The rules of a rank's diagnosis rest on it (:class:`~augment.core.job_waits.JobWaits`). Messages of pipelines are left
+out, as stages wait by design; so are collectives of which at most half of the ranks have traces.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import Places
+from augment.core.job_waits import JobWaits, LateRank
 from augment.job.answer import Answer
-from augment.job.rank_lists import rank_names
-from augment.job_waits import JobWaits, LateRank
+from augment.job.ranks.rank_lists import rank_names
 
 
 def job_waits(answer: Answer, member: int) -> JobWaits | None:

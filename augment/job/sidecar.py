@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.core.jsontext import storable
 from augment.job.answer import ROWS, Answer
-from augment.job.verdict_rows import Row as VerdictRow
-from augment.jsontext import storable
+from augment.job.verdict.verdict_rows import Row as VerdictRow
 from augment.writers.files import METRICS_SUFFIX
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
 from augment.writers.metrics_schema import Schema, schema, verdict_schema

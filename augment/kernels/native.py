@@ -91,7 +91,7 @@ def _library() -> ctypes.CDLL:
 def address(memory: Any) -> int:
     """The address of an array without gaps or of a record, which the caller keeps while a kernel may use it.
 
-    All memory that kernels touch is the library's own or such memory; tests check it (``tests/oracles.py``).
+    All memory that kernels touch is the library's own or such memory; tests check it (``tests/support/oracles.py``).
     """
     return _address(memory)
 

@@ -15,7 +15,7 @@ def play(
     """Fill ``done``, the end of each part of a collective, and ``resume``, the time at which its rank continues its own
     work.
 
-    Other columns: see :class:`augment.job.progress.Progress` and :class:`augment.job.replay.Replay`.
+    Other columns: see :class:`augment.job.path.progress.Progress` and :class:`augment.job.path.replay.Replay`.
     """
     for place in range(len(order)):
         instance = order[place]

@@ -12,19 +12,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.analyses import Analysis, diagnosis
-from augment.annotations import Ends, Flows
-from augment.bounds import bounded
-from augment.context import STAGES, Stage, derived
-from augment.derived.steps.window import rows_in_whole, within
+from augment.core.annotations import Ends, Flows
+from augment.core.bounds import bounded
+from augment.core.context import STAGES, Stage, derived
+from augment.core.findings import AugmentedTrace, Outcome, Skipped, Window
+from augment.core.text import listed
+from augment.core.threads import Threads
+from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.diagnose import stage_of_rule
 from augment.diagnosis.rules import RULES
-from augment.findings import AugmentedTrace, Outcome, Skipped, Window
+from augment.facts.steps.window import rows_in_whole, within
+from augment.pipeline.request import Request
 from augment.readers import read
-from augment.request import Request
-from augment.tables import with_tables
-from augment.text import listed
-from augment.threads import Threads
-from augment.trace import COMPLETE, Trace
+from augment.readers.attachments.tables import with_tables
 
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
@@ -62,8 +62,8 @@ def augment(
         threads: how many analyses of a large trace may run at once. The results do not depend on it.
         later: the first stage that follows. Facts of a large trace that neither it nor analyses to come request are
             dropped, which saves memory. None keeps all facts.
-        fields: fields of :class:`augment.request.Request` that replace those of ``request``: ``only=["steps"]``,
-            ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
+        fields: fields of :class:`augment.pipeline.request.Request` that replace those of ``request``:
+            ``only=["steps"]``, ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
 
     Raises:
         InputError: the file cannot be read.

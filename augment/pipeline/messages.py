@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from augment.errors import UsageError
-from augment.request import Request, option_values
+from augment.pipeline.request import Request, option_values
 from augment.v1 import resources_pb2
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from augment.analyses import ANALYSES, options_of
+from augment.core.findings import columns_of
 from augment.diagnosis.rules import RULES
-from augment.findings import columns_of
 from augment.readers import READERS
 from augment.writers import WRITERS
 

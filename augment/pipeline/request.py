@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.errors import UsageError, expect_known
-from augment.evidence import Evidence
+from augment.readers.attachments.evidence import Evidence
 
 if TYPE_CHECKING:
     from augment.analyses import Analysis
@@ -94,7 +94,7 @@ class Request(Struct, frozen=True):
             for name in self.formats:
                 writer_named(name)
         if self.tables or self.peaks:
-            from augment.tables import read_tables
+            from augment.readers.attachments.tables import read_tables
 
             read_tables(self.tables, self.peaks)
         if len(set(self.formats)) != len(self.formats):

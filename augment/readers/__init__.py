@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from augment.core.trace import Trace
 from augment.errors import UnknownFormat
 from augment.readers import chrome, containers, foreign, perfetto, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
-from augment.trace import Trace
 
 HEAD = 4096
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.types import Bools, Bytes, Int32s
+from augment.core.trace import Category, Identity
 from augment.readers.dialects import (
     ASCEND_CALL,
     ASCEND_CALLS,
@@ -23,7 +24,6 @@ from augment.readers.dialects import (
     ASCEND_TRANSFER,
 )
 from augment.readers.raw import Names, Place, RawEvents
-from augment.trace import Category, Identity
 
 
 def categorise(raw: RawEvents, category: Bytes) -> None:

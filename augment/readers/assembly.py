@@ -13,13 +13,9 @@ from msgspec import Struct, field
 
 from augment.arrays.columns import Values, keyed, narrowed, positions
 from augment.arrays.types import Bytes, Int32s, Int64s
-from augment.context import Context
-from augment.derived.source import cut_mark
-from augment.readers import ascend
-from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
-from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
-from augment.threads import ALONE, Threads
-from augment.trace import (
+from augment.core.context import Context
+from augment.core.threads import ALONE, Threads
+from augment.core.trace import (
     ON_DEVICE,
     ArgColumn,
     Category,
@@ -35,6 +31,10 @@ from augment.trace import (
     json_event,
     moved_args,
 )
+from augment.facts.source import cut_mark
+from augment.readers import ascend
+from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
+from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 
 
 class Outline(Struct):

@@ -6,6 +6,7 @@ import os
 import re
 from collections import deque
 
+from augment.core.trace import Trace
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import LONGEST, Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
@@ -15,7 +16,6 @@ from augment.readers.members import Ended, Members, TooDeep
 from augment.readers.pairing import pair
 from augment.readers.raw import Broken
 from augment.readers.window import Window
-from augment.trace import Trace
 
 NAME = "chrome_json"
 TITLE = "Chrome JSON"

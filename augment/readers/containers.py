@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from augment.arrays.types import Int32s, Int64s
+from augment.core.threads import ALONE, Threads
 from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.readers.foreign import of_archive
 from augment.readers.limits import UNLIMITED, Limits
-from augment.threads import ALONE, Threads
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from augment.trace import Category
+from augment.core.trace import Category
 
 #: prefixes that forks of Kineto put before categories: their vendor's name
 _OF_A_FORK = {

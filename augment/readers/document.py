@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from augment.core.jsontext import lenient_json
 from augment.errors import UnknownFormat
-from augment.jsontext import lenient_json
 from augment.readers.containers import CHUNK, open_text
 
 

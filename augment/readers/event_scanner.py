@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from augment.args import WANTED, TakenArgs
 from augment.arrays.types import Int32s, Int64s
-from augment.jsontext import clean
+from augment.core.args import WANTED, TakenArgs
+from augment.core.jsontext import clean
+from augment.core.threads import ALONE, Threads
+from augment.core.trace import Identity, SparseColumn
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
 from augment.kernels.native import address, native
@@ -20,8 +22,6 @@ from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
-from augment.threads import ALONE, Threads
-from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_PLACES = 1 << 8

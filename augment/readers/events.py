@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from augment.jsontext import clean, mended, mended_json
+from augment.core.jsontext import clean, mended, mended_json
+from augment.core.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 from augment.kernels.json_layout import PHASES
 from augment.readers.raw import ABSENT, Absent, Names, Tally, identity
 from augment.readers.structure import nested_deeper
-from augment.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 
 INT64 = 1 << 63
 _PLAIN_TIME = re.compile(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')

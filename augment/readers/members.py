@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from augment.jsontext import lenient_json, mended_json
+from augment.core.jsontext import lenient_json, mended_json
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
 from augment.readers.structure import nested_deeper, nested_end

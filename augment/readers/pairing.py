@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
+from augment.core.trace import COMPLETE, NO_CORRELATION, SparseColumn
 from augment.readers.match import matched
 from augment.readers.raw import RawEvents
-from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
 BEGIN, END = ord("B"), ord("E")
 ANY = 0  #: the number of the empty string: an end without a name or category matches any

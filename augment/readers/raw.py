@@ -11,8 +11,8 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from augment.arrays.types import Bytes, Int32s, Int64s
-from augment.jsontext import clean
-from augment.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
+from augment.core.jsontext import clean
+from augment.core.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
 
 
 class Absent:

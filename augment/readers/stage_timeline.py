@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from augment.core.trace import COMPLETE, NO_CORRELATION, NOTHING, Trace
 from augment.errors import MalformedTrace
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.raw import ABSENT, COLUMNS, Names, Place, RawEvents, Tally
-from augment.trace import COMPLETE, NO_CORRELATION, NOTHING, Trace
 
 NAME = "stage_timeline"
 TITLE = "a timeline of a pipeline stage"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from augment.analyses import ANALYSES
-from augment.comparison.rows import ROWS as OF_DIFF
+from augment.compare.rows import ROWS as OF_DIFF
+from augment.core.tabular import Table, concatenated
 from augment.job.answer import ROWS as OF_JOB
-from augment.sidecars import Sidecar, sidecars_in
-from augment.tabular import Table, concatenated
+from augment.results.sidecars import Sidecar, sidecars_in
 
 
 def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:

@@ -12,10 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.types import Bools
-from augment.derived.names.matching import starting
-from augment.derived.steps.window import only
-from augment.findings import AugmentedTrace
-from augment.trace import GPU_WORK, Trace, Track
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import GPU_WORK, Trace, Track
+from augment.facts.names.matching import starting
+from augment.facts.steps.window import only
 from augment.writers import writer_named
 
 _DEVICE = re.compile(r" device (\S+)$")

@@ -11,9 +11,9 @@ import tempfile
 import urllib.parse
 from pathlib import Path
 
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.errors import AugmentError, UsageError
-from augment.findings import AugmentedTrace
-from augment.trace import Trace
 from augment.viewer.link import ui_link
 from augment.viewer.packages import ui_folder
 from augment.viewer.preparing import Prepared, augmented_into, prepare

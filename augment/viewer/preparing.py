@@ -11,15 +11,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.derived.source.cut_mark import mark, marked
-from augment.derived.steps import cutting
-from augment.derived.steps.steps import steps
-from augment.derived.steps.window import only
+from augment.core.findings import AugmentedTrace, Skipped
+from augment.core.trace import GPU_WORK, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
-from augment.findings import AugmentedTrace, Skipped
+from augment.facts.source.cut_mark import mark, marked
+from augment.facts.steps import cutting
+from augment.facts.steps.steps import steps
+from augment.facts.steps.window import only
 from augment.pipeline import augment
 from augment.readers import chrome, read
-from augment.trace import GPU_WORK, Trace
 from augment.viewer.chrome_output import native_of
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
 from augment.writers import WRITERS, Writer, write_all

@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.gpu.busiest import busiest_devices, busiest_stream
-from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.errors import UsageError
-from augment.trace import COMPLETE, LAUNCHES, Category, Trace
+from augment.facts.gpu.busiest import busiest_devices, busiest_stream
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
+from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times

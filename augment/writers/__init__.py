@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic
 from augment.errors import UsageError, expect_known, unabridged
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
 from augment.writers.seams import Addable, Described, Written, described

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic
 from augment.errors import InputError, OutputError
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic
 from augment.writers import perfetto, seams
 from augment.writers.checksums import Checked
 from augment.writers.compression import END, DeflateWriter, fastest

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic, Source, Trace
 from augment.errors import InputError, OutputError
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Source, Trace
 from augment.writers import seams
 from augment.writers.checksums import NOTHING, TRAILER, Checked
 from augment.writers.chrome_events import ChromeEvents

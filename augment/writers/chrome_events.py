@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from augment.annotations import (
+from augment.arrays.ordering import compressed
+from augment.arrays.types import Int64s, Places
+from augment.core.annotations import (
     Annotation,
     ArgColumn,
     CounterTrack,
@@ -22,9 +24,7 @@ from augment.annotations import (
     Texts,
     row_count,
 )
-from augment.arrays.ordering import compressed
-from augment.arrays.types import Int64s, Places
-from augment.trace import Trace
+from augment.core.trace import Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
 from augment.writers.render import (

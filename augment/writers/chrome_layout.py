@@ -13,9 +13,9 @@ from itertools import count
 import msgspec
 from msgspec.structs import replace
 
-from augment.annotations import CounterTrack, InstantTrack, SliceTrack
 from augment.arrays.ordering import distinct
-from augment.trace import Identity, Trace
+from augment.core.annotations import CounterTrack, InstantTrack, SliceTrack
+from augment.core.trace import Identity, Trace
 from augment.writers.render import json_text
 
 _FIRST_FRESH = 10_000_001  #: above all thread ids of Linux (2**22) and above what Kineto adds to stream numbers

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Bools, Int64s
-from augment.derived.source.cut_mark import MEMBER, marked
-from augment.derived.steps.window import only
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.errors import UsageError
-from augment.findings import AugmentedTrace
-from augment.trace import Trace
+from augment.facts.source.cut_mark import MEMBER, marked
+from augment.facts.steps.window import only
 from augment.writers import perfetto
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from augment.annotations import ArgColumn, SliceTrack, Texts
-from augment.derived.steps.steps import step_numbers
-from augment.findings import AugmentedTrace, Findings, Outcome, Window
-from augment.trace import Diagnostic, Trace
+from augment.core.annotations import ArgColumn, SliceTrack, Texts
+from augment.core.findings import AugmentedTrace, Findings, Outcome, Window
+from augment.core.trace import Diagnostic, Trace
+from augment.facts.steps.steps import step_numbers
 from augment.version import __version__
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX, TOLD, replacing

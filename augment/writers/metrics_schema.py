@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.findings import columns_of
+from augment.core.findings import columns_of
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
 

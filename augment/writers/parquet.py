@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from augment.core.tabular import Table
 from augment.errors import UsageError
-from augment.tabular import Table
 from augment.writers.files import replacing
 
 

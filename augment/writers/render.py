@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Int64s
+from augment.core.annotations import Texts
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 

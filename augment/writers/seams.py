@@ -12,8 +12,8 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from augment.annotations import CounterTrack, SliceTrack
-from augment.trace import Diagnostic
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.trace import Diagnostic
 
 Addable = SliceTrack | CounterTrack
 Described = Mapping[str, Any]  #: a seam as plain data that fits JSON

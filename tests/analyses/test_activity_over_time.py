@@ -9,7 +9,7 @@ import pytest
 
 from augment import augment
 from augment.analyses import activity_over_time
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import call, kernel, rows_of, trace_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from augment.annotations import CounterTrack
-from augment.derived.collectives.collectives import collectives
-from augment.derived.names.collective_kinds import bus_factor, element_bytes, kind_of, size_elements
-from augment.findings import Findings, Skipped
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped
+from augment.facts.collectives.collectives import collectives
+from augment.facts.names.collective_kinds import bus_factor, element_bytes, kind_of, size_elements
 from augment.pipeline import augment
 from augment.readers import read
 from traces import event, kernel, launch, op, step, write_trace
@@ -112,7 +112,7 @@ def test_many_groups_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(ranks)
         return bus_factor(kind, ranks)
 
-    monkeypatch.setattr("augment.derived.collectives.collectives.bus_factor", counting)
+    monkeypatch.setattr("augment.facts.collectives.collectives.bus_factor", counting)
     findings = outcome(write_trace(tmp_path / "rank0.json", *kernels))
     assert isinstance(findings, Findings)
     assert sorted((int(row.group), row.count, row.bus_gbps) for row in findings.rows) == [

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from augment.analyses import communication_computation_overlap
-from augment.annotations import SliceTrack
-from augment.findings import Findings
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings
 from tables import kernel, rows_of, slices_of, trace_of
 
 COLUMNS = ("communication_ns", "computation_ns", "overlap_ns", "overlap_ratio")

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.annotations import Flows, SliceTrack
-from augment.findings import Findings, Skipped
-from augment.trace import Category, Track
+from augment.core.annotations import Flows, SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Category, Track
 from tables import Event, annotation, call, copy, kernel, op, python, rows_of, slices_of, sync, trace_of
 
 

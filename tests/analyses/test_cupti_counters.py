@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from augment.analyses import cupti_counters
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Category, Track
 from augment.readers import read
-from augment.trace import Category, Track
 from simulator import JobOptions, simulate
 from tables import Event, call, op, rows_of, trace_of
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from augment.analyses import execution_trace
-from augment.annotations import Flows, SliceTrack
-from augment.execution_trace import with_execution_trace
-from augment.findings import Findings, Skipped
+from augment.core.annotations import Flows, SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace
+from augment.readers.attachments.execution_trace import with_execution_trace
 from augment.writers import write_all
 from execution_traces import execution_trace_of, tensor, write_execution_trace
 from perfetto_engine import PerfettoEngine
@@ -21,6 +21,8 @@ from simulator import JobOptions, simulate
 from tables import call, op, rows_of, slices_of, trace_of
 from traces import Event, event, write_trace
 from traces import op as operator
+
+pytestmark = pytest.mark.slow
 
 
 def node(number: int, name: str, parent: int = 1, takes: Any = (), gives: Any = (), **more: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from augment.analyses import frequent_kernel_patterns as module
-from augment.annotations import SliceTrack
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Findings, Skipped
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import LAUNCHES, Category
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import LAUNCHES, Category
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, trace_of
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from augment.analyses import gpu_time_by_annotation
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Category, Track
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import Category, Track
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, kernel, rows_of, trace_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.analyses import gpu_time_by_module
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, fwdbwd, kernel, op, python, rows_of, trace_of

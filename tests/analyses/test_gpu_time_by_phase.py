@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from augment.analyses import gpu_time_by_phase
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Skipped
+from augment.core.findings import Skipped
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, fwdbwd, kernel, op, python, rows_of, trace_of

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from augment.analyses import idle_time_breakdown
-from augment.annotations import Flows, SliceTrack
-from augment.findings import Findings
+from augment.core.annotations import Flows, SliceTrack
+from augment.core.findings import Findings
 from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, sync, trace_of
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from augment.analyses import kernel_type_breakdown
-from augment.derived.names.kernel_types import KernelType, copy_kind, type_of
+from augment.facts.names.kernel_types import KernelType, copy_kind, type_of
 from tables import copy, kernel, rows_of, trace_of
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from augment.analyses import launch_outliers
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import write_all

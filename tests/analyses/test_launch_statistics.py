@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import launch_statistics
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
 from augment.pipeline import augment
 from augment.readers import read
 from simulator import JobOptions, simulate

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from augment.analyses import memory_bandwidth
-from augment.annotations import CounterTrack
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
 from tables import Event, copy, kernel, rows_of, trace_of
 
 STATISTICS = ("mean_gbps", "p25_gbps", "p50_gbps", "p75_gbps", "max_gbps")

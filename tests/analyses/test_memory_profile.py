@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from augment.analyses import memory_at_peak, memory_profile
-from augment.annotations import CounterTrack, byte_unit
-from augment.findings import Findings, Skipped
+from augment.core.annotations import CounterTrack, byte_unit
+from augment.core.findings import Findings, Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import rows_of

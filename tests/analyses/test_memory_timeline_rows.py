@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from augment.analyses import memory_profile, memory_timeline
-from augment.annotations import CounterTrack
-from augment.derived.source.clock_correction import trace_on_clock
-from augment.findings import Findings, Skipped
-from augment.memory_timeline import CATEGORIES, with_memory_timeline
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.source.clock_correction import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace
+from augment.readers.attachments.memory_timeline import CATEGORIES, with_memory_timeline
 from augment.viewer.view import view_of
 from augment.writers import write_all
 from memory_timelines import memory_timeline_of, write_memory_timeline

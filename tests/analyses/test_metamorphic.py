@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from augment.findings import Findings
+from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import (
@@ -25,7 +25,7 @@ from metamorphic import (
     without_first_ns,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from simulator import JobOptions, simulate
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from augment.analyses import operator_breakdown
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.core.trace import Category, Track
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import Category, Track
 from simulator import JobOptions, simulate
 from tables import Event, call, kernel, op, rows_of, trace_of
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from augment.analyses import operator_launch_delay
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.findings import Findings, Skipped
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import LAUNCHES, Category, Trace
 from simulator import JobOptions, simulate
 from tables import Event, call, kernel, op, rows_of, trace_of
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from augment.analyses import queue_length
-from augment.annotations import CounterTrack
-from augment.findings import Findings, Skipped
-from augment.trace import Category, Track
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Category, Track
 from tables import Event, call, copy, kernel, rows_of, trace_of
 
 

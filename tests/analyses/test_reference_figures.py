@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from augment.core.findings import Findings
 from augment.errors import UnknownFormat
-from augment.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(__file__).parents[3] / "shared"
 FIGURES = SHARED / "reference" / "figures"
 SUFFIX = ".figures.json"
 KEYS = ("device", "stream", "category", "kernel_type", "name", "kind")
@@ -23,7 +23,7 @@ NAMES = sorted(str(path.relative_to(FIGURES))[: -len(SUFFIX)] for path in FIGURE
 #: GPU work of vendors whose categories the oracle does not know; it says nothing where we may say something
 BEYOND_THE_ORACLE = ("ascend_trace_view/trace_view", "hta_mtia/mtia_rank_0")
 
-pytestmark = pytest.mark.skipif(not FIGURES.is_dir(), reason=f"no reference figures at {FIGURES}")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not FIGURES.is_dir(), reason=f"no reference figures at {FIGURES}")]
 
 
 @pytest.mark.parametrize("name", NAMES)

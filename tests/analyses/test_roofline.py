@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline
-from augment.annotations import CounterTrack, SliceTrack
-from augment.derived.operators.roofs import union_ns
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.operators.roofs import union_ns
 from tables import Event, call, kernel, op, rows_of, shaped, slices_of, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

@@ -11,16 +11,18 @@ import pytest
 
 import augment
 from augment.analyses import roofline
-from augment.attachments import Tables
-from augment.derived.operators import roofs
-from augment.derived.operators.peaks import NUMBERS, device_peaks
-from augment.findings import Findings
-from augment.trace import Trace
+from augment.core.attachments import Tables
+from augment.core.findings import Findings
+from augment.core.trace import Trace
+from augment.facts.operators import roofs
+from augment.facts.operators.peaks import NUMBERS, device_peaks
 from metamorphic import Document, differences, load, real_trace, save, stretched
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 FACTOR = 3
 DOCUMENTS = {

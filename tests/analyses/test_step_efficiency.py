@@ -11,11 +11,11 @@ from test_roofline import launched, mm, on_h100
 import augment
 from augment.analyses import model_flops, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row, sentence
-from augment.annotations import SliceTrack
-from augment.derived.operators.roofs import roofs
-from augment.derived.steps.step_windows import step_windows
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.operators.roofs import roofs
+from augment.facts.steps.step_windows import step_windows
 from tables import Event, annotation, call, copy, kernel, op, rows_of, shaped, slices_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -101,8 +101,8 @@ def test_shares_are_those_of_a_count_moment_by_moment(seed: int) -> None:
 
 def counted(trace: Trace, start: int, end: int) -> dict[str, float]:
     """The moments of a window, one by one."""
-    from augment.derived.gpu.gpu_work import gpu_work
-    from augment.derived.operators.operator_work import operator_work
+    from augment.facts.gpu.gpu_work import gpu_work
+    from augment.facts.operators.operator_work import operator_work
 
     work, result, part = gpu_work(trace), operator_work(trace), roofs(trace)
     spent = dict.fromkeys(("computing", "communicating", "unmodelled"), 0.0)

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from augment.derived.steps.step_windows import region_windows, step_of_work, step_windows
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.core.trace import Trace
+from augment.facts.steps.step_windows import region_windows, step_of_work, step_windows
 from augment.pipeline import augment
-from augment.trace import Trace
 from tables import Event, annotation, call, copy, kernel, op, rows_of, trace_of
 
 NAME = "step_figures"
@@ -91,7 +91,7 @@ def test_work_launched_before_the_recording_is_of_no_step() -> None:
 
 
 def work_rows(trace: Trace) -> np.ndarray:
-    from augment.derived.gpu.gpu_work import gpu_work
+    from augment.facts.gpu.gpu_work import gpu_work
 
     return gpu_work(trace).row
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from augment.analyses import step_variation, steps
-from augment.annotations import SliceTrack
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.steps.steps import step_numbers
-from augment.derived.steps.steps import steps as steps_of
-from augment.findings import Findings, Skipped
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.steps.steps import step_numbers
+from augment.facts.steps.steps import steps as steps_of
 from augment.readers import read
-from augment.trace import Trace
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, copy, kernel, op, rows_of, slices_of, trace_of
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from augment.analyses import temporal_breakdown
-from augment.findings import Findings
+from augment.core.findings import Findings
 from tables import call, copy, kernel, op, rows_of, trace_of
 
 COLUMNS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from augment.analyses import user_annotation_breakdown
+from augment.core.trace import Category, Track
 from augment.readers import read
-from augment.trace import Category, Track
 from simulator import JobOptions, simulate
 from tables import Event, annotation, kernel, rows_of, trace_of
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from augment.arrays.columns import Column, Halved, Keyed, Narrow, keyed, looked_up, narrowed, positions
+from augment.core.trace import SparseColumn
 from augment.readers import read
-from augment.trace import SparseColumn
 
 INT64 = np.iinfo(np.int64)
 RNG = np.random.default_rng(1)

@@ -21,8 +21,8 @@ from augment.batch.inputs import plan
 from augment.batch.jobs import Job, Member
 from augment.batch.stage import Conclusion, Crew
 from augment.batch.stages import Stage, conclude
-from augment.findings import AugmentedTrace
-from augment.request import Request
+from augment.core.findings import AugmentedTrace
+from augment.pipeline.request import Request
 
 LOG = "COUNTED_BATCH_LOG"
 

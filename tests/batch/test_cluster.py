@@ -21,6 +21,8 @@ from augment.errors import OutputError, UsageError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 

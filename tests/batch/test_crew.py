@@ -25,8 +25,10 @@ from augment.batch.stages import STAGES
 from augment.batch.workers import Processes, T
 from augment.errors import InputError, OutputError
 from augment.job import portions
-from augment.request import Request
+from augment.pipeline.request import Request
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 
 class Gone(Exception):

@@ -10,8 +10,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from many_ranks import write_ranks
 from running import environment
+
+pytestmark = pytest.mark.slow
 
 MACHINE_CODE_KB = 64 << 10
 COUNT = 100  #: benchmarks/batch.py takes 1000

@@ -18,23 +18,25 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, SliceTrack
 from augment.batch import execution, stages
 from augment.batch.convert import Settings
 from augment.batch.execution import Manner, Watch
 from augment.batch.inputs import plan
 from augment.batch.results import Result
 from augment.batch.stages import STAGES
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError
-from augment.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
+from augment.pipeline.request import Request
 from augment.readers import read
-from augment.request import Request
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 from writer_traces import stripped
+
+pytestmark = pytest.mark.slow
 
 FORMATS = ("chrome", "perfetto", "bundle")
 LATE = 2

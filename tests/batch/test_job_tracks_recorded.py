@@ -8,9 +8,9 @@ import pytest
 from test_job_tracks import DRAWN, batch
 from test_merging_recorded import JOBS
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.job.answer import answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from perfetto_engine import PerfettoEngine
 

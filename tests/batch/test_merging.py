@@ -13,17 +13,19 @@ import pytest
 
 from augment.batch.inputs import plan
 from augment.batch.merge import Choice, Merged, default_output, merge, only_job
+from augment.core.trace import Trace
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.pipeline import augment
+from augment.pipeline.request import Request
 from augment.readers import read
-from augment.request import Request
-from augment.trace import Trace
 from augment.viewer.view import timeline_view
 from augment.writers import perfetto as native
 from augment.writers.perfetto.several import first_view
 from perfetto_engine import Cell, PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, step, write_trace
+
+pytestmark = pytest.mark.slow
 
 #: each slice with the root track that it lies below
 ROOTS = """

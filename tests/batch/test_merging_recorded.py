@@ -10,12 +10,12 @@ from test_merging import ACROSS, ROOTS
 
 from augment.batch.inputs import plan
 from augment.batch.merge import Choice, merge, only_job
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import COMPLETE
 from augment.job.answer import answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
+from augment.pipeline.request import Request
 from augment.readers import read
-from augment.request import Request
-from augment.trace import COMPLETE
 from perfetto_engine import PerfettoEngine
 
 JOBS = {

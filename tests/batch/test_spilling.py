@@ -18,12 +18,15 @@ from click.testing import CliRunner
 from augment.batch import memory, spilling
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
-from augment.commands import group
+from augment.cli.registry import group
 from augment.errors import OutputError, UsageError
-from augment.request import Request
+from augment.pipeline.request import Request
 from traces import SIMULATED, by_folder
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="bounds of memory need Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="bounds of memory need Linux"),
+]
 
 RECORDED = Path(__file__).parents[3] / "shared" / "traces"
 SMALLEST = sorted(SIMULATED, key=lambda path: path.stat().st_size)[:2]

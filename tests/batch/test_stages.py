@@ -15,7 +15,7 @@ from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import Input, plan
 from augment.batch.results import Result
 from augment.batch.stages import conclude
-from augment.request import Request
+from augment.pipeline.request import Request
 from traces import kernel, write_trace
 
 

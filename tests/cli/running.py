@@ -32,7 +32,7 @@ def environment(**more: str) -> dict[str, str]:
     """For a process that finds augment."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "batch")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "batch")]),
         **more,
     }
 

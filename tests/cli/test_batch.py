@@ -17,6 +17,8 @@ from augment.errors import OutputError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = "augment-manifest.jsonl"
 
 

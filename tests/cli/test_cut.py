@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from running import Augment
 
-from augment.derived.steps.step_idle import step_idle
-from augment.derived.steps.step_windows import step_windows
-from augment.derived.steps.steps import steps
+from augment.core.trace import Category, Trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.verdict import verdict
+from augment.facts.steps.step_idle import step_idle
+from augment.facts.steps.step_windows import step_windows
+from augment.facts.steps.steps import steps
 from augment.readers import read
-from augment.trace import Category, Trace
 from augment.writers import cut as cut_writer
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate

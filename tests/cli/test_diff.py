@@ -13,12 +13,14 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
-from augment.commands import group
-from augment.comparison.sidecar import diff_schema
+from augment.cli.registry import group
+from augment.compare.sidecar import diff_schema
 from augment.errors import AugmentError
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch, op, step, write_trace
+
+pytestmark = pytest.mark.slow
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 

@@ -12,6 +12,8 @@ import layered_job
 from perfetto_engine import PerfettoEngine
 from traces import kernel, step, write_trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:

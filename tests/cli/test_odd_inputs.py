@@ -16,6 +16,8 @@ from running import Augment
 from simulator import JobOptions, simulate
 from traces import write_trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def alarm() -> Iterator[None]:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from running import Augment, start
 
-from augment.commands.options import moment
+from augment.cli.options import moment
 from augment.errors import AugmentError, UsageError
 from augment.pipeline import augment as augmented
 from augment.readers import read
@@ -34,6 +34,8 @@ from augment.viewer.view import TIMELINE, UNKNOWN, View, timeline_view, view_of
 from augment.writers import write_all
 from simulator import JobOptions, simulate
 from traces import kernel, launch, step, write_trace
+
+pytestmark = pytest.mark.slow
 
 PIN, EXPAND = (f"dev.perfetto.{name}" for name in ("PinTracksByRegex", "ExpandTracksByRegex"))
 

@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 from simulator import JobOptions, simulate  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ELSEWHERE = ("open", "serve")  #: they wait for a browser or a client: tests/cli/test_open.py, tests/server
 CODES = {"check": {0, 1, 4}}  #: exit codes that are answers

@@ -19,6 +19,8 @@ from augment.batch.results import Result
 from augment.batch.workers import Processes
 from traces import kernel, launch, write_trace
 
+pytestmark = pytest.mark.slow
+
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}

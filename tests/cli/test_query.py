@@ -19,6 +19,8 @@ from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch, write_trace
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHIM = ROOT.parent / "shared" / "tools" / "trace_processor_shim"
 PAGE = (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")

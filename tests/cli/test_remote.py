@@ -19,6 +19,8 @@ from augment.batch import locations
 from augment.errors import InputError, OutputError, UsageError
 from traces import kernel, write_trace
 
+pytestmark = pytest.mark.slow
+
 fsspec = pytest.importorskip("fsspec")
 
 

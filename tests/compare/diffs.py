@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import NO_INDEX
-from augment.comparison import Diff
-from augment.findings import Findings
+from augment.compare import Diff
+from augment.core.findings import Findings
 
 
 def rows(result: Diff, name: str) -> list[Any]:

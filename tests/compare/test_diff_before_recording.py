@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import NO_INDEX
-from augment.comparison import diff
-from augment.comparison.tiling import BEFORE
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import Trace
+from augment.compare import diff
+from augment.compare.tiling import BEFORE
+from augment.core.trace import Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
 from tables import Event, annotation, call, kernel, op, trace_of
 
 LAYER = ("gemm", "relu", "norm")

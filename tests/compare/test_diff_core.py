@@ -9,7 +9,7 @@ import pytest
 
 import augment
 from augment.arrays.types import NO_INDEX
-from augment.comparison import diff
+from augment.compare import diff
 from augment.errors import UsageError
 from diffs import adds_up, partners_are_partners, rows
 from tables import annotation, call, kernel, op, trace_of

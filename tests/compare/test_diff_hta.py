@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.comparison import Diff, diff
+from augment.compare import Diff, diff
 from diffs import rows
 
 

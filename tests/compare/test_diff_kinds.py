@@ -9,14 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 import augment
-from augment.attachments import GraphCapture
-from augment.comparison import diff
-from augment.context import Context
-from augment.findings import Findings, Skipped
-from augment.trace import Trace
+from augment.compare import diff
+from augment.core.attachments import GraphCapture
+from augment.core.context import Context
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
 from diffs import adds_up, partners_are_partners, rows
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, op, shaped, trace_of
+
+pytestmark = pytest.mark.slow
 
 OTHER = {"sgemm_1": "Cijk_Ailk_1", "layer_norm_1": "rmsnorm_2", "elementwise_kernel_1": "elementwise_kernel_2"}
 

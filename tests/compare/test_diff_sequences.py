@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.arrays.types import NO_INDEX
-from augment.comparison import sequences
-from augment.comparison.sequences import align, common
+from augment.compare import sequences
+from augment.compare.sequences import align, common
 
 items = st.lists(st.integers(0, 4), max_size=30)
 

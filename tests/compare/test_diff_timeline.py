@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import augment
-from augment.annotations import Annotation, CounterTrack, SliceTrack, Texts
 from augment.arrays.types import NO_INDEX
-from augment.comparison import Diff, diff
-from augment.comparison.outputs import Drawing, write_all
-from augment.comparison.overlay import most_changed
-from augment.comparison.threshold import MIN_DELTA_NS
-from augment.comparison.timeline import drawn
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import Category, EventTable, SparseColumn, Trace
+from augment.compare import Diff, diff
+from augment.compare.outputs import Drawing, write_all
+from augment.compare.overlay import most_changed
+from augment.compare.threshold import MIN_DELTA_NS
+from augment.compare.timeline import drawn
+from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
+from augment.core.trace import Category, EventTable, SparseColumn, Trace
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.viewer.preparing import prepare
 from augment.writers.perfetto.several import first_view
 from diffs import rows

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import augment
-from augment.comparison import Diff, diff
-from augment.trace import Trace
+from augment.compare import Diff, diff
+from augment.core.trace import Trace
 from diffs import adds_up, partners_are_partners, rows
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 JOB = JobOptions(ranks=2, steps=3, layers=2, jitter=0.0)
 

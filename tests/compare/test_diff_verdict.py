@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from augment.comparison import diff
-from augment.comparison.core import Diff
-from augment.comparison.sidecar import document
+from augment.compare import diff
+from augment.compare.core import Diff
+from augment.compare.sidecar import document
 from augment.readers import read
 from augment.writers.metrics import encode
 from simulator import JobOptions, simulate

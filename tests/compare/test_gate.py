@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from augment.comparison.first_step import outlying_first_step, without_outlying_first_step
-from augment.comparison.gate import Limit, Limits, Line, check, limit_of, limits_of
-from augment.comparison.gate_files import junit, markdown, text_of
+from augment.compare.first_step import outlying_first_step, without_outlying_first_step
+from augment.compare.gate import Limit, Limits, Line, check, limit_of, limits_of
+from augment.compare.gate_files import junit, markdown, text_of
 from augment.errors import UsageError
 from benchmarks import gate_power
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from augment.comparison.first_step import without_outlying_first_step
-from augment.comparison.gate import Line, check
-from augment.comparison.totals import Samples, mean_of_ranks, samples_of
-from augment.derived.steps.step_windows import step_windows
+from augment.compare.first_step import without_outlying_first_step
+from augment.compare.gate import Line, check
+from augment.compare.totals import Samples, mean_of_ranks, samples_of
+from augment.core.trace import Trace
+from augment.facts.steps.step_windows import step_windows
 from augment.readers import read
-from augment.trace import Trace
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 #: of several steps each, of ten programs, from two steps to ten

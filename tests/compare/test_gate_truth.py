@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import augment
-from augment.comparison.first_step import without_outlying_first_step
-from augment.comparison.gate import Line, check
-from augment.comparison.totals import Samples, samples_of
-from augment.derived.steps.step_windows import step_windows
+from augment.compare.first_step import without_outlying_first_step
+from augment.compare.gate import Line, check
+from augment.compare.totals import Samples, samples_of
+from augment.facts.steps.step_windows import step_windows
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 KINDS: dict[str, dict[str, Any]] = {
     "equal": {},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from augment.comparison import diff
+from augment.compare import diff
 from simulator import JobOptions, simulate
 
 JOB = JobOptions(ranks=4, steps=5, layers=2, jitter=0.01)

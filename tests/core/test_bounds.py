@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment import bounds
 from augment.analyses import ANALYSES
-from augment.annotations import CounterTrack, Ends, Flows, SliceTrack, Texts, row_count
-from augment.bounds import LEAST_ROWS, bounded, most_rows, shares
-from augment.findings import AugmentedTrace, Findings
+from augment.core import bounds
+from augment.core.annotations import CounterTrack, Ends, Flows, SliceTrack, Texts, row_count
+from augment.core.bounds import LEAST_ROWS, bounded, most_rows, shares
+from augment.core.findings import AugmentedTrace, Findings
 from augment.pipeline import augment
 from tables import call, kernel, op, slices_of, trace_of
 

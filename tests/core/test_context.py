@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from augment import pipeline
 from augment.analyses import ANALYSES
-from augment.annotations import Flows
-from augment.attachments import ExecutionNodes, Tables, tables_of
 from augment.batch.stages import STAGES as QUESTIONS
-from augment.context import STAGES, UNTIL, Context, Stage, derived
-from augment.findings import AugmentedTrace, Findings
+from augment.core.annotations import Flows
+from augment.core.attachments import ExecutionNodes, Tables, tables_of
+from augment.core.context import STAGES, UNTIL, Context, Stage, derived
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.threads import Threads
+from augment.core.trace import Trace
 from augment.pipeline import STAGE_OF, augment
 from augment.readers import read
-from augment.threads import Threads
-from augment.trace import Trace
 from augment.writers import metrics, write_seamed
 from tables import op, trace_of
 from traces import SIMULATED

@@ -14,9 +14,9 @@ import pytest
 
 import augment
 from augment.analyses import ANALYSES
+from augment.core.findings import AugmentedTrace, Skipped
+from augment.core.tabular import Kind, Table, concatenated
 from augment.errors import UsageError
-from augment.findings import AugmentedTrace, Skipped
-from augment.tabular import Kind, Table, concatenated
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
 

@@ -18,16 +18,16 @@ import pytest
 
 from augment import pipeline
 from augment.analyses import ANALYSES
-from augment.context import derived
-from augment.derived.source import event_text
+from augment.core.context import derived
+from augment.core.findings import AugmentedTrace
+from augment.core.threads import Threads
+from augment.core.trace import Trace
 from augment.errors import LimitExceeded, MalformedTrace
-from augment.findings import AugmentedTrace
+from augment.facts.source import event_text
 from augment.pipeline import augment
 from augment.readers import chrome as chrome_reader
 from augment.readers import containers, read, window
 from augment.readers.limits import Limits
-from augment.threads import Threads
-from augment.trace import Trace
 from augment.writers import chrome, metrics, perfetto
 from augment.writers.perfetto.suffixes import Part
 from augment.writers.perfetto.tracks import Tracks

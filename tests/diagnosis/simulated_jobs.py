@@ -12,10 +12,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
+from augment.core.trace import Trace  # noqa: E402
 from augment.diagnosis.diagnose import Diagnosis, diagnose  # noqa: E402
 from augment.diagnosis.measure import measure  # noqa: E402
 from augment.readers import read  # noqa: E402
-from augment.trace import Trace  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 POINTS = 0.05  #: a prediction may differ so much from the truth, as a share of a step

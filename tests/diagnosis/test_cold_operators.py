@@ -10,11 +10,11 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
+from augment.core.trace import Trace
 from augment.diagnosis.first_calls import FAR_LONGER, LEAST_NS, LEAST_USUAL, cold_operators
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rules import host_gaps, launch_bound
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
 from said import advice_of
 from simulator import simulate

@@ -11,8 +11,8 @@ from simulated_jobs import HEALTHY, changed, trace_of
 
 import augment
 from augment.analyses.diagnosis import Row
-from augment.annotations import Flows, SliceTrack
-from augment.derived.critical.savings import joined
+from augment.core.annotations import Flows, SliceTrack
+from augment.core.findings import Findings
 from augment.diagnosis.devices import words
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import bands
@@ -21,7 +21,7 @@ from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import title
-from augment.findings import Findings
+from augment.facts.critical.savings import joined
 from augment.writers import metrics
 from tables import op
 from tables import trace_of as made_of

@@ -24,7 +24,7 @@ from augment.diagnosis.rules import allocator_calls, host_gaps
 from augment.readers import read
 from said import advice_of, title_of
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TORCHREC = "v100_4rank_pair_torchrec"
 #: traces, and the gravest cause where it is known
 KNOWN = {
@@ -42,7 +42,7 @@ KNOWN = {
 GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 Span = tuple[float, float]
 
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")]
 
 
 @cache

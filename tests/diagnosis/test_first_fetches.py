@@ -9,10 +9,10 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import launched
 
+from augment.core.trace import Trace
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import data_loading
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import Document, Event, load, real_trace, save
 from said import advice_of
 from simulator import simulate

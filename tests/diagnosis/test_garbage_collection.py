@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from simulated_jobs import POINTS, changed, trace_of
 
-from augment.derived.critical.handovers import main_track
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Found, NotApplicable
 from augment.diagnosis.rules import garbage_collection, host_gaps
+from augment.facts.critical.handovers import main_track
 from augment.readers import read
 from metamorphic import load, save
 from said import title_of

@@ -11,13 +11,13 @@ import pytest
 from simulated_jobs import changed, trace_of
 from test_rules_by_hand import problem_of
 
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.sharding import carries_activations, gathers_of_parameters, trains
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.trace import Trace
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.sharding import carries_activations, gathers_of_parameters, trains
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import Document, load, real_trace, save
 from said import advice_of, title_of
 from simulator import simulate

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, synchronizing_calls
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import load, real_trace
 from said import evidence_of, title_of
 from tables import Event, annotation, call, kernel, op, trace_of

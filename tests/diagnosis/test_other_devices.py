@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from augment import augment
-from augment.annotations import SliceTrack
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Skipped
+from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.verdict import verdict
-from augment.findings import Skipped
-from augment.trace import Category, Trace
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from said import advice_of, title_of

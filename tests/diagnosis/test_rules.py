@@ -11,6 +11,8 @@ from augment.diagnosis.rule import Fine, Found, NotApplicable
 from said import advice_of, evidence_of, title_of
 from simulator import JobOptions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "options",

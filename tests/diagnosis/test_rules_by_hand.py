@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from augment.core.trace import Category, Trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
@@ -30,7 +31,6 @@ from augment.diagnosis.rules import (
     wide_norms,
 )
 from augment.diagnosis.verdict import verdict
-from augment.trace import Category, Trace
 from said import advice_of, evidence_of, title_of
 from tables import Event, Track, annotation, call, copy, kernel, op, shaped, trace_of
 

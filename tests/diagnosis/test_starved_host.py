@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from simulated_jobs import changed
 
+from augment.core.trace import Trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import starved_host
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
 from said import title_of
 from simulator import simulate

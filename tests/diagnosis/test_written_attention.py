@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
 from augment.diagnosis.rules import written_attention
 from augment.readers import read
-from augment.trace import Trace
 from said import evidence_of, title_of
 from tables import Event, annotation, call, kernel, op, shaped, trace_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from augment.annotations import Flows
+from augment.core.annotations import Flows
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import chrome

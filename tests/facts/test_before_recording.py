@@ -15,14 +15,14 @@ import pytest
 
 from augment.analyses import before_recording as analysis
 from augment.analyses import critical_path, steps
-from augment.annotations import SliceTrack
-from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics, launch_unknown
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.step_windows import step_of_work, step_windows
-from augment.derived.steps.steps import steps_of_gpu_work
-from augment.findings import Findings, Skipped
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.facts.gpu.before_recording import before_recording, before_recording_diagnostics, launch_unknown
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.step_windows import step_of_work, step_windows
+from augment.facts.steps.steps import steps_of_gpu_work
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save, without_first_launches, without_first_ns
 from tables import Event, annotation, call, kernel, op, slices_of, trace_of
 

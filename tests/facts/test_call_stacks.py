@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.host.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
-from augment.trace import Category, Track
+from augment.core.trace import Category, Track
+from augment.facts.host.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
 from tables import Event, kernel, trace_of
 
 TIMES = st.integers(0, 12)

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment import derived as facts
-from augment.derived.host.call_stacks import places_of
+from augment import facts
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import places_of
 from augment.readers import read
-from augment.trace import Category, Trace
 from tables import Event, call, kernel, op, trace_of
 from traces import SIMULATED
 
@@ -31,7 +31,7 @@ WORK, STACKS, EVENTS = "WorkIndexes", "StackIndexes", "EventRows"
 
 
 def record_of(fact: Callable[..., Any]) -> type[msgspec.Struct] | None:
-    (module,) = re.findall(r"from (augment\.derived\.[\w.]+) import", inspect.getsource(fact))
+    (module,) = re.findall(r"from (augment\.facts\.[\w.]+) import", inspect.getsource(fact))
     names = re.findall(r"\w+", fact.__annotations__["return"])
     kinds = [vars(importlib.import_module(module)).get(name) for name in names]
     return next((kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, msgspec.Struct)), None)

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.derived.critical import critical_loops, what_if
-from augment.derived.critical.critical_events import event_graph
-from augment.derived.critical.critical_graph import Graph, critical_graph
-from augment.derived.critical.critical_loops import NEVER
-from augment.derived.critical.critical_path import (
+from augment.core.trace import Category, Trace
+from augment.facts.critical import critical_loops, what_if
+from augment.facts.critical.critical_events import event_graph
+from augment.facts.critical.critical_graph import Graph, critical_graph
+from augment.facts.critical.critical_loops import NEVER
+from augment.facts.critical.critical_path import (
     NAMED,
     BoundBy,
     critical_path,
@@ -26,13 +27,14 @@ from augment.derived.critical.critical_path import (
     slack,
     windows,
 )
-from augment.derived.critical.what_if import longest_names
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.waits.dependencies import Kind
-from augment.trace import Category, Trace
+from augment.facts.critical.what_if import longest_names
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.waits.dependencies import Kind
 from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
+
+pytestmark = pytest.mark.slow
 
 CALLS = ("cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaEventRecord")
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.derived.critical.critical_graph import Graph, critical_graph
-from augment.derived.critical.critical_path import BoundBy
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.derived.steps.steps import steps
-from augment.derived.waits.dependencies import Kind
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.core.trace import Trace
+from augment.facts.critical.critical_graph import Graph, critical_graph
+from augment.facts.critical.critical_path import BoundBy
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
+from augment.facts.steps.steps import steps
+from augment.facts.waits.dependencies import Kind
 from augment.readers import read
-from augment.trace import Trace
 from simulator import JobOptions, simulate
 from tables import rows_of
 

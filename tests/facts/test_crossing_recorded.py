@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from augment.analyses import gpu_time_by_annotation, operator_breakdown
-from augment.findings import Findings
+from augment.core.findings import Findings
 from augment.readers import read
 
 #: of which slices cross by a microsecond or much more; each is small

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.device_waits import KNOWN_BY, device_waits
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.device_waits import KNOWN_BY, device_waits
 from tables import Event, call, kernel, sync, trace_of
 
 

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.host.call_stacks import OUTER_FIRST, call_stacks
-from augment.derived.host.enclosing import (
-    around_moments,
-    directly_around,
-    enclosing,
-    innermost,
-    outermost,
-    outermost_of,
-)
-from augment.trace import Category, Trace, Track
+from augment.core.trace import Category, Trace, Track
+from augment.facts.host.call_stacks import OUTER_FIRST, call_stacks
+from augment.facts.host.enclosing import around_moments, directly_around, enclosing, innermost, outermost, outermost_of
 from tables import Event, kernel, trace_of
 
 TIMES = st.integers(0, 12)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from augment.derived.operators.formulas_attention import ATTENTION
-from augment.derived.operators.formulas_convolution import CONVOLUTION
-from augment.derived.operators.formulas_matmul import MATMUL
-from augment.derived.operators.operator_calls import Call
+from augment.facts.operators.formulas_attention import ATTENTION
+from augment.facts.operators.formulas_convolution import CONVOLUTION
+from augment.facts.operators.formulas_matmul import MATMUL
+from augment.facts.operators.operator_calls import Call
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install torch, its CPU build is enough")
 
@@ -130,7 +130,7 @@ def test_what_the_profiler_records_of_a_model_is_counted_as_the_counter_does(tmp
 def leaf_flops(path: Path) -> int:
     """The operations of all operators that hold no other with any, CPU's or not."""
     import augment
-    from augment.derived.operators.counted_operators import counted_operators
+    from augment.facts.operators.counted_operators import counted_operators
 
     return sum(work.flops or 0 for _, work in counted_operators(augment.read(path)))
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.host.forward_backward import forward_backward
-from augment.trace import Category, Track
+from augment.core.trace import Category, Track
+from augment.facts.host.forward_backward import forward_backward
 from tables import Event, fwdbwd, kernel, op, trace_of
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.derived.critical.critical_path import BoundBy, critical_path
-from augment.derived.critical.savings import saved_ns, without_work
-from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.waiting import waiting_calls
+from augment.facts.critical.critical_path import BoundBy, critical_path
+from augment.facts.critical.savings import saved_ns, without_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
 from metamorphic import Event as Row

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline
-from augment.attachments import GraphCapture
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.graph_capture import graph_launches, graph_work
-from augment.derived.operators.operator_work import operator_work
-from augment.findings import Findings
-from augment.trace import Trace
+from augment.core.attachments import GraphCapture
+from augment.core.findings import Findings
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.graph_capture import graph_launches, graph_work
+from augment.facts.operators.operator_work import operator_work
 from tables import Event, call, kernel, op, shaped, trace_of
 
 GEMM, ADD = "nvjet_hsh_128x256", "vectorized_elementwise_kernel"

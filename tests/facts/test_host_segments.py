@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.host import host_segments as module
-from augment.derived.host.host_segments import host_segments
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.host import host_segments as module
+from augment.facts.host.host_segments import host_segments
 from tables import Event, annotation, call, op, python, trace_of
 
 MAKERS = (op, annotation, python, call)

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from augment.annotations import SliceTrack
-from augment.findings import Findings
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import GPU_WORK, Event, load, save, without_first_launches
 from tables import slices_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
 from simulator import JobOptions, simulate  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 NAME = "idle_time_breakdown"
 RECORDED = ROOT.parent / "shared" / "traces"

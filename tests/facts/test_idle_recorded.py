@@ -16,7 +16,7 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import chrome
 
-RECORDED = Path(__file__).resolve().parents[2] / "shared" / "traces"
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 ANALYSIS = "augment.idle_time_breakdown"
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")

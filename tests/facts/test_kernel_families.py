@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.derived.collectives.collectives import collectives
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
-from augment.derived.names.kernel_types import KernelType
 from augment.errors import UsageError
+from augment.facts.collectives.collectives import collectives
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
+from augment.facts.names.kernel_types import KernelType
 from tables import call, kernel, op, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"

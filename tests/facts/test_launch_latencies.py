@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.derived.critical.critical_path import BoundBy
-from augment.derived.critical.critical_path import critical_path as path_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits import launch_latencies as module
-from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.critical.critical_path import BoundBy
+from augment.facts.critical.critical_path import critical_path as path_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits import launch_latencies as module
+from augment.facts.waits.launch_latencies import LONGEST_NS, launch_latencies
 from tables import Event, annotation, call, kernel, op, rows_of, trace_of
 
 US = 1000

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.analyses import operator_breakdown
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launched_work import launched_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.findings import Findings
-from augment.trace import Category
+from augment.core.findings import Findings
+from augment.core.trace import Category
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import launched_work
+from augment.facts.host.call_stacks import call_stacks
 from tables import Event, annotation, call, kernel, op, python, trace_of
 
 TIMES = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))

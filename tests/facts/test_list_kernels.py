@@ -11,8 +11,8 @@ import pytest
 
 import augment
 from augment.analyses import roofline
-from augment.derived.operators.list_kernels import bytes_of_element
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.facts.operators.list_kernels import bytes_of_element
 from tables import Event, call, kernel, op, rows_of, trace_of
 
 LIST, LISTS, THREE = (f"TensorListMetadata<{count}>, at::native::(anonymous namespace)::" for count in (1, 2, 3))

@@ -18,7 +18,7 @@ from augment.diagnosis.whole import lost_ratio
 from augment.readers import read
 from said import title_of
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SMALL = 150_000  #: bytes: of the recorded files, all up to this size
 LARGE = ("h100_8rank_modded_nanogpt/rank1.json.gz", "mi300_tracelens/ddp_resnet18_no_pool.json.gz")
 CAPTURING = "sglang_mi300_tracelens/capture_bs32_rank0.json.gz"
@@ -26,7 +26,7 @@ WORK = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver"}
 LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch(Cooperative)?Kernel")
 
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")]
 Event = dict[str, Any]
 
 

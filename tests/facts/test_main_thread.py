@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from augment.derived.critical.critical_path import critical_path
-from augment.derived.critical.handovers import main_track
+from augment.core.trace import Trace
+from augment.facts.critical.critical_path import critical_path
+from augment.facts.critical.handovers import main_track
 from augment.readers import read
-from augment.trace import Trace
 from metamorphic import load, real_trace, save
 from tables import annotation, call, kernel, op, trace_of
 

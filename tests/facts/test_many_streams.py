@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from augment import augment
-from augment.derived.gpu.annotated_work import annotations_of_work
-from augment.derived.waits.sync_dependencies import synchronizations
-from augment.findings import Findings
-from augment.trace import Category, Trace
+from augment.core.findings import Findings
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.annotated_work import annotations_of_work
+from augment.facts.waits.sync_dependencies import synchronizations
 from tables import Event, call, kernel, sync, trace_of
 
 COUNT = 200

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import kernel_breakdown, kernel_family_breakdown
-from augment.trace import Trace
+from augment.core.trace import Trace
 from tables import call, kernel, op, rows_of, shaped, trace_of
 
 SIMT, TENSOR = "ampere_sgemm_128x64_tn", "ampere_bf16_s16816gemm_bf16_128x128_tn"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.host import occupancy
-from augment.trace import Category
+from augment.core.trace import Category
+from augment.facts.host import occupancy
 from tables import Event, op, trace_of
 
 END = 40

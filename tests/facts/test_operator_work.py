@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.recomputation import recomputed
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.recomputation import recomputed
 from tables import Event, call, copy, kernel, op, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from augment.analyses import critical_path
-from augment.annotations import SliceTrack
-from augment.findings import Findings
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings
 from augment.readers import read
 from metamorphic import CALLS, Document, load, save, without_first_launches, without_first_ns
 from metamorphic import GPU_WORK as WORK
 from simulator import JobOptions, simulate
 from tables import slices_of
+
+pytestmark = pytest.mark.slow
 
 LATENCY_NS = 30_000
 

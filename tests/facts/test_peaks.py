@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 import augment
-from augment.derived.operators.peaks import NUMBERS, device_peaks, shipped_rows, why_unknown
+from augment.core.trace import Trace
 from augment.errors import UsageError
-from augment.trace import Trace
+from augment.facts.operators.peaks import NUMBERS, device_peaks, shipped_rows, why_unknown
 from tables import kernel, trace_of
 
 #: as traces write them: name, compute capability, units, memory

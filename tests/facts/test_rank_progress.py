@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.rank_progress import follows, held_up, spent_before
+from augment.core.trace import Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.rank_progress import follows, held_up, spent_before
 from augment.readers import read
-from augment.trace import Trace
 from traces import Event, copy, kernel, launch, write_trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from augment.derived.gpu.kernel_families import _compiled, _of_lower_case, shipped_rules
-from augment.derived.operators.peaks import rows_of, shipped_rows
+from augment.facts.gpu.kernel_families import _compiled, _of_lower_case, shipped_rules
+from augment.facts.operators.peaks import rows_of, shipped_rows
 
 
 def test_shipped_peaks_are_rows() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import BoundBy, critical_path
-from augment.derived.critical.savings import saved_ns, without_host_time
-from augment.derived.waits.gap_causes import GapCategory, device_categories
-from augment.derived.waits.idle_gaps import device_gaps
+from augment.core.trace import LAUNCHES, Trace
 from augment.diagnosis.host_causes import LONG_CALL_NS
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_path import BoundBy, critical_path
+from augment.facts.critical.savings import saved_ns, without_host_time
+from augment.facts.waits.gap_causes import GapCategory, device_categories
+from augment.facts.waits.idle_gaps import device_gaps
 from augment.readers import read
-from augment.trace import LAUNCHES, Trace
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
 from metamorphic import Event as Row
 from tables import Event, call, kernel, trace_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.steps.steps import steps
-from augment.trace import Category, Track
+from augment.core.trace import Category, Track
+from augment.facts.steps.steps import steps
 from tables import Event, kernel, trace_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from augment.derived.steps.step_windows import step_windows
+from augment.facts.steps.step_windows import step_windows
 from augment.readers import read
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

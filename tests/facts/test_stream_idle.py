@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.waits.gap_causes import device_idle
-from augment.derived.waits.idle_gaps import stream_gaps
-from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, SHARE, StreamIdle, stream_idle
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.waits.gap_causes import device_idle
+from augment.facts.waits.idle_gaps import stream_gaps
+from augment.facts.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, SHARE, StreamIdle, stream_idle
 from tables import Event, call, kernel, trace_of
 
 DELAY = 30

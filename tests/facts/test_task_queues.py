@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.critical.critical_path import BoundBy, critical_path
-from augment.derived.critical.savings import saved_ns, without_host_time
-from augment.derived.gpu.work_operators import work_operators
-from augment.derived.host.queued_tasks import operators_around, queued_tasks
-from augment.derived.names.matching import starting
-from augment.derived.waits.task_queues import task_queues
+from augment.core.trace import LAUNCHES, Trace
+from augment.facts.critical.critical_path import BoundBy, critical_path
+from augment.facts.critical.savings import saved_ns, without_host_time
+from augment.facts.gpu.work_operators import work_operators
+from augment.facts.host.queued_tasks import operators_around, queued_tasks
+from augment.facts.names.matching import starting
+from augment.facts.waits.task_queues import task_queues
 from augment.readers import read
-from augment.trace import LAUNCHES, Trace
 
 MAIN, TAKER, DEVICE, PROGRAM, CALLS = 10, 20, 800, 10, 1002
 PUT_NS, WAKE_NS, NEXT_NS, LATENCY_NS, RETURN_NS = 2_000, 3_000, 500, 4_000, 2_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.dependencies import unexplained_starts
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.dependencies import unexplained_starts
 from tables import Event, call, kernel, trace_of
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import augment
-from augment.annotations import Flows
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.steps import steps
-from augment.derived.steps.window import within
+from augment.core.annotations import Flows
+from augment.core.trace import Category, Track
 from augment.errors import UsageError
-from augment.trace import Category, Track
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.steps import steps
+from augment.facts.steps.window import within
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, copy, kernel, op, python, rows_of, sync, trace_of
 

@@ -10,6 +10,8 @@ import pytest
 
 from augment.history.changes import FEWEST, changes, prediction, qn
 
+pytestmark = pytest.mark.slow
+
 LEVEL = 80e6
 SPREAD = 0.02
 TRIALS = 150

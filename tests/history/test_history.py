@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.cli import main
-from augment.comparison.gate import Limits, limit_of
+from augment.compare.gate import Limits, limit_of
 from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store, gate
 from augment.writers.metrics import document, encode

@@ -1,6 +1,6 @@
 """Check that subjects of commits have at most 72 characters. ``make check`` runs this.
 
-    python tests/commit_subjects.py [BASE]
+    python tests/house/commit_subjects.py [BASE]
 
 Only commits after BASE are checked, by default after :data:`SINCE`: older ones stay as they are. Without git, and where
 BASE is not in the history (an sdist, a shallow clone), only the last commit is checked, or none.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SINCE = "3f7e860c3e"
 LONGEST = 72
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from augment.commands import COMMANDS, command_named
+from augment.cli.registry import COMMANDS, command_named
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
 LINES = 68_900

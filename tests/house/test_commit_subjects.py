@@ -6,9 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import commit_subjects
+import pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 LONG = "A subject that says so much of what was changed that no list of commits shows it whole"

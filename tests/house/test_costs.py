@@ -22,15 +22,17 @@ from augment.analyses import ANALYSES
 from augment.arrays.columns import Column
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
-from augment.commands import group
-from augment.findings import AugmentedTrace
+from augment.cli.registry import group
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.pipeline import augment
+from augment.pipeline.request import Request
 from augment.readers import containers, read
-from augment.request import Request
-from augment.trace import Trace
 from augment.writers import chrome, compression, metrics, perfetto, write_seamed
 from augment.writers.perfetto.args import ArgsEncoder
 from traces import Event, copy, kernel, launch, op, step
+
+pytestmark = pytest.mark.slow
 
 STEPS, LAUNCHES = 16, 1000
 #: most bytes at the peak of each stage beyond what is held before, and of the columns that reading leaves; the peak of
@@ -222,6 +224,6 @@ def test_conversion_forgets_facts_that_no_writer_asks_for(path: Path, monkeypatc
     result = convert(Input(str(path), str(path.parent / "out"), named=True), settings, lambda _: None)
     assert result.status == "augmented", result.message
     before, after = known
-    assert "augment.derived.critical.critical_graph.critical_graph" not in before
+    assert "augment.facts.critical.critical_graph.critical_graph" not in before
     assert after.keys() == before.keys()
     assert all(after[name] is before[name] for name in before)

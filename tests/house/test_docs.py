@@ -17,25 +17,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_registries import CHECKS
 
 import augment.analyses
 import augment.diagnosis.diagnose
 import augment.readers
 from augment.analyses import ANALYSES
-from augment.commands import COMMANDS, command_named
+from augment.cli.registry import COMMANDS, command_named
+from augment.core.findings import Skipped
 from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
-from augment.findings import Skipped
+from augment.pipeline.request import option_values
 from augment.readers import READERS, read
-from augment.request import option_values
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics_schema import schema
 from simulator import JobOptions, simulate
-from slow_files import SLOW
 from tables import annotation, call, kernel, trace_of
-from test_registries import CHECKS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
     *(ROOT / "docs").glob("*.md"),
@@ -267,7 +266,3 @@ def test_the_readme_names_what_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", readme + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_the_list_of_slow_tests_names_files() -> None:
-    assert not [name for name in SLOW if not (Path(__file__).parent / name).exists()]

@@ -14,7 +14,7 @@ import augment
 from simulator import JobOptions, simulate
 from traces import kernel, launch, op
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEAVY = {
     "numpy", "numba", "llvmlite", "pandas", "plotly", "grpc", "google.protobuf", "perfetto", "msgspec", "rich", "isal",
     "zstandard", "multiprocessing", "concurrent.futures", "asyncio", "importlib.metadata",
@@ -37,7 +37,7 @@ def test_the_package_alone_loads_nothing() -> None:
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"], []])
 def test_help_loads_no_analysis(args: list[str]) -> None:
     loaded = loaded_after(f"sys.argv = ['augment', *{args!r}]\nfrom augment.cli import main\nassert main() == 0")
-    assert not loaded & (HEAVY | {"augment.trace", "augment.pipeline", "augment.readers", "augment.writers"})
+    assert not loaded & (HEAVY | {"augment.core.trace", "augment.pipeline", "augment.readers", "augment.writers"})
 
 
 def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
     assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics", "email"}
     assert "augment.readers.perfetto.reading" not in loaded
-    assert not loaded & {"augment.commands.serve", "augment.commands.history", "augment.writers.perfetto.several"}
+    assert not loaded & {"augment.cli.serve", "augment.cli.history", "augment.writers.perfetto.several"}
     assert not loaded & {"augment.batch.stages", "augment.batch.manifest", "zipfile", "shutil"}
 
 

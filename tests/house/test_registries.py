@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from augment.analyses import ANALYSES, options_of
-from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
-from augment.derived.source.clock_correction import trace_on_clock
+from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
+from augment.core.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
+from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
-from augment.execution_trace import with_execution_trace
-from augment.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
-from augment.memory_timeline import with_memory_timeline
+from augment.facts.source.clock_correction import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import READERS, read
-from augment.trace import NO_CORRELATION, Trace
+from augment.readers.attachments.execution_trace import with_execution_trace
+from augment.readers.attachments.memory_timeline import with_memory_timeline
 from augment.writers import WRITERS, metrics
 from augment.writers.files import stem
 from execution_traces import execution_trace_of, write_execution_trace
@@ -30,7 +30,7 @@ from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from tables import trace_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 JOB = JobOptions(steps=2, layers=2, stacks=True, memory=True, counters=True, host_stall_us=900.0, host_stall_step=1)
 SUFFIX_UNITS = {
     "_ns": "ns",

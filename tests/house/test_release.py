@@ -9,7 +9,7 @@ import pytest
 
 from building import release
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OLD = "# Changelog\n\nHead.\n\n## Unreleased\n\n### Added\n\n- An old entry.\n\n### Fixed\n\n- A repair.\n\n"
 OLD += "## 0.1.0\n\n### Added\n\n- All.\n"
 

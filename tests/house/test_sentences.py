@@ -1,5 +1,5 @@
-"""Every sentence that the tool can print is in ``sentences.txt``, for people to read; ``pytest tests/test_sentences.py
---update`` writes it anew. And no text decides anything."""
+"""Every sentence that the tool can print is in ``sentences.txt``, for people to read; ``pytest
+tests/house/test_sentences.py --update`` writes it anew. And no text decides anything."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from augment.comparison import verdict as comparison_verdict
-from augment.comparison.rows import FigureRow
-from augment.derived.operators.products import Fit
+from augment.compare import verdict as comparison_verdict
+from augment.compare.rows import FigureRow
+from augment.core.job_waits import Cause, LateRank, Reason, Where
+from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
-from augment.job import verdict_text
-from augment.job.verdict_rows import Row
-from augment.job_waits import Cause, LateRank, Reason, Where
-from augment.text import VENDORS, words_of
+from augment.facts.operators.products import Fit
+from augment.job.verdict import verdict_text
+from augment.job.verdict.verdict_rows import Row
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SNAPSHOT = Path(__file__).parent / "sentences.txt"
 MS = 1_000_000
 LINES = ["train.py(12): step"]
@@ -187,18 +187,18 @@ SOURCES = (
     "diagnosis/host_alone.py",
     "diagnosis/late_ranks.py",
     "diagnosis/rules/*.py",
-    "job/verdict.py",
-    "job/verdict_text.py",
+    "job/verdict/verdict.py",
+    "job/verdict/verdict_text.py",
     "job/rank_answers.py",
     "job/answer.py",
-    "job/slow_groups.py",
+    "job/verdict/slow_groups.py",
     "job/parallel/behaviour.py",
     "job/parallel/dimensions.py",
-    "comparison/verdict.py",
-    "comparison/late_ranks.py",
-    "comparison/gate.py",
-    "commands/check.py",
-    "commands/summary.py",
+    "compare/verdict.py",
+    "compare/late_ranks.py",
+    "compare/gate.py",
+    "cli/check.py",
+    "cli/summary.py",
 )
 _DATA = re.compile(r"[a-z]{2,}.* .*[a-z]{2,}", re.DOTALL)
 
@@ -269,7 +269,7 @@ def test_every_sentence_is_in_the_snapshot(request: pytest.FixtureRequest) -> No
     if request.config.getoption("--update"):
         SNAPSHOT.write_text(snapshot(), encoding="utf-8")
     assert SNAPSHOT.read_text(encoding="utf-8") == snapshot(), (
-        "read the changes, then: pytest tests/test_sentences.py --update"
+        "read the changes, then: pytest tests/house/test_sentences.py --update"
     )
 
 

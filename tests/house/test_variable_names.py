@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("augment", "server", "tests", "examples", "benchmarks", "building", "docs", "proto")
 #: words that say nothing of what a variable holds
 NO_NAMES = {"one", "found", "own", "told", "mine"}

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from augment import hta
-from augment.derived.gpu.counter_ranges import counter_ranges
 from augment.errors import InputError, UsageError
+from augment.facts.gpu.counter_ranges import counter_ranges
 from augment.hta import TraceAnalysis, trace_filter
 from augment.readers import read
 from execution_traces import execution_trace_of, write_execution_trace

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from augment.findings import Findings
+from augment.core.findings import Findings
 from augment.job import aggregates as module
 from augment.job.aggregates import Aggregation, aggregates
-from augment.job.summary import Figures, RankSummary
+from augment.job.ranks.summary import Figures, RankSummary
 from job_summaries import summary_of
 
 

@@ -10,14 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.findings import AugmentedTrace, Findings, Skipped
-from augment.job.alignment import align
+from augment.core.findings import AugmentedTrace, Findings, Skipped
 from augment.job.answer import Answer
-from augment.job.matching import match
-from augment.job.summary import RankSummary, summary_of
-from augment.job.waits import waits
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import align
+from augment.job.matching.matching import match
+from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

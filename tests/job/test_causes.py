@@ -17,18 +17,20 @@ import numpy as np
 import pytest
 
 import layered_job
-from augment.annotations import SliceTrack
 from augment.arrays.types import NO_INDEX
-from augment.derived.collectives.device_states import device_states, host_gaps
-from augment.findings import AugmentedTrace, Findings
+from augment.core.annotations import SliceTrack
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Trace
+from augment.facts.collectives.device_states import device_states, host_gaps
 from augment.job.answer import Answer, answer
-from augment.job.causes import main_cause, main_causes
-from augment.job.states import MOST_STAYS, state_table
-from augment.job.summary import read_summary, summarize
+from augment.job.ranks.states import MOST_STAYS, state_table
+from augment.job.ranks.summary import read_summary, summarize
+from augment.job.verdict.causes import main_cause, main_causes
 from augment.readers import read
-from augment.trace import Trace
 from simulator import JobOptions, simulate
 from traces import HOST, THREAD, event, kernel, launch, op, write_trace
+
+pytestmark = pytest.mark.slow
 
 GPU, CALLS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
 SHARE = 0.6  # of the charged time, to call one cause the cause

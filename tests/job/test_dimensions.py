@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from augment.core.findings import AugmentedTrace, Findings
 from augment.errors import UsageError
-from augment.findings import AugmentedTrace, Findings
-from augment.job.alignment import align
 from augment.job.answer import Answer
-from augment.job.matching import match
-from augment.job.parallel.names import dimension_told, stated
-from augment.job.summary import RankSummary, summary_of
-from augment.job.waits import waits
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import align
+from augment.job.matching.matching import match
+from augment.job.ranks.dimension_names import dimension_told, stated
+from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate
 from simulator.parallel import place_of
+
+pytestmark = pytest.mark.slow
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.job.answer import Answer, answer
-from augment.job.listed_groups import listed_group
-from augment.job.matching import Matched, match
-from augment.job.summary import RankSummary, read_summary, summarize, summary_of
+from augment.job.matching.matching import Matched, match
+from augment.job.ranks.listed_groups import listed_group
+from augment.job.ranks.summary import RankSummary, read_summary, summarize, summary_of
 from augment.readers import read
-from augment.trace import Trace
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parents[3] / "shared" / "traces"
 SHAPES: tuple[dict[str, int], ...] = ({"tp": 2, "ep": 4}, {"tp": 4, "ep": 2}, {"tp": 2, "ep": 2}, {"ep": 8})

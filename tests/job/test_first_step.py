@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from augment.arrays.intervals import total, union
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.kernel_types import KernelType
-from augment.findings import AugmentedTrace
-from augment.job.stragglers import imbalance
-from augment.job.summary import read_summary, summarize
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.kernel_types import KernelType
+from augment.job.ranks.summary import read_summary, summarize
+from augment.job.verdict.stragglers import imbalance
 from augment.readers import read
-from augment.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from traces import write_trace
 

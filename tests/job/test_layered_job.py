@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import layered_job
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
-from augment.job.matching import match
-from augment.job.summary import summarize
+from augment.job.matching.matching import match
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from job_summaries import Part, summary_of
+
+pytestmark = pytest.mark.slow
 
 INFERRED = ("nopg", "noargs", "deepep")
 SLOW = layered_job.SLOW

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from augment.comparison import diff
-from augment.comparison.gate import check
-from augment.comparison.totals import samples_of
-from augment.derived.steps.step_windows import recorded_windows
-from augment.findings import AugmentedTrace
+from augment.compare import diff
+from augment.compare.gate import check
+from augment.compare.totals import samples_of
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
+from augment.facts.steps.step_windows import recorded_windows
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
-from augment.trace import Trace
 from traces import write_trace
 
 RANKS, ROUNDS, FREE = 4, 40, 500_000  #: µs: when the devices get free, on all ranks at one moment

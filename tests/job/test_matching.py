@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.job.alignment import align
 from augment.job.answer import answer
-from augment.job.matching import match
-from augment.job.summary import RankSummary
-from augment.job.waits import apart, waits
+from augment.job.collectives.waits import apart, waits
+from augment.job.matching.alignment import align
+from augment.job.matching.matching import match
+from augment.job.ranks.summary import RankSummary
 from job_summaries import Part, summary_of
 
 

@@ -11,16 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.findings import Findings, Skipped
-from augment.job import path_figures
-from augment.job.alignment import Clock
+from augment.core.findings import Findings, Skipped
 from augment.job.answer import Answer
-from augment.job.matching import match
-from augment.job.path import Path, path_of
-from augment.job.path_figures import figures, handovers
-from augment.job.summary import RankSummary
-from augment.job.waits import waits
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import match
+from augment.job.path import path_figures
+from augment.job.path.path import Path, path_of
+from augment.job.path.path_figures import figures, handovers
+from augment.job.ranks.summary import RankSummary
 from job_summaries import summary_of
+
+pytestmark = pytest.mark.slow
 
 Piece = tuple[int, int, int, bool]  #: member, start, end, whether data are moved
 AR = "AllReduce"

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.job.answer import answer
-from augment.job.path import Path as JobPath
-from augment.job.summary import summarize
+from augment.job.path.path import Path as JobPath
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, job, simulate
 from simulator.kineto import BASE_TIME_NS
 from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS, WAKE_NS, Clock, StepTimes
+
+pytestmark = pytest.mark.slow
 
 Spent = tuple[int, int, int]  #: rank, from, until
 

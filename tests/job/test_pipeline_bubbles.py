@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.findings import AugmentedTrace, Findings, Window
-from augment.job.alignment import align
+from augment.core.findings import AugmentedTrace, Findings, Window
 from augment.job.answer import Answer
-from augment.job.matching import match
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import align
+from augment.job.matching.matching import match
 from augment.job.parallel.ideal import played
 from augment.job.parallel.schedules import Passes, bubble, parted, recognised
-from augment.job.pipeline_actions import Kind
-from augment.job.summary import RankSummary, summary_of
-from augment.job.waits import waits
+from augment.job.ranks.pipeline_actions import Kind
+from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate
 from simulator.orders import chunks_of, ideal_bubble, order_of
+
+pytestmark = pytest.mark.slow
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "pipeline"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"

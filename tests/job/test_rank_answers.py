@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from augment.core.findings import AugmentedTrace
+from augment.core.job_waits import LateRank, Reason
 from augment.diagnosis.late_ranks import fix_rank
-from augment.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import RankAnswer, rank_answer, track
-from augment.job.summary import summarize
-from augment.job_waits import LateRank, Reason
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
 

@@ -16,23 +16,25 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.waits_of_job import transfer_ns, waiting_of_job, waits_of_job
+from augment.core.findings import AugmentedTrace
+from augment.core.job_waits import JobWaits
+from augment.core.trace import Trace
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NoData
-from augment.findings import AugmentedTrace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.waits_of_job import transfer_ns, waiting_of_job, waits_of_job
 from augment.job.answer import Answer as JobAnswer
 from augment.job.answer import answer
 from augment.job.rank_waits import job_waits
-from augment.job.summary import summarize
-from augment.job_waits import JobWaits
+from augment.job.ranks.summary import summarize
 from augment.readers import read
-from augment.report.health import of_jobs, report_on
-from augment.trace import Trace
+from augment.results.report.health import of_jobs, report_on
 from said import advice_of, title_of
 from simulator import JobOptions, simulate
 from simulator.options import GPUS
+
+pytestmark = pytest.mark.slow
 
 JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, clock_offset_ns=(0, 70_000, -2_000_000, 900))
 FAULTS = {"host": {"host_stall_us": 20_000.0, "host_stall_rank": 2}, "compute": {"straggler": 2}}

@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import verdicts
 
-from augment.findings import Findings
-from augment.job.scenarios import BALANCED, HIDDEN, LIKE_MEDIAN
+from augment.core.findings import Findings
+from augment.job.verdict.scenarios import BALANCED, HIDDEN, LIKE_MEDIAN
 from simulator import JobOptions
+
+pytestmark = pytest.mark.slow
 
 POINTS = 5.0  #: by which a predicted gain may miss, of 100
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.collectives.collectives import collectives
-from augment.findings import AugmentedTrace, Findings
-from augment.job.alignment import Clock
+from augment.core.findings import AugmentedTrace, Findings
+from augment.facts.collectives.collectives import collectives
 from augment.job.answer import Answer, answer
-from augment.job.matching import Matched, match
-from augment.job.path import path_of
-from augment.job.summary import RankSummary, summarize
-from augment.job.waits import Waits, waits
+from augment.job.collectives.waits import Waits, waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched, match
+from augment.job.path.path import path_of
+from augment.job.ranks.summary import RankSummary, summarize
 from augment.readers import read
 from job_summaries import summary_of
 from traces import Event, event, step, write_trace

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.findings import AugmentedTrace, Findings
-from augment.job.alignment import align
+from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer
-from augment.job.matching import match
+from augment.job.collectives.waits import waits
+from augment.job.matching.alignment import align
+from augment.job.matching.matching import match
 from augment.job.parallel import heat
-from augment.job.rank_tables import unit_names
-from augment.job.summary import RankSummary, summary_of
-from augment.job.waits import waits
+from augment.job.ranks.rank_tables import unit_names
+from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from job_summaries import summary_of as made
 from simulator import JobOptions, simulate

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
 from traces import event, kernel, launch, write_trace
+
+pytestmark = pytest.mark.slow
 
 STAND_US = 2.0  #: shorter times without computation lie between any two kernels
 SOON_US = 20.0

@@ -16,15 +16,15 @@ from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import plan
 from augment.batch.stages import STAGES, conclude
 from augment.errors import InputError
-from augment.job import summary
 from augment.job.answer import answer
-from augment.job.bandwidth_fit import fit
+from augment.job.collectives.bandwidth_fit import fit
+from augment.job.ranks import summary
+from augment.job.ranks.summary import read_summary, summarize
 from augment.job.sidecar import document, job_schema
-from augment.job.stragglers import imbalance
-from augment.job.summary import read_summary, summarize
+from augment.job.verdict.stragglers import imbalance
 from augment.pipeline import augment
+from augment.pipeline.request import Request
 from augment.readers import read
-from augment.request import Request
 from job_summaries import summary_of
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from augment.analyses import step_efficiency
-from augment.derived.steps.step_windows import step_windows
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
+from augment.facts.steps.step_windows import step_windows
 from augment.job.answer import Answer, answer
-from augment.job.step_parts import Row
-from augment.job.summary import summarize
+from augment.job.path.step_parts import Row
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 PARTS = ("compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns", "exposed_copy_ns", "idle_ns")
 OFFSETS = (0, 3_000_000_000, -7_000_000_000, 250_000)

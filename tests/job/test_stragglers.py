@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from augment.core.trace import Trace
 from augment.readers import read
 from augment.stragglers import potential_stragglers, stragglers
-from augment.trace import Trace
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, op, trace_of
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, SliceTrack
-from augment.findings import AugmentedTrace
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import GPU_WORK, Trace
 from augment.job.answer import Answer, answer
-from augment.job.path import Path as JobPath
-from augment.job.summary import summarize
-from augment.job.timeline import LATE, PATH, WAITING, _uppermost
+from augment.job.output.timeline import LATE, PATH, WAITING, _uppermost
+from augment.job.path.path import Path as JobPath
+from augment.job.ranks.summary import summarize
 from augment.readers import read
-from augment.trace import GPU_WORK, Trace
 from simulator import JobOptions, simulate
 
 EVER = (-(1 << 61), 1 << 61)

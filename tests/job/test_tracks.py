@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, SliceTrack
-from augment.findings import AugmentedTrace, Findings
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Trace
 from augment.job.answer import Answer, answer
-from augment.job.path import Path as Path_
-from augment.job.path_drawing import handovers
-from augment.job.path_figures import is_handover
-from augment.job.summary import summarize
+from augment.job.output.path_drawing import handovers
+from augment.job.path.path import Path as Path_
+from augment.job.path.path_figures import is_handover
+from augment.job.ranks.summary import summarize
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import perfetto as native
 from simulator import JobOptions, simulate
 

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.names.collective_kinds import bus_factor
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
+from augment.facts.names.collective_kinds import bus_factor
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import GPUS, JobOptions, simulate
 from simulator.communication import LATENCY_NS
 from simulator.job import START_NS
 from simulator.kineto import BASE_TIME_NS
+
+pytestmark = pytest.mark.slow
 
 START = BASE_TIME_NS + START_NS
 

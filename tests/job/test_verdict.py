@@ -13,13 +13,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import verdicts
 
 import layered_job
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
-from augment.job.progress import progress_of, stretches
-from augment.job.replay import Shift, replay_of
-from augment.job.summary import summarize
+from augment.job.path.progress import progress_of, stretches
+from augment.job.path.replay import Shift, replay_of
+from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions
+
+pytestmark = pytest.mark.slow
 
 POINTS = 0.05  #: by which a predicted gain may miss
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
-from augment.job.summary import summarize
-from augment.job.verdict_text import late_without_gain
+from augment.job.ranks.summary import summarize
+from augment.job.verdict.verdict_text import late_without_gain
 from augment.readers import read
 
 FIRST_COMMON = 30  #: collectives at the end of the recording that all ranks have

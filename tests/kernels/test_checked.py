@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from augment.arrays.joining import joined
-from augment.derived.source.arg_columns import IDENTIFIERS
-from augment.derived.source.arg_columns_scan import args_of_rows
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
+from augment.facts.source.arg_columns import IDENTIFIERS
+from augment.facts.source.arg_columns_scan import args_of_rows
 from augment.job.answer import answer
-from augment.job.summary import summarize
+from augment.job.ranks.summary import summarize
 from augment.kernels.catalogue import KERNELS
 from augment.kernels.interned import Dictionary
 from augment.kernels.memory import load_word, store_byte
@@ -48,12 +48,12 @@ def small_tables() -> ExitStack:
         "augment.kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(
             table, min(room, 4), min(pool, 64)
         ),
-        "augment.derived.source.arg_columns_scan.LEAST_ROOM": 1,
+        "augment.facts.source.arg_columns_scan.LEAST_ROOM": 1,
         "augment.writers.perfetto.args_scan._OUT_BYTES": 256,
         "augment.writers.perfetto.encoding._OUT_BYTES": 256,
         "augment.writers.rendering._BUFFER_BYTES": 256,
-        "augment.bounds.LEAST_ROWS": 30,
-        "augment.bounds.SMALL_ROWS": 30,
+        "augment.core.bounds.LEAST_ROWS": 30,
+        "augment.core.bounds.SMALL_ROWS": 30,
         "augment.arrays.ordering._FEW": 8,
     }.items():
         stack.enter_context(patch(name, value))

@@ -15,6 +15,8 @@ import pytest
 from augment.kernels.catalogue import KERNELS
 from augment.kernels.native import digest, is_current, native, own_target
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CALL = "from augment.kernels.native import native; native('dictionary.fill_slots')"
 #: instead of compiling and linking: the checkout's own library, with the digest that it would have

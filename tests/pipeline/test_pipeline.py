@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from augment.analyses import ANALYSES, idle_time_breakdown, options_of, queue_length, temporal_breakdown
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
 from augment.errors import UsageError
-from augment.findings import Findings, Skipped
 from augment.pipeline import augment
-from augment.request import option_values
-from augment.trace import Trace
+from augment.pipeline.request import option_values
 from tables import call, copy, kernel, op, trace_of
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from augment.analyses import temporal_breakdown
 from augment.arrays.types import NO_INDEX
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Category
 from augment.diagnosis.verdict import verdict
-from augment.findings import AugmentedTrace
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
-from augment.trace import Category
 from augment.writers import perfetto
 from tables import rows_of
 

@@ -12,16 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.errors import MalformedTrace
-from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits
 from augment.readers.window import PADDING
-from augment.trace import Trace
 from augment.writers import chrome
 from oracles import elements_of, events_one_by_one, handed_on
 from traces import SIMULATED, by_folder
+
+pytestmark = pytest.mark.slow
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FILES = [*SIMULATED, *sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")]

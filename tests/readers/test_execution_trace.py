@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from augment.core.trace import Trace
 from augment.errors import InputError, UnknownFormat
-from augment.execution_trace import ExecutionLinks, attribute, link_execution_trace
 from augment.readers import read
-from augment.trace import Trace
+from augment.readers.attachments.execution_trace import ExecutionLinks, attribute, link_execution_trace
 from execution_traces import ROOT
 from traces import Event, event, op, write_trace
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("fuzzing.py")
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[1] / "support" / "fuzzing.py"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pages are guarded by mprotect")

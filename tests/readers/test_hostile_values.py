@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.findings import Findings
+from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.events import ns_of

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment.core.trace import Category, Trace
 from augment.errors import InputError, MalformedTrace, UnknownFormat
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Category, Trace
 
 FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 

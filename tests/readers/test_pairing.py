@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from augment.findings import Findings
+from augment.core.findings import Findings
+from augment.core.trace import Trace
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.args import WANTED
-from augment.derived.source.arg_columns import OF_FRAMES, ArgColumns
-from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows
+from augment.core.args import WANTED
+from augment.core.trace import Trace
+from augment.facts.source.arg_columns import OF_FRAMES, ArgColumns
+from augment.facts.source.arg_columns_scan import ArgValues, args_of_rows
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import write_all
 from oracles import with_unknown_decoder
 from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
 from simulator import JobOptions, simulate
+
+pytestmark = pytest.mark.slow
 
 ARGS = {of_frame.name: of_frame for of_frame in (*OF_FRAMES, *WANTED)}
 

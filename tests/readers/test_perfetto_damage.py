@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from augment.core.trace import Trace
 from augment.errors import InputError, MalformedTrace, UnknownFormat
 from augment.readers import perfetto, read
-from augment.trace import Trace
 from oracles import packets_by_hand
 from perfetto_messages import CLEARED, NEEDED, Messages, diagnostic_counts, rows
+
+pytestmark = pytest.mark.slow
 
 
 def whole() -> Messages:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
+from augment.core.trace import NO_CORRELATION, Category
 from augment.readers import read
-from augment.trace import NO_CORRELATION, Category
 from perfetto_messages import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDED, Messages, diagnostic_counts, places, rows
 
 

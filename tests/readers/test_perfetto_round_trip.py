@@ -12,16 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Trace
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import perfetto
 from metamorphic import real_trace
 from oracles import packets_by_hand
 from perfetto_messages import diagnostic_counts
 from simulator import JobOptions, simulate
 from traces import SIMULATED, by_folder, copy, event, kernel, launch, op, step, write_trace
+
+pytestmark = pytest.mark.slow
 
 SHARED = (
     "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz", "hta_cuda_sync/alexnet.json.gz",

@@ -21,9 +21,9 @@ from grpc_status import rpc_status
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub, add_AugmentServiceServicer_to_server
-from augment_server.core import Core
-from augment_server.limits import Limits
-from augment_server.observer import Observer
+from augment_server.base.limits import Limits
+from augment_server.base.observer import Observer
+from augment_server.ops.core import Core
 
 T = TypeVar("T")
 PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from augment import cli
-from augment_server import uploads
+from augment_server.storage import uploads
 
 SYNC_BYTES = 1 << 20
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (ROOT, ROOT / "server", ROOT / "tests")
+FOLDERS = (ROOT, ROOT / "server", ROOT / "tests" / "support")
 PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else
 AUGMENT = ("-m", "augment")
 

@@ -22,8 +22,8 @@ from augment.client.connection import Connection, Deadline
 from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
 from augment.v1 import resources_pb2, service_pb2
-from augment_server.limits import Limits
-from augment_server.uploads import Uploads
+from augment_server.base.limits import Limits
+from augment_server.storage.uploads import Uploads
 from traces import kernel, launch, some_work, write_trace
 
 

@@ -19,12 +19,12 @@ from in_process import Server, details, eventually, refused, serving, trace, vio
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import jobs as jobs_module
-from augment_server.cards import Card
-from augment_server.jobs import Wanted
-from augment_server.storage import Storage
-from augment_server.turns import Turns
-from augment_server.uploads import Caller
+from augment_server.jobs import jobs as jobs_module
+from augment_server.jobs.cards import Card
+from augment_server.jobs.jobs import Wanted
+from augment_server.jobs.turns import Turns
+from augment_server.storage.storage import Storage
+from augment_server.storage.uploads import Caller
 
 QUICK = ["queue_length"]
 ALICE = Caller("name:alice", "")

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from serving_process import PATIENCE_S, environment, serving
 
-from augment.toml import parse_toml
-from augment_server.main import command
+from augment.core.toml import parse_toml
+from augment_server.ops.main import command
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "deploy" / "kubernetes" / "augment.yaml"

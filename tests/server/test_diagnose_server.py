@@ -86,6 +86,6 @@ def test_reports(
         here = run(*args)
         assert (here[0], len(here[2])) == (0, 0 if "--markdown" in args else 1)
         with monkeypatch.context() as patched:
-            for name in ("augment.commands.show.analysed", "augment.commands.report._run"):
+            for name in ("augment.cli.show.analysed", "augment.cli.report._run"):
                 patched.setattr(name, None)
             assert run(*args, "--server", server.address) == here

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from augment_server.errors import Refusal
-from augment_server.filters import condition_of, order_of
-from augment_server.jobs import FIELDS
+from augment_server.base.errors import Refusal
+from augment_server.jobs.jobs import FIELDS
+from augment_server.storage.filters import condition_of, order_of
 
 SECOND = 10**9
 Job = dict[str, Any]

@@ -14,8 +14,8 @@ from in_process import Server, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import parts
-from augment_server.errors import Refusal
+from augment_server.base.errors import Refusal
+from augment_server.jobs import parts
 from simulator import JobOptions, simulate
 
 RANKS = 40

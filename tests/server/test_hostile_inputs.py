@@ -176,8 +176,8 @@ def test_a_link_that_comes_later(tmp_path: Path) -> None:
 
 
 def test_a_link_that_comes_between_look_and_open(tmp_path: Path) -> None:
-    from augment_server.errors import Refusal
-    from augment_server.roots import open_below, resolve
+    from augment_server.base.errors import Refusal
+    from augment_server.storage.roots import open_below, resolve
 
     allowed = tmp_path / "allowed"
     (allowed / "sub").mkdir(parents=True)

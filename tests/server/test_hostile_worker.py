@@ -18,9 +18,11 @@ from in_process import Server, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import catalog, confinement, workers
-from augment_server.roots import take_over
-from augment_server.storage import remove
+from augment_server.base import confinement
+from augment_server.jobs import catalog
+from augment_server.storage.roots import take_over
+from augment_server.storage.storage import remove
+from augment_server.workers import workers
 
 #: a worker that does as it should, unless the file {evil} has a function ``evil(order, say)`` that returns something
 BEGIN = """
@@ -362,7 +364,7 @@ return {"failed": ["UNKNOWN_FORMAT", " ".join(possible), {}], "traceback": ""}""
 def test_a_worker_ends_with_its_server(tmp_path: Path) -> None:
     """Even one that no longer reads stdin; the thread that started it is the server's event loop."""
     script = (
-        "import sys, time; from augment_server.confinement import seclude\n"
+        "import sys, time; from augment_server.base.confinement import seclude\n"
         "assert seclude(); print('ready', flush=True); time.sleep(10**6)"
     )
     parent = f"import subprocess, sys, os; subprocess.Popen([sys.executable, '-c', {script!r}]); sys.stdin.read()"

@@ -18,8 +18,8 @@ from serving_process import PATIENCE_S, Server, augment, serving
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import service as service_module
-from augment_server.face.ranges import part_of
+from augment_server.api import service as service_module
+from augment_server.api.http.ranges import part_of
 
 ORIGIN = "https://ui.perfetto.dev"
 PAGE = ("-H", f"Origin: {ORIGIN}")

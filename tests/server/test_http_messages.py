@@ -11,9 +11,9 @@ import pytest
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.errors import REASONS, Refusal
-from augment_server.face.messages import request_of, streamed, text_of
-from augment_server.face.routes import Found, Routes, compiled
+from augment_server.api.http.messages import request_of, streamed, text_of
+from augment_server.api.http.routes import Found, Routes, compiled
+from augment_server.base.errors import REASONS, Refusal
 
 SERVICE = calls.DESCRIPTOR.services_by_name["AugmentService"]
 ROUTES = Routes([SERVICE])
@@ -178,6 +178,6 @@ def test_answers() -> None:
 
 
 def test_every_reason_is_a_status() -> None:
-    from augment_server.face.calls import HTTP_STATUS
+    from augment_server.api.http.calls import HTTP_STATUS
 
     assert {code.value[0] for code, _ in REASONS.values()} <= HTTP_STATUS.keys()

@@ -18,10 +18,10 @@ from in_process import PATIENCE_S, Server, assert_presentable, eventually, refus
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.jobs import Jobs, Wanted
-from augment_server.scheduler import Scheduler
-from augment_server.uploads import Caller
-from augment_server.workers import Worker
+from augment_server.jobs.jobs import Jobs, Wanted
+from augment_server.jobs.scheduler import Scheduler
+from augment_server.storage.uploads import Caller
+from augment_server.workers.workers import Worker
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -203,7 +203,7 @@ async def running_calls() -> int:
 
 
 def test_a_job_that_nobody_told_of_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.scheduler._LOOK_S", 0.05)
+    monkeypatch.setattr("augment_server.jobs.scheduler._LOOK_S", 0.05)
     with serving(tmp_path / "state") as server:
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=server.upload(trace(tmp_path / "a.json")))))
         ((job, _),) = server.core._jobs.create(Caller("host:test", ""), [Wanted(spec, "", [""])])
@@ -223,7 +223,7 @@ def full(method: Callable[..., Any], times: int) -> Callable[..., Any]:
 
 
 def test_the_end_of_a_job_is_recorded_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.05)
+    monkeypatch.setattr("augment_server.jobs.scheduler._PAUSE_S", 0.05)
     monkeypatch.setattr(Jobs, "end", full(Jobs.end, 3))
     with serving(tmp_path / "state") as server:
         job = hung(server, server.upload(trace(tmp_path / "a.json")))
@@ -232,7 +232,7 @@ def test_the_end_of_a_job_is_recorded_once_there_is_room(tmp_path: Path, monkeyp
 
 
 def test_outputs_that_did_not_fit_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.05)
+    monkeypatch.setattr("augment_server.jobs.scheduler._PAUSE_S", 0.05)
     publish = Scheduler._publish
     monkeypatch.setattr(Scheduler, "_publish", full(publish, 2))
     with serving(tmp_path / "state") as server:
@@ -345,7 +345,7 @@ def test_what_a_job_that_runs_does_not_offer(tmp_path: Path) -> None:
 
 
 def test_pages_are_no_larger_than_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.pages.PAGE_BYTES", 1000)
+    monkeypatch.setattr("augment_server.storage.pages.PAGE_BYTES", 1000)
     with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         made = [server.create(upload, skip=["steps"] * 50).name for _ in range(6)]

@@ -23,9 +23,9 @@ from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
-from augment_server.errors import Refusal
-from augment_server.lease import Holder, expect_local
-from augment_server.storage import Storage
+from augment_server.base.errors import Refusal
+from augment_server.storage.lease import Holder, expect_local
+from augment_server.storage.storage import Storage
 
 SENTENCE = "another server uses it, through another mount or without its file lock; choose another folder"
 
@@ -152,7 +152,7 @@ def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse(_: Path) -> None:
         raise AugmentError("far away")
 
-    monkeypatch.setattr("augment_server.storage.expect_local", refuse)
+    monkeypatch.setattr("augment_server.storage.storage.expect_local", refuse)
     with pytest.raises(AugmentError, match="far away"):
         Storage(tmp_path / "state")
     Storage(tmp_path / "state", network=True).close()

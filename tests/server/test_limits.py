@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from augment.readers import limits as readers
-from augment_server import limits
-from augment_server.errors import REASONS, Refusal
-from augment_server.limits import GIB, Limits
+from augment_server.base import limits
+from augment_server.base.errors import REASONS, Refusal
+from augment_server.base.limits import GIB, Limits
 
 
 def test_every_limit_says_what_it_is() -> None:

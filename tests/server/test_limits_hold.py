@@ -25,9 +25,9 @@ from augment.client.connection import Deadline
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
-from augment_server import serving as serving_module
-from augment_server.flags import flag_of
-from augment_server.limits import Limits
+from augment_server.base.limits import Limits
+from augment_server.ops import serving as serving_module
+from augment_server.ops.flags import flag_of
 
 HERE = Path(__file__).parent
 FIRST_FRAMES = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4" + bytes(5)  #: and empty settings

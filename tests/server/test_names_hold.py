@@ -25,8 +25,8 @@ from serving_process import serving as serving_process
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import confinement
-from augment_server.roots import OutsideFolder, open_inside, place_inside, steps_of
+from augment_server.base import confinement
+from augment_server.storage.roots import OutsideFolder, open_inside, place_inside, steps_of
 
 SERVICE = calls.DESCRIPTOR.services_by_name["AugmentService"]
 MARK = "hostile-name"
@@ -307,7 +307,7 @@ ESCAPES = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
-from augment_server.confinement import confine
+from augment_server.base.confinement import confine
 inside, outside = Path({inside!r}), Path({outside!r})
 assert confine(inside)
 (inside / "made").write_text("x")

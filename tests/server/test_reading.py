@@ -23,9 +23,9 @@ from augment.client.transfers import Download
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
-from augment_server.errors import Refusal
-from augment_server.reading import Answers
-from augment_server.sockets import hang_up
+from augment_server.api.reading import Answers
+from augment_server.base.errors import Refusal
+from augment_server.base.sockets import hang_up
 
 SIZE = 300 << 20  #: more than all buffers on the way take
 

@@ -19,8 +19,8 @@ from in_process import Server, eventually, refused, serving, trace
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.clock import Clock
-from augment_server.storage import Storage
+from augment_server.base.clock import Clock
+from augment_server.storage.storage import Storage
 
 
 def sweep(server: Server) -> None:

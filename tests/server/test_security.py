@@ -25,8 +25,8 @@ from serving_process import PATIENCE_S, Server, augment, serving
 from augment.client import Client, Tls
 from augment.errors import ServiceError, UsageError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment_server.face.chain import Details
-from augment_server.security import Address, Gate, Tokens, address, expect_safe
+from augment_server.api.http.chain import Details
+from augment_server.base.security import Address, Gate, Tokens, address, expect_safe
 from traces import write_trace
 
 

@@ -23,9 +23,9 @@ from serving_process import PATIENCE_S, Server, augment, serving
 from augment.client import Client
 from augment.client.connection import Deadline
 from augment.v1 import resources_pb2, service_pb2
-from augment_server.flags import flag_of, limits_from, shown
-from augment_server.limits import Limits
-from augment_server.main import command
+from augment_server.base.limits import Limits
+from augment_server.ops.flags import flag_of, limits_from, shown
+from augment_server.ops.main import command
 from traces import write_trace
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

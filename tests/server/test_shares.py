@@ -22,7 +22,7 @@ from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
-from augment_server.limits import Limits
+from augment_server.base.limits import Limits
 
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 FEW_FILES = 256

@@ -14,9 +14,9 @@ from in_process import trace
 from msgspec.structs import asdict
 
 from augment.batch import memory, spilling
+from augment.pipeline.request import Request
 from augment.readers.limits import UNLIMITED
-from augment.request import Request
-from augment_server import worker
+from augment_server.workers import worker
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="bounds of memory need Linux")
 GB = 1 << 30

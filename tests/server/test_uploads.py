@@ -18,8 +18,8 @@ from in_process import PATIENCE_S, SMALL, Server, chunks, eventually, refused, s
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import uploads
-from augment_server.storage import Storage
+from augment_server.storage import uploads
+from augment_server.storage.storage import Storage
 
 Part = calls.UploadTraceRequest
 
@@ -306,8 +306,8 @@ def test_too_many(tmp_path: Path) -> None:
 
 
 def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.uploads.SYNC_BYTES", 1000)
-    monkeypatch.setattr("augment_server.receiving.SYNC_BYTES", 1000)
+    monkeypatch.setattr("augment_server.storage.uploads.SYNC_BYTES", 1000)
+    monkeypatch.setattr("augment_server.api.receiving.SYNC_BYTES", 1000)
     with serving(tmp_path, max_stored_bytes=10_000) as server:
         first = Part(start=calls.StartUploadRequest(file_name="a.json"))
         send(server, first, Part(chunk=bytes(5000), finish=True))
@@ -320,18 +320,18 @@ def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/secret/path")
 
     upload = start(server, bytes(10))
-    monkeypatch.setattr("augment_server.uploads.Writer.write", full)
+    monkeypatch.setattr("augment_server.storage.uploads.Writer.write", full)
     with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
         send(server, resume(upload, 0), Part(chunk=b"x"))
 
     def full_database(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("augment_server.uploads.Uploads.start", full_database)
+    monkeypatch.setattr("augment_server.storage.uploads.Uploads.start", full_database)
     with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as output:
         start(server, bytes(10))
     assert output[0].retry
-    monkeypatch.setattr("augment_server.uploads.Uploads.get", lambda *_: 1 / 0)
+    monkeypatch.setattr("augment_server.storage.uploads.Uploads.get", lambda *_: 1 / 0)
     with refused("INTERNAL", "INTERNAL"):
         get(server, upload)
     assert "ZeroDivisionError" in server.observer.logged[-1]

@@ -14,7 +14,7 @@ from in_process import Server, serving, told_by, trace, violated
 import augment_server
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.errors import Refusal, invalid, within
+from augment_server.base.errors import Refusal, invalid, within
 
 #: refusals about a whole message or stream, by how they begin
 OF_NO_FIELD = (

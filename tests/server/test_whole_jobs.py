@@ -18,8 +18,8 @@ from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server import parts
-from augment_server.inputs import Outputs
+from augment_server.jobs import parts
+from augment_server.storage.inputs import Outputs
 from simulator import JobOptions, simulate
 
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from augment.core.trace import GPU_WORK
 from augment.readers import read
-from augment.trace import GPU_WORK
 from traces import SIMULATED
 
-SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "simulated.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "simulated.py"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
 sys.path.insert(0, str(ROOT / "examples"))
 

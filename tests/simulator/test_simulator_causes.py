@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
 sys.path.insert(0, str(ROOT / "examples"))
 
 import simulate as command  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 SMALL = JobOptions(steps=6, layers=2, causes=True)
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")

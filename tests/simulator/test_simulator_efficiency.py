@@ -10,7 +10,7 @@ import pytest
 import augment
 from augment.analyses import roofline, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row
-from augment.findings import Findings
+from augment.core.findings import Findings
 from simulator import JobOptions, simulate
 from simulator.communication import HIDDEN, TOKENS
 

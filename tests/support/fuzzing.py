@@ -1,6 +1,6 @@
 """Mutated traces against what must hold for any bytes; each failure is told with the seed that makes it again.
 
-    python tests/fuzzing.py [--seed 1] [--count 200] [--seconds S]     # or: make fuzz SECONDS=600
+    python tests/support/fuzzing.py [--seed 1] [--count 200] [--seconds S]     # or: make fuzz SECONDS=600
 
 Of JSON:
 
@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / example) for example in (".", "tests", "examples")]
+sys.path[:0] = [str(Path(__file__).parents[2] / example) for example in (".", "tests/support", "examples")]
 
 import numpy as np
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from augment.annotations import Texts
 from augment.arrays import intervals
-from augment.derived.collectives.device_states import DeviceStates, HostGaps
-from augment.job.states import state_table
-from augment.job.summary import SPENT, VERSION, RankSummary, Stream
+from augment.core.annotations import Texts
+from augment.facts.collectives.device_states import DeviceStates, HostGaps
+from augment.job.ranks.states import state_table
+from augment.job.ranks.summary import SPENT, VERSION, RankSummary, Stream
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 

@@ -23,7 +23,7 @@ import pytest
 Document = dict[str, Any]
 Event = dict[str, Any]
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
 REAL = (

@@ -18,10 +18,10 @@ from unittest.mock import patch
 import numpy as np
 from msgspec.structs import replace
 
+from augment.core.trace import Trace
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.raw import Names, Tally
-from augment.trace import Trace
 
 
 class Checked(np.ndarray[Any, Any]):

@@ -6,8 +6,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+from augment.core.trace import Trace
 from augment.readers import read
-from augment.trace import Trace
 from perfetto_schema import protos
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4

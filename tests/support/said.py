@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from augment.core.text import Words
+from augment.core.trace import Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.rule import Found
-from augment.text import Words
-from augment.trace import Trace
 
 
 def title_of(answer: Found, trace: Trace | None = None) -> str:

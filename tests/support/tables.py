@@ -15,11 +15,21 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int32s, Int64s
-from augment.context import Context
-from augment.findings import Findings, Outcome
-from augment.trace import COMPLETE, NO_CORRELATION, Category, EventTable, Identity, Source, SparseColumn, Trace, Track
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.context import Context
+from augment.core.findings import Findings, Outcome
+from augment.core.trace import (
+    COMPLETE,
+    NO_CORRELATION,
+    Category,
+    EventTable,
+    Identity,
+    Source,
+    SparseColumn,
+    Trace,
+    Track,
+)
 
 
 class Event(Struct, frozen=True):

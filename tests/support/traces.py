@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 HOST, THREAD = 100, 100
 #: traces of simulated jobs that ship with the project
-SIMULATED = sorted((Path(__file__).resolve().parents[1] / "examples" / "simulated").rglob("*.json.gz"))
+SIMULATED = sorted((Path(__file__).resolve().parents[2] / "examples" / "simulated").rglob("*.json.gz"))
 
 
 def by_folder(path: Path | str) -> str:

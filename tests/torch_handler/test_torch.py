@@ -19,7 +19,9 @@ from augment.errors import UsageError
 from augment.torch import follow_up, handler
 from traces import SIMULATED
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "examples" / "training"
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None, reason="PyTorch is not installed; its CPU build will do: pip install torch==2.13.0+cpu"

@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from augment.derived.steps.step_windows import step_windows
+from augment.facts.steps.step_windows import step_windows
 from augment.readers import read
 from simulator import JobOptions, simulate
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_browser import PATIENCE_MS, STATE, context  # noqa: F401 # a fixture
 
 import augment
 from augment.errors import InputError, UsageError
 from augment.viewer import notebook
 from augment.viewer.preparing import prepare
-from test_browser import PATIENCE_MS, STATE, context  # noqa: F401 # a fixture
 from traces import SIMULATED
+
+pytestmark = pytest.mark.slow
 
 PROXY = "/user/alice/proxy"
 TRACE = next(path for path in SIMULATED if path.parent.name == "one_gpu")

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+pytestmark = pytest.mark.slow
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from augment.annotations import SliceTrack, Texts
+from augment.core.annotations import SliceTrack, Texts
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Events, text_args
 from augment.writers.perfetto.wire import (

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.annotations import Annotation, CounterTrack, SliceTrack
+from augment.core.annotations import Annotation, CounterTrack, SliceTrack
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Trace
 from augment.errors import InputError, OutputError
-from augment.findings import AugmentedTrace, Findings
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import WRITERS, bundle, chrome, writer_named
 from augment.writers.adding import add_tracks, is_as_written
 from augment.writers.checksums import Checked
@@ -26,6 +26,8 @@ from augment.writers.zip_members import STORED, Member
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, NAMES, TRACKS
 from writer_traces import ns, stripped, texts, written
+
+pytestmark = pytest.mark.slow
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
 LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 42, "tid": 43, "ts": 1, "dur": 1}

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, row_count
-from augment.findings import AugmentedTrace, Findings
+from augment.core.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, row_count
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Trace, Track
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Trace, Track
 from augment.writers import chrome
 from augment.writers.perfetto_time import seen_ns
 from metamorphic import real_trace

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.core.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.core.trace import Trace, Track
 from augment.errors import OutputError
-from augment.trace import Trace, Track
 from augment.writers import chrome
 from writer_traces import (
     PYTHON,

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from augment.writers.checksums import Checked, shifted_crc
 from augment.writers.gzip_splice import _from_bit, find_splice, resumed
 
+pytestmark = pytest.mark.slow
+
 LINES = random.Random(3)
 TEXT = b"".join(
     b'{"name": "kernel %d", "ts": %d.%03d},\n' % (LINES.randrange(50), i, LINES.randrange(999)) for i in range(60_000)

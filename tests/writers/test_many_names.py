@@ -9,8 +9,8 @@ from typing import Any, overload
 import numpy as np
 import pytest
 
-from augment.annotations import Texts
-from augment.trace import Category, Track
+from augment.core.annotations import Texts
+from augment.core.trace import Category, Track
 from augment.writers.perfetto.annotations import _name_numbers
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import text_args

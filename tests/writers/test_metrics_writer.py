@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from augment import __version__
 from augment.analyses import ANALYSES
-from augment.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column, columns_of
+from augment.core.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column, columns_of
+from augment.core.trace import Diagnostic, Trace, Track
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import Diagnostic, Trace, Track
 from augment.writers import metrics, write_all
 from augment.writers.metrics_schema import schema
 from metamorphic import real_trace

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.findings import AugmentedTrace
+from augment.core.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.core.findings import AugmentedTrace
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import bundle
@@ -30,6 +30,8 @@ from perfetto_traces import (
     trace_of_events,
 )
 from writer_traces import augmented, ns, texts
+
+pytestmark = pytest.mark.slow
 
 LAUNCH = {**OP, "cat": "cuda_runtime", "name": "launch", "ts": 1, "dur": 2, "args": {"correlation": 5}}
 EVENTS = [*NAMES, LAUNCH, {**KERNEL, "name": "k", "ts": 5, "dur": 2.001, "args": KERNEL_ARGS}]

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.annotations import SliceTrack, Texts
 from augment.arrays.types import Int32s, Int64s
-from augment.derived.source.event_text import PADDING, blocks, decoded
+from augment.core.annotations import SliceTrack, Texts
+from augment.core.trace import args_of_event
+from augment.facts.source.event_text import PADDING, blocks, decoded
 from augment.readers import read
 from augment.readers.perfetto.state import Sequence, Strings
 from augment.readers.perfetto.values import event_args
-from augment.trace import args_of_event
 from augment.writers import perfetto as writer
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.args_scan import ArgsScanner
@@ -30,6 +30,8 @@ from perfetto_schema import protos as schema
 from plain_encoders import packets
 from plain_encoders import slice_args as plain_args
 from writer_traces import Text, augmented, ns
+
+pytestmark = pytest.mark.slow
 
 LOOKALIKES = ("null", "[]", "{}", "[1,2]", str(2**64))  #: texts that read like the JSON of another value
 int64s = st.integers(-(2**63), 2**63 - 1)

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from augment.core.trace import Trace
 from augment.readers import read
-from augment.trace import Trace
 from augment.writers import perfetto as writer
 from oracles import plain_kernels, with_unknown_decoder
 from writer_traces import augmented
 
 pytest.importorskip("perfetto")
 from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
+
+pytestmark = pytest.mark.slow
 
 NAMES = st.sampled_from(["External id", "Input Dims", "stream", "a", "b"])
 VALUES = st.one_of(

@@ -14,6 +14,8 @@ from augment.writers.perfetto.lanes import Points, Slices, by_start, lanes_and_s
 from oracles import plain_kernels
 from writer_traces import ns
 
+pytestmark = pytest.mark.slow
+
 Span = tuple[int, int, int]  #: place, ts, dur
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 12)), max_size=30)
 moments = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 3)), max_size=20)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, SliceTrack
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import COMPLETE
 from augment.errors import UnknownFormat
-from augment.findings import AugmentedTrace
 from augment.pipeline import augment
 from augment.readers import read
-from augment.trace import COMPLETE
 from augment.writers import perfetto as writer
 from metamorphic import real_trace
 from perfetto_engine import PerfettoEngine

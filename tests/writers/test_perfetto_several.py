@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.findings import AugmentedTrace
-from augment.trace import COMPLETE
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import COMPLETE
 from augment.writers.files import replacing
 from augment.writers.perfetto.several import Group, Links, Several, is_of_several
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, arrows, codes, trace_of_events
+
+pytestmark = pytest.mark.slow
 
 LAUNCH = {
     "ph": "X",

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from augment.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace
 from augment.readers import read
 from augment.writers import perfetto as writer
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, args_by_key, arrows, codes, load
+
+pytestmark = pytest.mark.slow
 
 
 def test_times_are_exact(perfetto: PerfettoEngine, tmp_path: Path) -> None:

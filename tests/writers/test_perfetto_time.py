@@ -9,6 +9,8 @@ from augment.arrays.types import Int64s
 from augment.writers.perfetto_time import _EXACT, _seen, fitting_durations, seen_ns
 from perfetto_engine import PerfettoEngine
 
+pytestmark = pytest.mark.slow
+
 EPOCH_NS = 1_712_195_495_406_752_797
 RANGES = [(0, 10**6), (10**12, 10**15), (10**15, 10**16), (10**17, 10**18), (EPOCH_NS, EPOCH_NS + 10**9)]
 

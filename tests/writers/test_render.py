@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from augment.annotations import Texts
+from augment.core.annotations import Texts
 from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, rows_of
 from augment.writers.rendering import render
 from oracles import plain_kernels
 from plain_encoders import rendered
+
+pytestmark = pytest.mark.slow
 
 LEAST, MOST = -(2**63), 2**63 - 1
 

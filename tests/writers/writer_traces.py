@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from augment.annotations import Annotation, Texts
 from augment.arrays.types import Int32s, Int64s
-from augment.findings import AugmentedTrace, Findings
-from augment.trace import Category, EventTable, Source, SparseColumn, Trace, Track
+from augment.core.annotations import Annotation, Texts
+from augment.core.findings import AugmentedTrace, Findings
+from augment.core.trace import Category, EventTable, Source, SparseColumn, Trace, Track
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": [\n'
 TAIL = b'\n  ],\n  "traceName": "x"}'

@@ -28,9 +28,8 @@ from typing import Literal
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.host.places import callers
+from augment.core.text import Words, counted, listed, time
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.held_memory import most_held
 from augment.diagnosis.host_causes import allocating
@@ -42,8 +41,9 @@ from augment.diagnosis.rule import (
     NotApplicable,
     Seen,
 )
-from augment.text import Words, counted, listed, time
-from augment.trace import LAUNCHES, Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.host.places import callers
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept

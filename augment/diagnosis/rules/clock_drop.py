@@ -12,10 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import combinations, sums
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.steps.step_windows import step_of_work
+from augment.core.text import Words, percent
+from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import (
@@ -25,8 +23,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, percent
-from augment.trace import Category, Trace
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.steps.step_windows import step_of_work
 
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5

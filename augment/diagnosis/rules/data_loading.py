@@ -17,9 +17,8 @@ from typing import Literal
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import outermost
-from augment.derived.names.matching import STEP, starting
+from augment.core.text import Words, time
+from augment.core.trace import Category, Trace
 from augment.diagnosis.host_causes import fetching
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import FETCH, fetches, measure
@@ -29,8 +28,9 @@ from augment.diagnosis.rule import (
     NotApplicable,
     Seen,
 )
-from augment.text import Words, time
-from augment.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import outermost
+from augment.facts.names.matching import STEP, starting
 
 NAME = "data_loading"
 

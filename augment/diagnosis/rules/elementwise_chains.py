@@ -17,10 +17,8 @@ import numpy as np
 
 from augment.arrays.ordering import is_any, run_starts
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.critical.savings import fused
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import kernel_families
-from augment.derived.gpu.optimizers import in_optimizer
+from augment.core.text import Words, counted, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -29,8 +27,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, time
-from augment.trace import Trace
+from augment.facts.critical.savings import fused
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import kernel_families
+from augment.facts.gpu.optimizers import in_optimizer
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3

@@ -23,12 +23,9 @@ import numpy as np
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
-from augment.derived.collectives.sharding import SMALL_BYTES, trains
-from augment.derived.collectives.waits_of_job import transfer_ns, waits_of_job
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from augment.core.job_waits import JobWaits
+from augment.core.text import Words, counted, percent, size, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -37,9 +34,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.job_waits import JobWaits
-from augment.text import Words, counted, percent, size, time
-from augment.trace import Trace
+from augment.facts.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
+from augment.facts.collectives.sharding import SMALL_BYTES, trains
+from augment.facts.collectives.waits_of_job import transfer_ns, waits_of_job
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.collective_kinds import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting

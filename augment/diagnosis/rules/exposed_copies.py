@@ -18,10 +18,8 @@ import numpy as np
 
 from augment.arrays.intervals import total, union
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.critical.savings import Cut, joined, without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.places import python_lines
-from augment.derived.names.matching import strings_where
+from augment.core.text import Words, called_from, counted, percent, size, time
+from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -30,8 +28,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, called_from, counted, percent, size, time
-from augment.trace import Category, Trace
+from augment.facts.critical.savings import Cut, joined, without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.places import python_lines
+from augment.facts.names.matching import strings_where
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")

@@ -17,11 +17,8 @@ import numpy as np
 
 from augment.arrays.ordering import is_any
 from augment.arrays.types import Int64s
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.places import python_lines
-from augment.derived.names.matching import matching
+from augment.core.text import Words, called_from, counted, time
+from augment.core.trace import COMPLETE, ON_DEVICE, Category, Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.rule import (
@@ -30,8 +27,11 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, called_from, counted, time
-from augment.trace import COMPLETE, ON_DEVICE, Category, Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.places import python_lines
+from augment.facts.names.matching import matching
 
 NAME = "garbage_collection"
 _NAMES = re.compile(

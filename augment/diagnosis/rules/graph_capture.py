@@ -11,7 +11,8 @@ once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompile
 from __future__ import annotations
 
 from augment.arrays.intervals import total, union
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.text import Words, counted, time
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import capturing
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, within_steps
@@ -21,8 +22,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, time
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"

@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.text import Words, listed, time
+from augment.core.trace import Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.host_causes import inside_of, stalling
 from augment.diagnosis.judging import judged
@@ -33,8 +34,7 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.diagnosis.standstills import names_of
-from augment.text import Words, listed, time
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "host_gaps"
 #: functions that wait for something outside of the process, or for another thread

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.sharding import gathers_of_parameters
-from augment.derived.collectives.waits_of_job import transfer_ns
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.text import Words, counted, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -27,8 +24,11 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, time
-from augment.trace import Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.sharding import gathers_of_parameters
+from augment.facts.collectives.waits_of_job import transfer_ns
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "late_gathers"
 

@@ -26,14 +26,9 @@ from augment.arrays.intervals import Intervals, clip, subtract, touched, union
 from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import BoundBy, host_kinds
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import type_coverage
-from augment.derived.host.host_segments import host_segments
-from augment.derived.host.queued_tasks import operators_around
-from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps, launch_end
-from augment.derived.waits.idle_gaps import device_gaps
+from augment.core.text import Words, counted, listed, time
+from augment.core.text import short as short_name
+from augment.core.trace import Category, Trace
 from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, is_paced_by_workers, owned_times
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
@@ -52,9 +47,14 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, listed, time
-from augment.text import short as short_name
-from augment.trace import Category, Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_path import BoundBy, host_kinds
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import type_coverage
+from augment.facts.host.host_segments import host_segments
+from augment.facts.host.queued_tasks import operators_around
+from augment.facts.waits.gap_causes import GapCategory, causes_of_gaps, launch_end
+from augment.facts.waits.idle_gaps import device_gaps
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already

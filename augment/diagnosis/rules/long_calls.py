@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.places import python_lines
+from augment.core.text import Words, called_from, counted, listed, short, time
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import calling
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import idle_ns, longest, measure
@@ -26,8 +26,8 @@ from augment.diagnosis.rule import (
     NotApplicable,
     Seen,
 )
-from augment.text import Words, called_from, counted, listed, short, time
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.places import python_lines
 
 NAME = "long_calls"
 _ONCE = (

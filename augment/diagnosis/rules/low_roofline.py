@@ -16,12 +16,8 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, is_any
 from augment.arrays.types import Int32s, Int64s
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import OperatorWork, operator_work
-from augment.derived.operators.peaks import device_peaks
-from augment.derived.operators.products import UNKNOWN_DEVICE
-from augment.derived.operators.roofs import Bound, roofs
+from augment.core.text import Words, listed, percent, short
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -31,8 +27,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, listed, percent, short
-from augment.trace import Trace
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.peaks import device_peaks
+from augment.facts.operators.products import UNKNOWN_DEVICE
+from augment.facts.operators.roofs import Bound, roofs
 
 NAME = "low_roofline"
 LOW, GOOD = 0.40, 0.70

@@ -22,12 +22,8 @@ import numpy as np
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX
-from augment.derived.critical.savings import Cut, joined, without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
-from augment.derived.names.matching import strings_where
-from augment.derived.operators.peaks import Peak, device_peaks
-from augment.derived.operators.products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
+from augment.core.text import Words, listed, short, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -40,8 +36,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, listed, short, time
-from augment.trace import Trace
+from augment.facts.critical.savings import Cut, joined, without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.facts.names.matching import strings_where
+from augment.facts.operators.peaks import Peak, device_peaks
+from augment.facts.operators.products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most

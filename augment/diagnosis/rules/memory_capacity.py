@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.memory.memory_events import DeviceMemory
-from augment.derived.operators.peaks import capacity_bytes
+from augment.core.text import Words, percent, size
+from augment.core.trace import Trace
 from augment.diagnosis.held_memory import devices_held, peak_held
 from augment.diagnosis.rule import (
     Answer,
@@ -26,8 +25,9 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, percent, size
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.memory.memory_events import DeviceMemory
+from augment.facts.operators.peaks import capacity_bytes
 
 NAME = "memory_capacity"
 FULL, USED, UNUSED = 0.92, 0.70, 0.25

@@ -16,12 +16,8 @@ import numpy as np
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.critical.savings import joined, without_waits
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.host.places import python_lines
-from augment.derived.names.matching import strings_where
-from augment.derived.waits.sync_calls import sync_calls
+from augment.core.text import Words, called_from, counted, size
+from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     confidence_in,
@@ -39,8 +35,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, called_from, counted, size
-from augment.trace import Category, Trace
+from augment.facts.critical.savings import joined, without_waits
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.host.places import python_lines
+from augment.facts.names.matching import strings_where
+from augment.facts.waits.sync_calls import sync_calls
 
 NAME = "pageable_copies"
 LEAST_BYTES = 64 << 10  #: smaller copies to the device do not make the host wait; those to the host read single values

@@ -23,9 +23,8 @@ from typing import Literal
 import numpy as np
 
 from augment.arrays.intervals import total
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.source.cut_mark import cut_text, lacks_causes, limits_of
+from augment.core.text import Words, counted, percent, time
+from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.measure import late_beginnings
 from augment.diagnosis.rule import (
     Answer,
@@ -46,8 +45,9 @@ from augment.diagnosis.whole import (
     share_of_work,
     unlaunched_ratio,
 )
-from augment.text import Words, counted, percent, time
-from augment.trace import COMPLETE, Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.derived.collectives.collectives import collectives, exposed_ns
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.job_waits import JobWaits
+from augment.core.text import Words, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -26,9 +26,9 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.job_waits import JobWaits
-from augment.text import Words, time
-from augment.trace import Trace
+from augment.facts.collectives.collectives import collectives, exposed_ns
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "pipeline_bubble"
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment.arrays.intervals import total, union
+from augment.core.text import Words, listed, time
+from augment.core.trace import Category, Trace
 from augment.diagnosis.host_causes import profiler_slices
 from augment.diagnosis.measure import measure, within_steps
 from augment.diagnosis.rule import (
@@ -24,8 +26,6 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, listed, time
-from augment.trace import Category, Trace
 
 NAME = "profiler_overhead"
 TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting

@@ -10,6 +10,8 @@ all, which has to compile: then this is merely possible.
 
 from __future__ import annotations
 
+from augment.core.text import Words, listed, short, time
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import compilations, compiling
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure
@@ -19,8 +21,6 @@ from augment.diagnosis.rule import (
     NotApplicable,
     Seen,
 )
-from augment.text import Words, listed, short, time
-from augment.trace import Trace
 
 NAME = "recompilation"
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.statistics import median
-from augment.derived.steps.step_windows import step_windows
+from augment.core.text import Words, time
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import (
     Answer,
@@ -22,8 +23,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, time
-from augment.trace import Trace
+from augment.facts.steps.step_windows import step_windows
 
 NAME = "slow_start"
 

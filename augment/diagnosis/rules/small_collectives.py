@@ -13,12 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import combinations
-from augment.derived.collectives.collectives import UNKNOWN, collectives
-from augment.derived.collectives.sharding import SMALL_BYTES, carries_activations
-from augment.derived.collectives.waits_of_job import transfer_ns
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
+from augment.core.text import Words, counted, listed, size
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -28,8 +24,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, listed, size
-from augment.trace import Trace
+from augment.facts.collectives.collectives import UNKNOWN, collectives
+from augment.facts.collectives.sharding import SMALL_BYTES, carries_activations
+from augment.facts.collectives.waits_of_job import transfer_ns
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
 
 NAME = "small_collectives"
 LEAST_COUNT = 4  #: per step, of one kind and group

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.text import Words, counted, listed, time
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import starving
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, within_steps
 from augment.diagnosis.rule import Answer, NotApplicable, Seen
 from augment.diagnosis.standstills import names_of
-from augment.text import Words, counted, listed, time
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "starved_host"
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.statistics import median
-from augment.derived.steps.step_figures import step_figures
+from augment.core.text import Words, listed, percent, time
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import (
     LEAST_RATIO,
@@ -24,8 +25,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, listed, percent, time
-from augment.trace import Trace
+from augment.facts.steps.step_figures import step_figures
 
 NAME = "step_outliers"
 LEAST_STEPS, LEAST_FACTOR, DEVIATIONS = 5, 1.2, 5.0

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays.ordering import sums
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.waits_of_job import Waiting, waiting_of_job
+from augment.core.job_waits import JobWaits, LateRank
+from augment.core.text import Words, percent, time
+from augment.core.trace import Trace
 from augment.diagnosis.late_ranks import MOST_OF_IT, fix_rank, nobody_late, way_to_fix
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import (
@@ -29,9 +30,8 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.job_waits import JobWaits, LateRank
-from augment.text import Words, percent, time
-from augment.trace import Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.waits_of_job import Waiting, waiting_of_job
 
 NAME = "straggling_rank"
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.derived.critical.savings import without_waits
-from augment.derived.host.places import callers, python_lines
+from augment.core.text import Words, called_from, counted, listed, time
+from augment.core.trace import Trace
 from augment.diagnosis.host_causes import is_paced_by_workers
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
@@ -27,8 +27,8 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.diagnosis.waiting import waiting_calls
-from augment.text import Words, called_from, counted, listed, time
-from augment.trace import Trace
+from augment.facts.critical.savings import without_waits
+from augment.facts.host.places import callers, python_lines
 
 NAME = "synchronizing_calls"
 

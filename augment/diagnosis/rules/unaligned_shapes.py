@@ -13,14 +13,14 @@ from collections import Counter
 
 import numpy as np
 
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.products import MULTIPLE, is_unfit, sizes_text
-from augment.derived.operators.roofs import roofs
+from augment.core.text import Words, listed
+from augment.core.trace import Trace
 from augment.diagnosis.measure import longest, measure, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
-from augment.text import Words, listed
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.products import MULTIPLE, is_unfit, sizes_text
+from augment.facts.operators.roofs import roofs
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products

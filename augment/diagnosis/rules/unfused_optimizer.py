@@ -14,11 +14,8 @@ import numpy as np
 
 from augment.arrays.ordering import is_any
 from augment.arrays.types import Bools, Int64s
-from augment.derived.critical.savings import fused, joined
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import kernel_families
-from augment.derived.gpu.optimizers import in_optimizer, steps_of_optimizers
-from augment.derived.names.matching import strings_where
+from augment.core.text import Words, counted, listed, short
+from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -28,8 +25,11 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, counted, listed, short
-from augment.trace import Category, Trace
+from augment.facts.critical.savings import fused, joined
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import kernel_families
+from augment.facts.gpu.optimizers import in_optimizer, steps_of_optimizers
+from augment.facts.names.matching import strings_where
 
 NAME = "unfused_optimizer"
 KEPT = 1 / 3  #: of the kernels' time

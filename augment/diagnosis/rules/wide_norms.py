@@ -14,10 +14,8 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import is_any
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import kernel_families
-from augment.derived.names.matching import matching
+from augment.core.text import Words, time
+from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
@@ -26,8 +24,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.text import Words, time
-from augment.trace import Trace
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import kernel_families
+from augment.facts.names.matching import matching
 
 NAME = "wide_norms"
 _HALF = re.compile(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")

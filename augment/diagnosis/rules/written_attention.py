@@ -19,15 +19,15 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Places
-from augment.derived.critical.savings import without_work
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_calls import Call, Shape
-from augment.derived.operators.operator_work import OperatorWork, operator_work
-from augment.derived.operators.peaks import device_peaks
+from augment.core.text import Words, counted, time
+from augment.core.trace import Trace
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans, severity_of
-from augment.text import Words, counted, time
-from augment.trace import Trace
+from augment.facts.critical.savings import without_work
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_calls import Call, Shape
+from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.peaks import device_peaks
 
 NAME = "written_attention"
 _PRODUCTS = {"aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}  #: the places of the factors

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from augment.derived.collectives.collectives import Collectives
-    from augment.derived.collectives.waits_of_job import Waits
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.collectives.collectives import Collectives
+    from augment.facts.collectives.waits_of_job import Waits
 
 
 def kernels(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
-    from augment.derived.collectives.collectives import collectives
+    from augment.facts.collectives.collectives import collectives
 
     return collectives(trace)
 
 
 def waited(trace: Trace) -> Waits:
     """How long each of them waited for late ranks, as far as the job's other traces are known."""
-    from augment.derived.collectives.waits_of_job import waits_of_job
+    from augment.facts.collectives.waits_of_job import waits_of_job
 
     return waits_of_job(trace)

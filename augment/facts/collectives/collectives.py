@@ -13,22 +13,22 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import clip, total, union
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.names.matching import starting
-from augment.derived.names.own_collectives import stated_kind
-from augment.derived.source.arg_columns import ArgColumns, arg_columns
-from augment.derived.steps.steps import steps, steps_of_gpu_work
-from augment.trace import Category, Trace
+from augment.core.annotations import Texts
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.matching import starting
+from augment.facts.names.own_collectives import stated_kind
+from augment.facts.source.arg_columns import ArgColumns, arg_columns
+from augment.facts.steps.steps import steps, steps_of_gpu_work
 
 UNKNOWN = -1
 _INT64_MAX = (1 << 63) - 1

@@ -7,18 +7,18 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
-from augment.context import derived
-from augment.derived.collectives.rank_progress import running_types
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION
-from augment.derived.host.occupancy import occupants
-from augment.derived.waits.gap_causes import launch_end
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.core.annotations import Texts
+from augment.core.context import derived
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.facts.collectives.rank_progress import running_types
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION
+from augment.facts.host.occupancy import occupants
+from augment.facts.waits.gap_causes import launch_end
 
 MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined
 _RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCHES, *GPU_WORK)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals, Masks
 from augment.arrays.types import Int64s
-from augment.context import derived
-from augment.derived.collectives.collectives import UNKNOWN, Group
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.collective_kinds import OTHER, element_bytes, kind_of
-from augment.derived.names.matching import starting
-from augment.derived.steps.steps import steps
-from augment.trace import Category, Trace
+from augment.core.annotations import Texts
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import UNKNOWN, Group
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.collective_kinds import OTHER, element_bytes, kind_of
+from augment.facts.names.matching import starting
+from augment.facts.steps.steps import steps
 
 _BACKENDS = ("gloo:", "mpi:")
 #: operators in which the host does not compute: it hands collectives over, or waits

@@ -9,14 +9,14 @@ import numpy as np
 from augment.arrays import intervals
 from augment.arrays.intervals import Masks
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.context import derived
-from augment.derived.collectives.collectives import collectives
-from augment.derived.collectives.host_collectives import host_types
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.waits.sync_calls import freeing_calls, sync_calls
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.host_collectives import host_types
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.waits.sync_calls import freeing_calls, sync_calls
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, is_any, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s
-from augment.context import derived
-from augment.derived.collectives.collectives import collectives
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks, places_of
-from augment.derived.host.enclosing import enclosing
-from augment.derived.host.training_phases import Phase, training_phases
-from augment.derived.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks, places_of
+from augment.facts.host.enclosing import enclosing
+from augment.facts.host.training_phases import Phase, training_phases
+from augment.facts.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
 
 SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
 #: ranges, operators and functions of FSDP1, FSDP2 and ZeRO-3

@@ -1,6 +1,6 @@
 """What a rank's collectives spent waiting for late ranks, as the traces of the other ranks tell it.
 
-Only a timeline or a diagnosis of a whole job knows (:class:`~augment.job_waits.JobWaits`); without it, nothing is
+Only a timeline or a diagnosis of a whole job knows (:class:`~augment.core.job_waits.JobWaits`); without it, nothing is
 said to be waiting.
 """
 
@@ -12,12 +12,12 @@ from msgspec import Struct
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import Intervals, clip, subtract, union
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.context import derived
-from augment.derived.collectives.collectives import collectives
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
-from augment.job_waits import JobWaits
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.job_waits import JobWaits
+from augment.core.trace import Trace
+from augment.facts.collectives.collectives import collectives
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
 
 
 class Waits(Struct, frozen=True):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from augment.derived.critical.critical_graph import Graph
-    from augment.derived.critical.critical_path import CriticalPath
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.critical.critical_graph import Graph
+    from augment.facts.critical.critical_path import CriticalPath
 
 
 def graph(trace: Trace) -> Graph:
     """What waits for what: calls, work and events as a graph of dependencies."""
-    from augment.derived.critical.critical_graph import critical_graph
+    from augment.facts.critical.critical_graph import critical_graph
 
     return critical_graph(trace)
 
 
 def path(trace: Trace) -> CriticalPath:
     """The chain of calls and work that decides how long the recording takes."""
-    from augment.derived.critical.critical_path import critical_path
+    from augment.facts.critical.critical_path import critical_path
 
     return critical_path(trace)

@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
-from augment.derived.critical.critical_graph import Graph, critical_graph
-from augment.derived.critical.critical_path import BoundBy, delay_kinds, host_kinds
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks, thread_bounds
-from augment.derived.host.host_segments import host_segments
-from augment.derived.waits.dependencies import Kind
-from augment.trace import LAUNCHES, Category, Trace
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.critical.critical_graph import Graph, critical_graph
+from augment.facts.critical.critical_path import BoundBy, delay_kinds, host_kinds
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks, thread_bounds
+from augment.facts.host.host_segments import host_segments
+from augment.facts.waits.dependencies import Kind
 
 DECIDES, WAY, OTHER = range(
     3

@@ -9,13 +9,15 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.critical.critical_loops import bind
-from augment.derived.critical.handovers import handovers, main_track
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.host_segments import host_segments
-from augment.derived.steps.steps import steps
-from augment.derived.waits.dependencies import (
+from augment.core.context import derived
+from augment.core.threads import Threads
+from augment.core.trace import Diagnostic, Trace
+from augment.facts.critical.critical_loops import bind
+from augment.facts.critical.handovers import handovers, main_track
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.host_segments import host_segments
+from augment.facts.steps.steps import steps
+from augment.facts.waits.dependencies import (
     Dependencies,
     Kind,
     Waits,
@@ -27,12 +29,10 @@ from augment.derived.waits.dependencies import (
     order_on_streams,
     unexplained_starts,
 )
-from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
-from augment.derived.waits.slow_launches import slow_launches
-from augment.derived.waits.sync_dependencies import synchronizations
-from augment.derived.waits.task_queues import task_queues
-from augment.threads import Threads
-from augment.trace import Diagnostic, Trace
+from augment.facts.waits.launch_latencies import LONGEST_NS, launch_latencies
+from augment.facts.waits.slow_launches import slow_launches
+from augment.facts.waits.sync_dependencies import synchronizations
+from augment.facts.waits.task_queues import task_queues
 
 ROOT = 0  #: the node of the recording's start; the last node is its end
 _ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment

@@ -14,20 +14,20 @@ from msgspec import Struct
 from augment.arrays.ordering import each
 from augment.arrays.reserved import reserved
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
-from augment.context import derived
-from augment.derived.critical.critical_graph import Graph, critical_graph
-from augment.derived.critical.critical_loops import latest, walk
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks, thread_bounds
-from augment.derived.host.enclosing import outermost
-from augment.derived.host.host_segments import host_segments
-from augment.derived.names.matching import STEP, starting
-from augment.derived.steps.steps import steps
-from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.critical.critical_graph import Graph, critical_graph
+from augment.facts.critical.critical_loops import latest, walk
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks, thread_bounds
+from augment.facts.host.enclosing import outermost
+from augment.facts.host.host_segments import host_segments
+from augment.facts.names.matching import STEP, starting
+from augment.facts.steps.steps import steps
+from augment.facts.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
-from augment.trace import LAUNCHES, Category, Trace
 
 
 class BoundBy(IntEnum):

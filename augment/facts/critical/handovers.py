@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import NO_INDEX, Int64s, Places
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, thread_bounds
-from augment.derived.host.host_segments import host_segments
-from augment.derived.host.queued_tasks import queued_tasks
-from augment.derived.names.matching import starting, strings_where
-from augment.derived.steps.steps import steps
-from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
-from augment.derived.waits.sync_calls import sync_calls
-from augment.trace import LAUNCHES, Category, Trace
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.host.call_stacks import call_stacks, thread_bounds
+from augment.facts.host.host_segments import host_segments
+from augment.facts.host.queued_tasks import queued_tasks
+from augment.facts.names.matching import starting, strings_where
+from augment.facts.steps.steps import steps
+from augment.facts.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.facts.waits.sync_calls import sync_calls
 
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 

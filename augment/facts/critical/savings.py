@@ -14,12 +14,12 @@ from msgspec import Struct
 from augment.arrays.intervals import held_between, union
 from augment.arrays.ordering import each, numbered
 from augment.arrays.types import Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.critical.critical_graph import Graph, critical_graph
-from augment.derived.critical.critical_loops import saved
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.dependencies import Kind
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.critical.critical_graph import Graph, critical_graph
+from augment.facts.critical.critical_loops import saved
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.dependencies import Kind
 
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 

@@ -16,9 +16,10 @@ from augment.arrays.intervals import expand, least_over
 from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums, where_in
 from augment.arrays.reserved import reserved
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
-from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_loops import saved
-from augment.derived.critical.critical_path import (
+from augment.core.trace import Trace
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.critical_loops import saved
+from augment.facts.critical.critical_path import (
     BoundBy,
     critical_path,
     kinds_of_host,
@@ -26,12 +27,11 @@ from augment.derived.critical.critical_path import (
     node_slack,
     windows,
 )
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.host_segments import host_segments
-from augment.derived.steps.steps import steps
-from augment.derived.waits.dependencies import Kind
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.host_segments import host_segments
+from augment.facts.steps.steps import steps
+from augment.facts.waits.dependencies import Kind
 from augment.kernels.native import native
-from augment.trace import Trace
 
 
 class NamedTimes(Struct, frozen=True):

@@ -6,75 +6,75 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.arrays.types import EventRows
-    from augment.derived.gpu.copy_rates import CopyRate
-    from augment.derived.gpu.gpu_work import GpuWork
-    from augment.derived.gpu.kernel_families import KernelFamilies
-    from augment.derived.gpu.launch_delays import LaunchDelays
-    from augment.derived.gpu.launched_work import LaunchedWork
-    from augment.derived.gpu.launches import Launches
-    from augment.derived.gpu.queue_lengths import QueueLength
-    from augment.derived.gpu.type_coverage import TypeCoverage
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.gpu.copy_rates import CopyRate
+    from augment.facts.gpu.gpu_work import GpuWork
+    from augment.facts.gpu.kernel_families import KernelFamilies
+    from augment.facts.gpu.launch_delays import LaunchDelays
+    from augment.facts.gpu.launched_work import LaunchedWork
+    from augment.facts.gpu.launches import Launches
+    from augment.facts.gpu.queue_lengths import QueueLength
+    from augment.facts.gpu.type_coverage import TypeCoverage
 
 
 def work(trace: Trace) -> GpuWork:
     """Kernels, copies and memsets, each with the call that launched it."""
-    from augment.derived.gpu.gpu_work import gpu_work
+    from augment.facts.gpu.gpu_work import gpu_work
 
     return gpu_work(trace)
 
 
 def launched(trace: Trace) -> LaunchedWork:
     """Joins operators to the work that they launch: ``gpu.launched(trace).under(…)``, of indexes of ``host.stacks``."""
-    from augment.derived.gpu.launched_work import launched_work
+    from augment.facts.gpu.launched_work import launched_work
 
     return launched_work(trace)
 
 
 def innermost_operator(trace: Trace) -> EventRows:
     """Of each piece of work the innermost operator around its launch: ``aten::copy_`` in ``aten::contiguous``."""
-    from augment.derived.gpu.work_operators import work_operators
+    from augment.facts.gpu.work_operators import work_operators
 
     return work_operators(trace)
 
 
 def calls(trace: Trace) -> Launches:
     """The launching call of each correlation."""
-    from augment.derived.gpu.launches import launches
+    from augment.facts.gpu.launches import launches
 
     return launches(trace)
 
 
 def delays(trace: Trace) -> LaunchDelays:
     """How long launched work waited for its start."""
-    from augment.derived.gpu.launch_delays import launch_delays
+    from augment.facts.gpu.launch_delays import launch_delays
 
     return launch_delays(trace)
 
 
 def families(trace: Trace) -> KernelFamilies:
     """What each kernel is: attention, gemm, norm and others, and whether it used matrix units."""
-    from augment.derived.gpu.kernel_families import kernel_families
+    from augment.facts.gpu.kernel_families import kernel_families
 
     return kernel_families(trace)
 
 
 def queues(trace: Trace) -> tuple[QueueLength, ...]:
     """How much launched work waits on each stream."""
-    from augment.derived.gpu.queue_lengths import queue_lengths
+    from augment.facts.gpu.queue_lengths import queue_lengths
 
     return queue_lengths(trace)
 
 
 def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """Which types of work run on each device at each moment."""
-    from augment.derived.gpu.type_coverage import type_coverage
+    from augment.facts.gpu.type_coverage import type_coverage
 
     return type_coverage(trace)
 
 
 def rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The bytes per second of copies, by kind."""
-    from augment.derived.gpu.copy_rates import copy_rates
+    from augment.facts.gpu.copy_rates import copy_rates
 
     return copy_rates(trace)

@@ -6,12 +6,12 @@ import numpy as np
 
 from augment.arrays.ordering import grouped, settled
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import crossed, crossing_diagnostics
-from augment.derived.host.enclosing import innermost
-from augment.derived.host.occupancy import timelines
-from augment.derived.names.matching import STEP, starting
-from augment.trace import Category, Diagnostic, Trace
+from augment.core.trace import Category, Diagnostic, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import crossed, crossing_diagnostics
+from augment.facts.host.enclosing import innermost
+from augment.facts.host.occupancy import timelines
+from augment.facts.names.matching import STEP, starting
 
 
 def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:

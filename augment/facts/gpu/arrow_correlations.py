@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
-from augment.context import derived
-from augment.trace import NO_CORRELATION, Category, Trace
+from augment.core.context import derived
+from augment.core.trace import NO_CORRELATION, Category, Trace
 
 _ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin
 

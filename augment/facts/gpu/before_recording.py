@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Bools
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import LAUNCHES, Diagnostic, Trace
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Diagnostic, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.gpu_work import gpu_work
 
 TOLD = 0.99  #: least share of other work with a known launch in a recording that loses no launches
 

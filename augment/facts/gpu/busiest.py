@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.trace import Identity, Trace
+from augment.core.trace import Identity, Trace
+from augment.facts.gpu.gpu_work import Stream, gpu_work
 
 
 def busiest_devices(trace: Trace) -> list[Identity]:

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.names.kernel_types import KernelType, copy_kind
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.names.kernel_types import KernelType, copy_kind
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
 

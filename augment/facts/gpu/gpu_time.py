@@ -8,8 +8,8 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Device, gpu_work
 
 
 class Share(NamedTuple):

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled
 from augment.arrays.types import Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.launches import launches
-from augment.derived.names.kernel_types import types_of
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.core.context import derived
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.launches import launches
+from augment.facts.names.kernel_types import types_of
 
 
 class Stream(Struct, frozen=True):

@@ -1,8 +1,9 @@
 """The family (kind of work) of each piece of GPU work, and whether matrix units did the work.
 
-The rules are data: those of the user's tables (:func:`augment.tables.with_tables`), then ``kernel_families.toml`` in
-this folder. If a rule matches the operator that launched a kernel, it decides; otherwise the kernel's name does. Copies
-and memsets are ``memory``; a collective has the name of its kind; work that no rule matches is ``unknown``.
+The rules are data: those of the user's tables (:func:`augment.readers.attachments.tables.with_tables`), then
+``kernel_families.toml`` in this folder. If a rule matches the operator that launched a kernel, it decides; otherwise
+the kernel's name does. Copies and memsets are ``memory``; a collective has the name of its kind; work that no rule
+matches is ``unknown``.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
-from augment.attachments import tables_of
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.work_operators import work_operators
-from augment.derived.names.collective_kinds import OTHER, kind_of
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.names.own_collectives import stated_kind
+from augment.core.attachments import tables_of
+from augment.core.context import derived
+from augment.core.toml import parse_toml
+from augment.core.trace import Trace
 from augment.errors import UsageError
-from augment.toml import parse_toml
-from augment.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.work_operators import work_operators
+from augment.facts.names.collective_kinds import OTHER, kind_of
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.own_collectives import stated_kind
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")

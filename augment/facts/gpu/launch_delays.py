@@ -6,11 +6,11 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, EventRows, Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.trace import NO_CORRELATION, Diagnostic, Trace
+from augment.core.context import derived
+from augment.core.trace import NO_CORRELATION, Diagnostic, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
 
 
 class LaunchDelays(Struct, frozen=True):

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places, StackIndexes, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
-from augment.trace import LAUNCHES, Trace
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
 
 
 class LaunchedWork(Struct, frozen=True):

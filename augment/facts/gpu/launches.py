@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct, settled
 from augment.arrays.types import NO_INDEX, EventRows, Int64s
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.trace import NO_CORRELATION, Category, Trace
+from augment.core.context import derived
+from augment.core.trace import NO_CORRELATION, Category, Trace
+from augment.facts.gpu.arrow_correlations import correlations_of
 
 
 class Launches(Struct, frozen=True):

@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.host.enclosing import enclosing
-from augment.derived.host.forward_backward import forward_backward
-from augment.derived.host.modules import modules
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.enclosing import enclosing
+from augment.facts.host.forward_backward import forward_backward
+from augment.facts.host.modules import modules
 
 
 class ModuleWork(Struct, frozen=True):

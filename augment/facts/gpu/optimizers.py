@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Bools
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import starting
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.matching import starting
 
 _STEP = "Optimizer.step#"
 

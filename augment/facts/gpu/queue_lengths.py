@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import Stream, gpu_work
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Stream, gpu_work
 
 
 class QueueLength(Struct, frozen=True):

@@ -11,10 +11,10 @@ from msgspec import Struct
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals, Masks
 from augment.arrays.types import Bools, Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import Device, gpu_work
-from augment.derived.names.kernel_types import KernelType
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.names.kernel_types import KernelType
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from augment.arrays.types import Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.queued_tasks import operators_around
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.queued_tasks import operators_around
 
 
 @derived(until="rules")

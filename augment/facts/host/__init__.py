@@ -6,43 +6,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.arrays.types import Bytes
-    from augment.derived.host.call_stacks import CallStacks
-    from augment.derived.host.forward_backward import ForwardBackward
-    from augment.derived.host.modules import Modules
-    from augment.derived.host.operator_times import OperatorTimes
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.host.call_stacks import CallStacks
+    from augment.facts.host.forward_backward import ForwardBackward
+    from augment.facts.host.modules import Modules
+    from augment.facts.host.operator_times import OperatorTimes
 
 
 def stacks(trace: Trace) -> CallStacks:
     """The call trees of every thread: operators, annotations, Python functions and runtime calls."""
-    from augment.derived.host.call_stacks import call_stacks
+    from augment.facts.host.call_stacks import call_stacks
 
     return call_stacks(trace)
 
 
 def operator_calls(trace: Trace) -> OperatorTimes:
     """Every call of an operator, and its time without the operators within it."""
-    from augment.derived.host.operator_times import operator_times
+    from augment.facts.host.operator_times import operator_times
 
     return operator_times(trace)
 
 
 def module_calls(trace: Trace) -> Modules:
     """The calls of modules, and their paths among modules."""
-    from augment.derived.host.modules import modules
+    from augment.facts.host.modules import modules
 
     return modules(trace)
 
 
 def backward(trace: Trace) -> ForwardBackward:
     """Which operator of backward differentiates which of forward."""
-    from augment.derived.host.forward_backward import forward_backward
+    from augment.facts.host.forward_backward import forward_backward
 
     return forward_backward(trace)
 
 
 def phases(trace: Trace) -> Bytes | None:
     """The phase of training of each call stack: forward, backward, optimizer; None where it cannot be known."""
-    from augment.derived.host.training_phases import training_phases
+    from augment.facts.host.training_phases import training_phases
 
     return training_phases(trace)

@@ -11,9 +11,9 @@ from msgspec import Struct
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, grouped
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places
-from augment.context import derived
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.kernels.native import native
-from augment.trace import LAUNCHES, Category, Diagnostic, Trace
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)

@@ -13,9 +13,9 @@ import numpy as np
 
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
-from augment.derived.host.call_stacks import call_stacks, is_of
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import call_stacks, is_of
 from augment.kernels.native import native
-from augment.trace import Category, Trace
 
 
 def enclosing(trace: Trace, places: Places) -> Int32s:

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
-from augment.attachments import ExecutionNodes
-from augment.derived.source.arg_columns import identifiers
-from augment.trace import Category, Trace
+from augment.core.attachments import ExecutionNodes
+from augment.core.trace import Category, Trace
+from augment.facts.source.arg_columns import identifiers
 
 #: the methods of linking, and the arg that each uses
 IDS = {"record_function_id": "Record function id", "external_id": "External id"}

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import NO_INDEX, EventRows, Int32s, Int64s
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, thread_bounds
-from augment.derived.host.enclosing import around_moments
-from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import call_stacks, thread_bounds
+from augment.facts.host.enclosing import around_moments
+from augment.facts.source.arg_columns import arg_columns
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 

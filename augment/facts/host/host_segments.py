@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.host.call_stacks import call_stacks
 from augment.kernels.native import native
-from augment.trace import Trace
 
 
 class HostSegments(Struct, frozen=True):

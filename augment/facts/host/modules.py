@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, StackIndexes
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, places_of
-from augment.derived.host.enclosing import directly_around, enclosing
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import call_stacks, places_of
+from augment.facts.host.enclosing import directly_around, enclosing
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3
 _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)

@@ -10,9 +10,9 @@ import numpy as np
 from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
 from augment.arrays.types import Int32s, Int64s, Places
-from augment.derived.host.host_segments import segments
-from augment.derived.names.matching import STEP, starting
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
+from augment.facts.host.host_segments import segments
+from augment.facts.names.matching import STEP, starting
 
 PAIRS_AT_ONCE = 1 << 18  #: pairs of an interval and a slice per round, which bounds the memory
 

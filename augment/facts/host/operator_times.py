@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import EventRows, Int64s, StackIndexes
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, is_of
-from augment.derived.host.enclosing import directly_around
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import call_stacks, is_of
+from augment.facts.host.enclosing import directly_around
 
 
 class OperatorTimes(Struct, frozen=True):

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
-from augment.derived.host.enclosing import innermost, outermost
-from augment.derived.names.matching import STEP, starting, strings_where
-from augment.text import short
-from augment.trace import Category, Trace
+from augment.core.text import short
+from augment.core.trace import Category, Trace
+from augment.facts.host.enclosing import innermost, outermost
+from augment.facts.names.matching import STEP, starting, strings_where
 
 #: frames of libraries: not what the user would change
 _LIBRARIES = ("torch/", "<", "nn.Module", "contextlib.py", "threading.py", "importlib", "site-packages")

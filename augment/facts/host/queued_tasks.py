@@ -12,10 +12,10 @@ from msgspec import Struct
 from augment.arrays.columns import looked_up
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.context import derived
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import starting
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.matching import starting
 
 
 def operators_around(trace: Trace, rows: Int64s) -> Int64s:

@@ -9,13 +9,13 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, each, ordered, run_starts
 from augment.arrays.types import Bools, Bytes, Places
-from augment.context import derived
-from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
-from augment.derived.host.enclosing import enclosing
-from augment.derived.host.forward_backward import ForwardBackward, forward_backward
-from augment.derived.host.modules import modules
-from augment.derived.names.matching import STEP
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
+from augment.facts.host.enclosing import enclosing
+from augment.facts.host.forward_backward import ForwardBackward, forward_backward
+from augment.facts.host.modules import modules
+from augment.facts.names.matching import STEP
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"

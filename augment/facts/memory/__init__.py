@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from augment.derived.memory.memory_events import DeviceMemory
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.memory.memory_events import DeviceMemory
 
 
 def devices(trace: Trace) -> tuple[DeviceMemory, ...]:
     """The events of each device's allocator."""
-    from augment.derived.memory.memory_events import memory_events
+    from augment.facts.memory.memory_events import memory_events
 
     return memory_events(trace)

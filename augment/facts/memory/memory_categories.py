@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
-from augment.attachments import MemoryChanges
-from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.trace import Trace
+from augment.core.attachments import MemoryChanges
+from augment.core.trace import Trace
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 #: the categories, by their numbers in the file
 CATEGORIES = ("Parameter", "Optimizer state", "Input", "Temporary", "Activation", "Gradient", "Autograd", "Unknown")

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, EventRows, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import strings_where
-from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Diagnostic, Identity, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.matching import strings_where
+from augment.facts.source.arg_columns import arg_columns
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
 _NAME = "[memory]"

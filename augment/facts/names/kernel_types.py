@@ -16,8 +16,8 @@ import numpy as np
 
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Bytes, Int32s
-from augment.derived.names.own_collectives import stated_kind
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
+from augment.facts.names.own_collectives import stated_kind
 
 
 class KernelType(IntEnum):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from augment.arrays.types import Bools
-from augment.trace import Trace
+from augment.core.trace import Trace
 
 STEP = "ProfilerStep"  #: how the names of steps begin
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from augment.attachments import tables_of
-from augment.derived.names.collective_kinds import KINDS, OTHER
+from augment.core.attachments import tables_of
+from augment.core.trace import Trace
 from augment.errors import UsageError, expect_known
-from augment.trace import Trace
+from augment.facts.names.collective_kinds import KINDS, OTHER
 
 TABLE = "collectives"  #: the key of the rules
 NAMES = (*dict.fromkeys(kind for _, kind in KINDS), OTHER)  #: the kinds that a rule may give

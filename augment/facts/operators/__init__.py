@@ -5,36 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from augment.derived.operators.graph_capture import GraphWork
-    from augment.derived.operators.operator_work import OperatorWork
-    from augment.derived.operators.peaks import Peak
-    from augment.derived.operators.roofs import Roofs
-    from augment.trace import Identity, Trace
+    from augment.core.trace import Identity, Trace
+    from augment.facts.operators.graph_capture import GraphWork
+    from augment.facts.operators.operator_work import OperatorWork
+    from augment.facts.operators.peaks import Peak
+    from augment.facts.operators.roofs import Roofs
 
 
 def work(trace: Trace) -> OperatorWork:
     """The operators that count, with their operations and bytes."""
-    from augment.derived.operators.operator_work import operator_work
+    from augment.facts.operators.operator_work import operator_work
 
     return operator_work(trace)
 
 
 def bounds(trace: Trace) -> Roofs:
     """What the device's peaks allow each of them, and what it took."""
-    from augment.derived.operators.roofs import roofs
+    from augment.facts.operators.roofs import roofs
 
     return roofs(trace)
 
 
 def limits(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where unknown."""
-    from augment.derived.operators.peaks import device_peaks
+    from augment.facts.operators.peaks import device_peaks
 
     return device_peaks(trace)
 
 
 def graphs(trace: Trace) -> GraphWork:
     """The captured operators of the kernels of CUDA graphs."""
-    from augment.derived.operators.graph_capture import graph_work
+    from augment.facts.operators.graph_capture import graph_work
 
     return graph_work(trace)

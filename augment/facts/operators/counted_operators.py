@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from augment.annotations import Texts
 from augment.arrays.ordering import combinations, distinct, where_in
 from augment.arrays.types import Bools, Int32s, Int64s, Places
-from augment.attachments import tables_of
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, places_of
-from augment.derived.host.enclosing import directly_around
-from augment.derived.operators.formulas_attention import ATTENTION
-from augment.derived.operators.formulas_convolution import CONVOLUTION
-from augment.derived.operators.formulas_custom import CustomFormula, formulas_of, shipped_formulas
-from augment.derived.operators.formulas_installed import installed_formulas
-from augment.derived.operators.formulas_matmul import MATMUL
-from augment.derived.operators.formulas_memory import memory_formula
-from augment.derived.operators.list_kernels import list_kernels
-from augment.derived.operators.operator_calls import Call, Unrecorded
-from augment.derived.operators.work_model import Work
-from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, SparseColumn, Trace
+from augment.core.annotations import Texts
+from augment.core.attachments import tables_of
+from augment.core.context import derived
+from augment.core.trace import Category, SparseColumn, Trace
+from augment.facts.host.call_stacks import call_stacks, places_of
+from augment.facts.host.enclosing import directly_around
+from augment.facts.operators.formulas_attention import ATTENTION
+from augment.facts.operators.formulas_convolution import CONVOLUTION
+from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, shipped_formulas
+from augment.facts.operators.formulas_installed import installed_formulas
+from augment.facts.operators.formulas_matmul import MATMUL
+from augment.facts.operators.formulas_memory import memory_formula
+from augment.facts.operators.list_kernels import list_kernels
+from augment.facts.operators.operator_calls import Call, Unrecorded
+from augment.facts.operators.work_model import Work
+from augment.facts.source.arg_columns import arg_columns
 
 Formula = Callable[[Call], Work]
 _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.derived.operators.operator_calls import Call, Shape, Unrecorded
-from augment.derived.operators.work_model import Work
+from augment.facts.operators.operator_calls import Call, Shape, Unrecorded
+from augment.facts.operators.work_model import Work
 
 Formula = Callable[[Call], Work]
 _LONGEST = 1 << 24  #: the greatest plausible length of a sequence; a greater one is damage

@@ -18,10 +18,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.derived.operators.operator_calls import TYPES, Call, Unrecorded
-from augment.derived.operators.work_model import Work
+from augment.core.toml import parse_toml
 from augment.errors import UsageError
-from augment.toml import parse_toml
+from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded
+from augment.facts.operators.work_model import Work
 
 KEYS = ("operator", "flops", "bytes", "number")
 Function = Callable[["Arguments"], "int | float | None"]  #: a formula of an installed package, in Python

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 
-from augment.derived.operators.formulas_custom import CustomFormula, formulas_of
 from augment.errors import UsageError
+from augment.facts.operators.formulas_custom import CustomFormula, formulas_of
 
 GROUP = "kineto_augment.flops"
 _DESCRIPTIONS = (".dist-info", ".egg-info")  #: endings of the folders that describe installed packages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from augment.derived.operators.operator_calls import PACKED, Call, Shape, Unrecorded
-from augment.derived.operators.work_model import Work, exactly
+from augment.facts.operators.operator_calls import PACKED, Call, Shape, Unrecorded
+from augment.facts.operators.work_model import Work, exactly
 
 Formula = Callable[[Call], Work]
 _SPARSE_OR_COMPLEX = ("complex64", "complex128", "scale", "bool")

@@ -13,10 +13,10 @@ from math import prod
 
 from msgspec.structs import replace
 
-from augment.derived.operators.formulas_matmul import broadcast
-from augment.derived.operators.formulas_resampling import resampling_formula
-from augment.derived.operators.operator_calls import Call, Unrecorded
-from augment.derived.operators.work_model import Work
+from augment.facts.operators.formulas_matmul import broadcast
+from augment.facts.operators.formulas_resampling import resampling_formula
+from augment.facts.operators.operator_calls import Call, Unrecorded
+from augment.facts.operators.work_model import Work
 
 Formula = Callable[[Call], Work]
 

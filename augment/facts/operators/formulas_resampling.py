@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from math import prod
 
-from augment.derived.operators.operator_calls import Call, Unrecorded
-from augment.derived.operators.work_model import Work
+from augment.facts.operators.operator_calls import Call, Unrecorded
+from augment.facts.operators.work_model import Work
 
 _UPSAMPLE = re.compile(r"aten::_?upsample_(nearest(_exact)?|linear|bilinear|trilinear|bicubic)[123]d(_aa)?(_backward)?")
 _INDEX = 8  #: bytes of the index of a maximum

@@ -3,7 +3,7 @@
 A capture records launching calls and the operators with shapes around them, but runs nothing. A replay runs the
 kernels, but has no operators around them. The two are joined by the order of nodes: the n-th captured launch of a
 kernel corresponds to the n-th kernel of a graph launch. The capture is in the trace itself, or in a trace given beside
-it (:class:`~augment.attachments.GraphCapture`).
+it (:class:`~augment.core.attachments.GraphCapture`).
 
 Kernels of one stream run in the order of the capture. Those of several streams do not, and a capture does not say
 which stream a launch was for. Then their order is that of ``graph node id``, which the driver counts up while it
@@ -26,22 +26,22 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.args import Arg
 from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, EventRows, Int32s, Int64s, Places
-from augment.attachments import GraphCapture
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.host.enclosing import enclosing
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.names.matching import strings_where
-from augment.derived.operators.counted_operators import counted
-from augment.derived.operators.operator_calls import Call
-from augment.derived.operators.work_model import Work
-from augment.derived.source.arg_columns_scan import args_of_rows
-from augment.trace import LAUNCHES, Category, Trace
+from augment.core.args import Arg
+from augment.core.attachments import GraphCapture
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.enclosing import enclosing
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.matching import strings_where
+from augment.facts.operators.counted_operators import counted
+from augment.facts.operators.operator_calls import Call
+from augment.facts.operators.work_model import Work
+from augment.facts.source.arg_columns_scan import args_of_rows
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")

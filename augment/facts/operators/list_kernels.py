@@ -14,13 +14,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.work_operators import work_operators
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.names.matching import strings_where
-from augment.derived.operators.operator_calls import TYPES
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.work_operators import work_operators
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.matching import strings_where
+from augment.facts.operators.operator_calls import TYPES
 
 _OPERATOR = re.compile(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
 _NUMBER = r"(?:at::native::)?(?:\(anonymous namespace\)::)?(OpaqueType<\d+u?>|c10::\w+(?:<\w+>)?|(?:un)?signed \w+|\w+)"

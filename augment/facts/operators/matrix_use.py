@@ -12,13 +12,13 @@ from enum import IntEnum
 import numpy as np
 
 from augment.arrays.types import Bytes
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MatrixUnits
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.operators.peaks import Peak, capability_of, device_peaks
-from augment.derived.operators.work_families import work_families
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MatrixUnits
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import Peak, capability_of, device_peaks
+from augment.facts.operators.work_families import work_families
 
 _WITH_VECTORS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot")
 _OF_ALL = ("fp16", "bf16", "int8", "fp32")  #: what matrix units of NVIDIA's GPUs from capability 8.0 on multiply

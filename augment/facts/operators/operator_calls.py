@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.jsontext import mended_json
+from augment.core.jsontext import mended_json
 
 Shape = tuple[int, ...]
 

@@ -10,17 +10,17 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import EventRows, Int32s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.call_stacks import call_stacks
-from augment.derived.host.enclosing import enclosing
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.operators.counted_operators import counted
-from augment.derived.operators.graph_capture import graph_work
-from augment.derived.operators.operator_calls import Call
-from augment.derived.operators.work_model import Work
-from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.enclosing import enclosing
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.operators.counted_operators import counted
+from augment.facts.operators.graph_capture import graph_work
+from augment.facts.operators.operator_calls import Call
+from augment.facts.operators.work_model import Work
+from augment.facts.source.arg_columns import arg_columns
 
 
 class OperatorWork(Struct, frozen=True):

@@ -15,12 +15,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.attachments import tables_of
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.core.attachments import tables_of
+from augment.core.context import derived
+from augment.core.toml import parse_toml
+from augment.core.trace import Identity, Trace
 from augment.errors import UsageError
-from augment.toml import parse_toml
-from augment.trace import Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 _TELLING = ("device", "capability", "units", "least_bytes", "below_bytes", "whole_units")

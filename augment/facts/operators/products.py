@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.operators.operator_calls import Call
-from augment.derived.operators.operator_work import operator_work
-from augment.text import percent
-from augment.trace import Trace
+from augment.core.text import percent
+from augment.core.trace import Trace
+from augment.facts.operators.operator_calls import Call
+from augment.facts.operators.operator_work import operator_work
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
 UNKNOWN_DEVICE = "give the device's peaks with --tables FILE"

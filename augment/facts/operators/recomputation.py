@@ -15,12 +15,12 @@ import re
 import numpy as np
 
 from augment.arrays.types import Bools, Places
-from augment.context import derived
-from augment.derived.host.call_stacks import call_stacks, places_of
-from augment.derived.host.enclosing import enclosing
-from augment.derived.operators.operator_work import operator_work
-from augment.derived.source.arg_columns import arg_columns
-from augment.trace import Category, Trace
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.host.call_stacks import call_stacks, places_of
+from augment.facts.host.enclosing import enclosing
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.source.arg_columns import arg_columns
 
 _NODE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import numbered, order_of
 from augment.arrays.types import Bools, Bytes, Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MatrixUnits
-from augment.derived.operators.operator_work import OperatorWork, operator_work
-from augment.derived.operators.peaks import Peak, device_peaks
-from augment.derived.operators.work_families import work_families
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MatrixUnits
+from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.peaks import Peak, device_peaks
+from augment.facts.operators.work_families import work_families
 
 BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency

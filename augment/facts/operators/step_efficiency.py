@@ -12,18 +12,18 @@ from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.operators.operator_work import OperatorWork, operator_work
-from augment.derived.operators.peaks import device_peaks, why_not_of, why_unknown
-from augment.derived.operators.recomputation import recomputed
-from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
-from augment.derived.operators.work_families import work_families
-from augment.derived.steps.step_figures import StepFigures, step_figures
-from augment.derived.steps.step_windows import StepWindows, recorded_windows
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
+from augment.facts.operators.recomputation import recomputed
+from augment.facts.operators.roofs import Bound, Floats, Roofs, roofs
+from augment.facts.operators.work_families import work_families
+from augment.facts.steps.step_figures import StepFigures, step_figures
+from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
 #: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")

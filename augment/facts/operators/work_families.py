@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.context import derived
-from augment.derived.gpu.kernel_families import KernelFamilies, families_of, kernel_families
-from augment.derived.gpu.work_operators import work_operators
-from augment.derived.operators.graph_capture import graph_work
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
+from augment.facts.gpu.work_operators import work_operators
+from augment.facts.operators.graph_capture import graph_work
 
 
 @derived(until="breakdowns")

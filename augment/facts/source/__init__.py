@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.arrays.types import Int64s
-    from augment.derived.source.arg_columns import ArgColumns
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.source.arg_columns import ArgColumns
 
 
 def args(trace: Trace) -> ArgColumns:
     """The args of operators, as columns."""
-    from augment.derived.source.arg_columns import arg_columns
+    from augment.facts.source.arg_columns import arg_columns
 
     return arg_columns(trace)
 
 
 def ranks(trace: Trace) -> Int64s:
     """The rank of each track; -1 where unknown."""
-    from augment.derived.source.several_ranks import rank_of_track
+    from augment.facts.source.several_ranks import rank_of_track
 
     return rank_of_track(trace)

@@ -1,6 +1,6 @@
 """Args as columns: those that any analysis uses, read in one pass over the source at first use.
 
-The reader of Chrome JSON collects them while reading: see ``augment/args.py``, which also says how to add an arg.
+The reader of Chrome JSON collects them while reading: see ``augment/core/args.py``, which also says how to add an arg.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.annotations import Texts
-from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
 from augment.arrays.types import Bools, Int64s
-from augment.context import derived
-from augment.derived.names.kernel_types import KernelType, types_of
-from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
+from augment.core.annotations import Texts
+from augment.core.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
+from augment.core.context import derived
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace
+from augment.facts.names.kernel_types import KernelType, types_of
+from augment.facts.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
 #: args of HTA's frames that :data:`WANTED` lacks, or lacks for some of these categories
@@ -69,8 +69,8 @@ class ArgColumns(Struct, frozen=True):
 
 @derived(until="summary")
 def arg_columns(trace: Trace) -> ArgColumns:
-    """The columns of :data:`augment.args.WANTED`. It costs a pass over the source's text if the reader did not collect
-    them.
+    """The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
+    collect them.
 
     Of kernels, only communication kernels are read: the args of other kernels are most of the text.
     """

@@ -12,16 +12,25 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.args import Arg, TakenArgs
 from augment.arrays.columns import narrowed
 from augment.arrays.ordering import order_of
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
-from augment.derived.source.event_text import PADDING, Block, blocks, decoded
-from augment.jsontext import mended_json
+from augment.core.args import Arg, TakenArgs
+from augment.core.jsontext import mended_json
+from augment.core.trace import (
+    ArgColumn,
+    Decode,
+    SourceBytes,
+    SparseColumn,
+    Trace,
+    args_of_event,
+    json_event,
+    moved_args,
+)
+from augment.facts.source.event_text import PADDING, Block, blocks, decoded
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import address, native
 from augment.kernels.packet_args_layout import ArgTable
-from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
 LEAST_ROOM = 64
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")

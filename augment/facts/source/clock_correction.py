@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from augment.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.arrays.types import Int64s
-from augment.attachments import MemoryChanges
-from augment.findings import AugmentedTrace, Outcome
-from augment.trace import Trace
+from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
+from augment.core.attachments import MemoryChanges
+from augment.core.findings import AugmentedTrace, Outcome
+from augment.core.trace import Trace
 
 Clock = Callable[[Int64s], Int64s]  #: maps times on a trace's clock to another clock, int64 ns; never descending
 

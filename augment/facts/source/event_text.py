@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from augment.arrays.types import Bytes, Int32s, Int64s
-from augment.trace import Decode, SourceBytes, json_event
+from augment.core.trace import Decode, SourceBytes, json_event
 
 _BLOCK_BYTES = 4 << 20
 _MOST_ROWS = 1 << 18  #: the size of a block

@@ -12,8 +12,8 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, each
 from augment.arrays.types import Int64s
-from augment.context import derived
-from augment.trace import Identity, Trace
+from augment.core.context import derived
+from augment.core.trace import Identity, Trace
 
 _UNKNOWN = -1
 _LOOKED_AT = 3  #: events of a process that must agree

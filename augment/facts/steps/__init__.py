@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.arrays.types import Int64s
-    from augment.derived.steps.step_windows import StepWindows
-    from augment.derived.steps.steps import Steps
-    from augment.trace import Trace
+    from augment.core.trace import Trace
+    from augment.facts.steps.step_windows import StepWindows
+    from augment.facts.steps.steps import Steps
 
 
 def windows(trace: Trace) -> StepWindows:
     """The steps, and the windows in which their work runs on the devices."""
-    from augment.derived.steps.step_windows import step_windows
+    from augment.facts.steps.step_windows import step_windows
 
     return step_windows(trace)
 
 
 def recorded(trace: Trace) -> Steps:
     """The host's annotations of steps."""
-    from augment.derived.steps.steps import steps
+    from augment.facts.steps.steps import steps
 
     return steps(trace)
 
 
 def of_work(trace: Trace) -> Int64s:
     """The number of the step of each piece of GPU work, by its launch; -1 where there is none."""
-    from augment.derived.steps.steps import steps_of_gpu_work
+    from augment.facts.steps.steps import steps_of_gpu_work
 
     return steps_of_gpu_work(trace)

@@ -8,11 +8,11 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, distinct, each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.steps import steps
-from augment.derived.steps.window import choose_on_devices, missing
+from augment.core.trace import COMPLETE, ON_DEVICE, Identity, Trace
 from augment.errors import UsageError
-from augment.trace import COMPLETE, ON_DEVICE, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.steps import steps
+from augment.facts.steps.window import choose_on_devices, missing
 
 _ARROWS = [ord(phase) for phase in "stf"]
 

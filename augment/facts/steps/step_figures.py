@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.derived.memory.memory_events import memory_rows
-from augment.derived.source.arg_columns import arg_columns
-from augment.derived.steps.step_idle import step_idle
-from augment.derived.steps.step_windows import StepWindows, step_of_work
-from augment.derived.waits.gap_causes import GapCategory
-from augment.trace import Identity, Trace
+from augment.core.trace import Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.memory.memory_events import memory_rows
+from augment.facts.source.arg_columns import arg_columns
+from augment.facts.steps.step_idle import step_idle
+from augment.facts.steps.step_windows import StepWindows, step_of_work
+from augment.facts.waits.gap_causes import GapCategory
 
 
 class StepFigures(Struct, frozen=True):

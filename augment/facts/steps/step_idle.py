@@ -8,11 +8,11 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip
 from augment.arrays.ordering import is_any
 from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.step_windows import StepWindows
-from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
-from augment.derived.waits.idle_gaps import device_gaps
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.step_windows import StepWindows
+from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
+from augment.facts.waits.idle_gaps import device_gaps
 
 _FOREVER = np.iinfo(np.int64).max // 4
 _OF_HEAD = (GapCategory.HOST_WAIT, GapCategory.OTHER)  #: before the first work: until its launch returns, and then
@@ -22,7 +22,7 @@ class StepIdle(Struct, frozen=True):
     """Disjoint, ascending pieces of idle time of one device: equal-length columns.
 
     ``start`` and ``end`` int64 ns; ``step`` the place of the step in whose window the piece lies; ``category`` uint8, a
-    :class:`~augment.derived.waits.gap_causes.GapCategory`; ``launch`` int64, the row of the call that launched the work
+    :class:`~augment.facts.waits.gap_causes.GapCategory`; ``launch`` int64, the row of the call that launched the work
     that ends the gap, or ``NO_INDEX``.
     """
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.matching import strings_where
-from augment.derived.source.cut_mark import limits_of
-from augment.derived.steps.steps import steps
-from augment.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.core.context import derived
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.matching import strings_where
+from augment.facts.source.cut_mark import limits_of
+from augment.facts.steps.steps import steps
 
 #: a recording without steps begins and ends with events of these categories
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
@@ -67,7 +67,7 @@ class StepWindows(Struct, frozen=True):
 def step_windows(trace: Trace) -> StepWindows:
     """The windows of all steps. Without steps there is one window, the whole recording; without any work, none.
 
-    Of a recording from which a period was cut out (:mod:`~augment.derived.source.cut_mark`), steps at its ends are kept
+    Of a recording from which a period was cut out (:mod:`~augment.facts.source.cut_mark`), steps at its ends are kept
     whole, but not what they did beyond it: only steps within the period have a window, and the whole is the period.
     """
     annotated, limits = steps(trace), limits_of(trace.source.metadata)

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.derived.steps.steps import steps
+from augment.core.trace import Category, SparseColumn, Trace, moved_args
 from augment.errors import UsageError
-from augment.trace import Category, SparseColumn, Trace, moved_args
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
+from augment.facts.steps.steps import steps
 
 
 class _RowsInWhole(Struct, frozen=True):

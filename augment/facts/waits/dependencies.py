@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.arrow_correlations import launch_moments
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.host_segments import host_segments
-from augment.trace import Diagnostic, Trace
+from augment.core.context import derived
+from augment.core.trace import Diagnostic, Trace
+from augment.facts.gpu.arrow_correlations import launch_moments
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.host_segments import host_segments
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined

@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bytes, Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import Device
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
-from augment.derived.waits.gap_causes import GapCategory, causes_of_gaps
-from augment.derived.waits.idle_gaps import device_gaps
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Device
+from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.facts.waits.gap_causes import GapCategory, causes_of_gaps
+from augment.facts.waits.idle_gaps import device_gaps
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
 _IDLE = 3  #: the first of the idle states; there is one for each cause

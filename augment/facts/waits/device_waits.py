@@ -6,13 +6,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.gpu_work import GpuWork, gpu_work
-from augment.derived.waits.dependencies import UNEXPLAINED_NS
-from augment.derived.waits.gap_causes import launch_end
-from augment.derived.waits.idle_gaps import stream_gaps
-from augment.derived.waits.sync_dependencies import waiting_streams
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import GpuWork, gpu_work
+from augment.facts.waits.dependencies import UNEXPLAINED_NS
+from augment.facts.waits.gap_causes import launch_end
+from augment.facts.waits.idle_gaps import stream_gaps
+from augment.facts.waits.sync_dependencies import waiting_streams
 
 CLOCK_NS = 2_000  #: clock error: work may appear to end so much after the start of what waited for it
 BY_CHANCE = 10  #: a delay this many times shorter than the work before it is not a coincidence

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.annotations import ArgColumn, Texts
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.before_recording import before_recording
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.occupancy import occupants
-from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
-from augment.trace import Category, Trace
+from augment.core.annotations import ArgColumn, Texts
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.occupancy import occupants
+from augment.facts.waits.idle_gaps import IdleGaps, device_gaps
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (

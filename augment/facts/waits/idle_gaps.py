@@ -6,9 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places, WorkIndexes
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
 
 
 class IdleGaps(Struct, frozen=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.dependencies import launched_at
-from augment.trace import Trace
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.dependencies import launched_at
 
 LONGEST_NS = 30_000  #: the longest possible latency; work that starts later waited for something else
 _LAUNCHES = 256  #: among so many launches, at least one finds its stream idle, unless the host is ahead of the device

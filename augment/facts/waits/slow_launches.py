@@ -6,10 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.dependencies import UNEXPLAINED_NS, Waits
-from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.dependencies import UNEXPLAINED_NS, Waits
+from augment.facts.waits.launch_latencies import LONGEST_NS, launch_latencies
 
 
 def slow_launches(trace: Trace, launches: Waits, known: Int64s, inferred: Waits) -> Waits:

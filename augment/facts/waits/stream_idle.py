@@ -8,15 +8,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.annotations import ArgColumn, Texts
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
 from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.waits.device_waits import KNOWN_BY, device_waits
-from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
-from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
-from augment.trace import Trace
+from augment.core.annotations import ArgColumn, Texts
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.device_waits import KNOWN_BY, device_waits
+from augment.facts.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
+from augment.facts.waits.idle_gaps import IdleGaps, stream_gaps
 
 #: the names under which a stream's idle time is drawn
 CAUSES = (*(category.name.lower() for category in GapCategory), "other_stream_busy")

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import EventRows, Int64s, Places
-from augment.context import derived
-from augment.derived.names.matching import matching
-from augment.trace import LAUNCHES, Category, Trace
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.facts.names.matching import matching
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
 _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")

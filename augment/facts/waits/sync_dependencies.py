@@ -7,12 +7,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each, is_any
 from augment.arrays.types import NO_INDEX, Int64s, Places
-from augment.context import derived
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.derived.names.matching import strings_where
-from augment.derived.source.arg_columns import arg_columns
-from augment.derived.waits.dependencies import (
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
+from augment.facts.names.matching import strings_where
+from augment.facts.source.arg_columns import arg_columns
+from augment.facts.waits.dependencies import (
     Dependencies,
     Kind,
     Waits,
@@ -22,8 +23,7 @@ from augment.derived.waits.dependencies import (
     last_launched_before,
     launched_by,
 )
-from augment.derived.waits.sync_calls import freeing_calls, sync_calls
-from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.facts.waits.sync_calls import freeing_calls, sync_calls
 
 _EVENT = "Event Sync"
 _STREAM_WAITS = "Stream Wait Event"

@@ -10,11 +10,11 @@ import numpy as np
 
 from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import Int64s
-from augment.derived.host.host_segments import host_segments
-from augment.derived.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
-from augment.derived.waits.sync_calls import sync_calls
-from augment.trace import LAUNCHES, Trace
+from augment.core.trace import LAUNCHES, Trace
+from augment.facts.host.host_segments import host_segments
+from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
+from augment.facts.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.facts.waits.sync_calls import sync_calls
 
 
 def task_queues(trace: Trace) -> Waits:

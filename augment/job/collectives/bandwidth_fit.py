@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
-from augment.derived.names.collective_kinds import ALL_REDUCE, bus_factor
-from augment.job.matching import Floats
+from augment.facts.names.collective_kinds import ALL_REDUCE, bus_factor
+from augment.job.matching.matching import Floats
 
 FEWEST_SIZES = 3
 LEAST_RANGE = 4

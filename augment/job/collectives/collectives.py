@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Places
-from augment.derived.names.collective_kinds import bus_factor
-from augment.findings import column
-from augment.job.bandwidth_fit import Fit, fit
-from augment.job.matching import Matched
-from augment.job.waits import Waits
+from augment.core.findings import column
+from augment.facts.names.collective_kinds import bus_factor
+from augment.job.collectives.bandwidth_fit import Fit, fit
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 

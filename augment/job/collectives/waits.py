@@ -17,8 +17,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
 
 
 class Waits(Struct, frozen=True):

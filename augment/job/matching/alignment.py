@@ -27,12 +27,12 @@ from msgspec.structs import replace
 
 from augment.arrays.statistics import grouped_medians, median
 from augment.arrays.types import Int64s
-from augment.findings import column
-from augment.job.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, placed, spread_of
-from augment.job.matching import Matched
-from augment.job.rank_lists import ranks_text
-from augment.job.summary import RankSummary
-from augment.trace import Diagnostic
+from augment.core.findings import column
+from augment.core.trace import Diagnostic
+from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, placed, spread_of
+from augment.job.matching.matching import Matched
+from augment.job.ranks.rank_lists import ranks_text
+from augment.job.ranks.summary import RankSummary
 
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun

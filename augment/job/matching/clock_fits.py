@@ -19,8 +19,8 @@ from msgspec import Struct, field
 from augment.arrays.ordering import combinations, each
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.job.matching import Floats, Matched
-from augment.job.summary import RankSummary
+from augment.job.matching.matching import Floats, Matched
+from augment.job.ranks.summary import RankSummary
 
 FEWEST = 3  #: a fit to fewer collectives is not judged by its residuals
 FEWEST_FOR_DRIFT = 8

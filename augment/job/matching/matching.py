@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Group
-from augment.derived.names.collective_kinds import (
+from augment.core.trace import Diagnostic
+from augment.facts.collectives.collectives import UNKNOWN, Group
+from augment.facts.names.collective_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
     POINT_TO_POINT,
@@ -35,10 +36,9 @@ from augment.derived.names.collective_kinds import (
     SEND_RECV,
     SYNCHRONOUS,
 )
-from augment.job.realignment import NO_LAG, aligned_ordinals
-from augment.job.summary import RankSummary
-from augment.job.untold_groups import inferred_groups, is_unnamed
-from augment.trace import Diagnostic
+from augment.job.matching.realignment import NO_LAG, aligned_ordinals
+from augment.job.matching.untold_groups import inferred_groups, is_unnamed
+from augment.job.ranks.summary import RankSummary
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
 Floats = npt.NDArray[np.float64]

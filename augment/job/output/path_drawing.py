@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from augment.annotations import Annotation, ArgColumn, SliceTrack, Texts
 from augment.arrays.types import NO_INDEX, Int64s, Places
-from augment.job.matching import Matched
-from augment.job.path import Path
-from augment.job.path_figures import is_handover
-from augment.job.rank_lists import rank_texts
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.core.annotations import Annotation, ArgColumn, SliceTrack, Texts
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
+from augment.job.path.path import Path
+from augment.job.path.path_figures import is_handover
+from augment.job.ranks.rank_lists import rank_texts
+from augment.job.ranks.summary import RankSummary
 
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"

@@ -10,20 +10,20 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from augment.annotations import CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
-from augment.job import causes
-from augment.job.alignment import Clock
-from augment.job.excess import Excess
-from augment.job.matching import Matched
-from augment.job.path import Path
-from augment.job.rank_lists import rank_names
-from augment.job.stragglers import lead_parts
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits, common_times
+from augment.core.annotations import CounterTrack, SliceTrack, Texts
+from augment.job.collectives.waits import Waits, common_times
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
+from augment.job.path.path import Path
+from augment.job.ranks.rank_lists import rank_names
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict import causes
+from augment.job.verdict.excess import Excess
+from augment.job.verdict.stragglers import lead_parts
 
 NAME = "job_timeline"
 VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.annotations import CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s, Places
-from augment.derived.names.collective_kinds import bus_factor
-from augment.job.matching import Floats, Matched
-from augment.job.rank_lists import rank_texts
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.core.annotations import CounterTrack, SliceTrack, Texts
+from augment.facts.names.collective_kinds import bus_factor
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Floats, Matched
+from augment.job.ranks.rank_lists import rank_texts
+from augment.job.ranks.summary import RankSummary
 
 NAME = "job_collectives"
 

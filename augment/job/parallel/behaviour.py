@@ -15,12 +15,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.ordering import combinations, sums
-from augment.derived.collectives.collectives import UNKNOWN, Origin
-from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
-from augment.job.parallel.names import DP, DP_SHARD, EP, PP, TP
-from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
-from augment.job.phases import Phase
-from augment.job.summary import RankSummary
+from augment.facts.collectives.collectives import UNKNOWN, Origin
+from augment.facts.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
+from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
+from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION
+from augment.job.ranks.phases import Phase
+from augment.job.ranks.summary import RankSummary
 
 ALMOST_ALL, ALMOST_NONE = 0.9, 0.05  #: shares of bytes that count as all and none
 SEQUENCE_PARALLEL, FULLY_SHARDED = "sequence parallel", "fully sharded"

@@ -22,17 +22,17 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import ALL_REDUCE
-from augment.findings import column
-from augment.job.alignment import Clock
-from augment.job.bandwidth_fit import Fit, fit
-from augment.job.matching import Matched
+from augment.core.findings import column
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import ALL_REDUCE
+from augment.job.collectives.bandwidth_fit import Fit, fit
+from augment.job.collectives.waits import Waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
-from augment.job.parallel.names import DATA_PARALLEL
-from augment.job.phases import Phase
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.job.ranks.dimension_names import DATA_PARALLEL
+from augment.job.ranks.phases import Phase
+from augment.job.ranks.summary import RankSummary
 
 MOST_GROUPS = 20  #: groups whose buckets are listed, those whose all-reduces took longest
 MOST_BUCKETS = 500

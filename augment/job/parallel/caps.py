@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.findings import Findings, Skipped, column
-from augment.job.bandwidth_fit import Fit
+from augment.core.findings import Findings, Skipped, column
+from augment.job.collectives.bandwidth_fit import Fit
 from augment.job.parallel.buckets import MIB, Buckets
 
 CAPS_MIB = (1, 5, 10, 25, 50, 100, 200, 400)

@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from augment.arrays.ordering import combinations, each, group_bounds, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Bools
-from augment.derived.names.collective_kinds import bus_factor
-from augment.findings import Findings, column
-from augment.job.matching import Matched
+from augment.core.findings import Findings, column
+from augment.core.trace import Diagnostic
+from augment.facts.names.collective_kinds import bus_factor
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.rank_steps import RankSteps
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.trace import Diagnostic
+from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 1000
 WITHIN, ACROSS = "within a node", "across nodes"

@@ -18,18 +18,18 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.derived.collectives.collectives import Group
-from augment.derived.names.collective_kinds import POINT_TO_POINT, SEND_RECV
-from augment.findings import column
-from augment.job.listed_groups import LISTED
-from augment.job.matching import Matched
+from augment.core.findings import column
+from augment.core.trace import Diagnostic
+from augment.facts.collectives.collectives import Group
+from augment.facts.names.collective_kinds import POINT_TO_POINT, SEND_RECV
+from augment.job.matching.matching import Matched
+from augment.job.matching.untold_groups import ABOUT
 from augment.job.parallel.behaviour import Tally, Use, judge, style, tallies
-from augment.job.parallel.names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
 from augment.job.parallel.nodes import nodes
 from augment.job.parallel.stages import chains
-from augment.job.summary import RankSummary
-from augment.job.untold_groups import ABOUT
-from augment.trace import Diagnostic
+from augment.job.ranks.dimension_names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
+from augment.job.ranks.listed_groups import LISTED
+from augment.job.ranks.summary import RankSummary
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}
 

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import ALL_TO_ALL
-from augment.findings import Findings, Skipped, column
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Skipped, column
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import ALL_TO_ALL
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 10_000
 

@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import sums
-from augment.findings import Findings, Skipped, column
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Diagnostic
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 from augment.job.parallel.rank_steps import RankSteps
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.trace import Diagnostic
+from augment.job.ranks.summary import RankSummary
 
 MOST_CELLS = 20_000
 

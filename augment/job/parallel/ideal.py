@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN
+from augment.facts.collectives.collectives import UNKNOWN
 from augment.job.parallel.schedules import Passes, both_ways
-from augment.job.pipeline_actions import Kind
+from augment.job.ranks.pipeline_actions import Kind
 
 Node = tuple[Kind, int, int]  #: kind, part of the model from its input, microbatch
 Times = Mapping[Kind, float]

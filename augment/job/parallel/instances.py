@@ -6,7 +6,7 @@ import numpy as np
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import Int64s
-from augment.job.matching import Matched
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.job.summary import RankSummary
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.job.ranks.summary import RankSummary
 
 RECORDED, COUNTED = "recorded", "counted from device numbers"
 

@@ -25,17 +25,17 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import SEND
-from augment.findings import Findings, Skipped, column
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Skipped, column
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import SEND
+from augment.job.collectives.waits import common_times
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
 from augment.job.parallel.ideal import played
 from augment.job.parallel.schedules import Passes
-from augment.job.pipeline_actions import Kind, Source
-from augment.job.summary import RankSummary
-from augment.job.waits import common_times
+from augment.job.ranks.pipeline_actions import Kind, Source
+from augment.job.ranks.summary import RankSummary
 
 MOST_MISSED = 0.03  #: by which the played passes may take longer than the window
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.findings import Findings, Outcome, Skipped
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Outcome, Skipped
+from augment.job.collectives.waits import Waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
 from augment.job.parallel import buckets, caps, comparison, dimensions, experts, heat, pipeline, sharding, volumes
-from augment.job.parallel.names import UNKNOWN
 from augment.job.parallel.rank_steps import rank_steps
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.job.ranks.dimension_names import UNKNOWN
+from augment.job.ranks.summary import RankSummary
 
 NO_BUCKETS = "no gradients were averaged by several all-reduces in backward"
 #: the rows of each question

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.job.summary import SPENT, RankSummary
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.job.ranks.summary import SPENT, RankSummary
 
 
 class RankSteps(Struct, frozen=True):

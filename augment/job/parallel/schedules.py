@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN as UNKNOWN_PART
-from augment.job.pipeline_actions import Kind
+from augment.facts.collectives.collectives import UNKNOWN as UNKNOWN_PART
+from augment.job.ranks.pipeline_actions import Kind
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"

@@ -18,17 +18,17 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
-from augment.findings import Findings, Skipped, column
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Diagnostic
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.instances import dimension_codes
-from augment.job.parallel.names import DATA_PARALLEL
-from augment.job.phases import Phase
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.trace import Diagnostic
+from augment.job.ranks.dimension_names import DATA_PARALLEL
+from augment.job.ranks.phases import Phase
+from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 2000
 LEAST_STAND_NS = 2000  #: shorter times without computation lie between any two kernels

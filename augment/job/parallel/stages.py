@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import RECV, SEND
-from augment.job.summary import RankSummary
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import RECV, SEND
+from augment.job.ranks.summary import RankSummary
 
 
 def chains(summaries: Sequence[RankSummary]) -> list[list[int]]:

@@ -15,15 +15,15 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import sums
-from augment.derived.names.collective_kinds import ALL_REDUCE, REDUCE_SCATTER, bus_factor
-from augment.findings import column
-from augment.job.matching import Matched
+from augment.core.findings import column
+from augment.facts.names.collective_kinds import ALL_REDUCE, REDUCE_SCATTER, bus_factor
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
 from augment.job.parallel.behaviour import FULLY_SHARDED, SHARDED_GRADIENTS, SHARDED_OPTIMIZER
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.instances import dimension_codes
-from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.parallel.rank_steps import RankSteps
-from augment.job.waits import Waits
+from augment.job.ranks.dimension_names import DATA_PARALLEL
 
 _THEORY = {"all-reduce": 1.0, FULLY_SHARDED: 1.5, SHARDED_GRADIENTS: 1.0, SHARDED_OPTIMIZER: 1.0}
 

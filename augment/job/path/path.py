@@ -22,11 +22,11 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.collectives.rank_progress import Spent
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
-from augment.job.summary import SPENT, RankSummary
-from augment.job.waits import Waits, common_times
+from augment.facts.collectives.rank_progress import Spent
+from augment.job.collectives.waits import Waits, common_times
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
+from augment.job.ranks.summary import SPENT, RankSummary
 
 
 class Path(Struct, frozen=True):

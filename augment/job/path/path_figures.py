@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Bools, Places
-from augment.findings import Findings, column
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
-from augment.job.path import Path
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.trace import Diagnostic
+from augment.core.findings import Findings, column
+from augment.core.trace import Diagnostic
+from augment.job.collectives.waits import Waits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
+from augment.job.path.path import Path
+from augment.job.ranks.summary import RankSummary
 
 MOST_HANDOVERS = 1000  #: rows, those with the longest waits
 _TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")

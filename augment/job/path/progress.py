@@ -15,11 +15,11 @@ from msgspec import Struct
 from augment.arrays import intervals
 from augment.arrays.ordering import combinations, run_starts
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.derived.collectives.rank_progress import SOON_NS
-from augment.job.alignment import Clock
-from augment.job.matching import Matched
-from augment.job.states import Parts
-from augment.job.summary import SPENT, RankSummary
+from augment.facts.collectives.rank_progress import SOON_NS
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
+from augment.job.ranks.states import Parts
+from augment.job.ranks.summary import SPENT, RankSummary
 
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
 

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.job.matching import Floats
-from augment.job.progress import Progress, Stretches
-from augment.job.states import Parts
-from augment.job.summary import RankSummary
+from augment.job.matching.matching import Floats
+from augment.job.path.progress import Progress, Stretches
+from augment.job.ranks.states import Parts
+from augment.job.ranks.summary import RankSummary
 from augment.kernels.native import native
 
 

@@ -16,12 +16,12 @@ from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s, Places
-from augment.findings import Findings, Skipped, column
-from augment.job.matching import Matched
-from augment.job.states import Parts
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.trace import Diagnostic
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import Diagnostic
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
+from augment.job.ranks.states import Parts
+from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 20_000
 FIGURES = "step_efficiency"  #: the rank's own analysis, for the ratios

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.names.collective_kinds import element_bytes
-from augment.derived.names.matching import strings_where
-from augment.job.pipeline_actions import step_at
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.names.collective_kinds import element_bytes
+from augment.facts.names.matching import strings_where
+from augment.job.ranks.pipeline_actions import step_at
 
 MOST = 20_000  #: limit for a summary: the first are kept
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

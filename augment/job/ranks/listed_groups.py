@@ -14,9 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import Group
-from augment.job.parallel.names import EP, dimension_told
-from augment.trace import Trace
+from augment.core.trace import Trace
+from augment.facts.collectives.collectives import Group
+from augment.job.ranks.dimension_names import EP, dimension_told
 
 LISTED = "the only expert-parallel group that its traces list"  #: the evidence for its use
 _EXPERT_TENSOR = "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"  #: in which Megatron lets DeepEP communicate

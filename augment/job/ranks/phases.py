@@ -7,11 +7,11 @@ from enum import IntEnum
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.matching import STEP, starting
-from augment.derived.steps.steps import steps
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.matching import STEP, starting
+from augment.facts.steps.steps import steps
 
 _ENGINE = "autograd::engine::evaluate_function"
 _AUTOGRAD_THREAD = "pt_autograd"

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, collectives
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.names.collective_kinds import POINT_TO_POINT
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.steps.steps import steps
-from augment.job.phases import Phase, phases
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import UNKNOWN, collectives
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.collective_kinds import POINT_TO_POINT
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.steps.steps import steps
+from augment.job.ranks.phases import Phase, phases
 
 MOST = 100_000  #: limit for a summary: the first are kept
 _LEAST_SHARE = 0.1  #: of the median pass: shorter runs of computation between sends are no passes

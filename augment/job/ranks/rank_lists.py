@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from augment.annotations import Texts
 from augment.arrays.types import Int64s
-from augment.job.summary import RankSummary
+from augment.core.annotations import Texts
+from augment.job.ranks.summary import RankSummary
 
 MOST = 6  #: ranges written out
 

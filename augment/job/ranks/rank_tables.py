@@ -5,9 +5,9 @@ collectives: ``phase``, the :class:`Phase` that launched it, -1 if unknown; ``un
 (the module of the FSDP range that launched it; -1 none); ``ready``, the end of the last work on the main stream that
 was launched before it, and ``launched``, both in ns (-1 unknown); ``received``, bytes (-1 unknown); ``expert``, 1 for
 kernels of libraries of expert parallelism. ``device`` has one row: the ``index`` of the rank's device and the ``count``
-of devices on its node. ``actions`` are the passes of :mod:`augment.job.pipeline_actions`. ``gradients`` are those of
-parameters in the order in which they were ready: ``bytes``, ``step`` and ``ready``, as above. ``limiter`` are the waits
-of FSDP's rate limiter in steps: ``dur``, ns.
+of devices on its node. ``actions`` are the passes of :mod:`augment.job.ranks.pipeline_actions`. ``gradients`` are those
+of parameters in the order in which they were ready: ``bytes``, ``step`` and ``ready``, as above. ``limiter`` are the
+waits of FSDP's rate limiter in steps: ``dur``, ns.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import re
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, collectives
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import innermost
-from augment.derived.names.kernel_types import KernelType
-from augment.derived.names.matching import matching
-from augment.findings import Window
-from augment.job.gradients import gradient_bytes, gradient_rows
-from augment.job.phases import phases
-from augment.job.pipeline_actions import MOST, pipeline_actions, step_at
-from augment.trace import Category, Trace
+from augment.core.findings import Window
+from augment.core.trace import Category, Trace
+from augment.facts.collectives.collectives import UNKNOWN, collectives
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.enclosing import innermost
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.matching import matching
+from augment.job.ranks.gradients import gradient_bytes, gradient_rows
+from augment.job.ranks.phases import phases
+from augment.job.ranks.pipeline_actions import MOST, pipeline_actions, step_at
 
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``

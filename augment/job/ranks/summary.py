@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
-from augment.derived.collectives.device_states import device_states, host_gaps
-from augment.derived.collectives.host_collectives import HostCollectives, host_collectives
-from augment.derived.collectives.rank_progress import Spent, follows, held_up, spent_before
-from augment.derived.critical.handovers import main_track
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.steps.step_figures import step_figures
-from augment.derived.steps.step_windows import recorded_windows
+from augment.core.findings import AugmentedTrace, Column, Findings, Window, columns_of
+from augment.core.trace import Trace
 from augment.errors import InputError
-from augment.findings import AugmentedTrace, Column, Findings, Window, columns_of
-from augment.job.listed_groups import with_listed_groups
-from augment.job.rank_tables import tables_of
-from augment.job.states import StateTable, state_table
-from augment.trace import Trace
+from augment.facts.collectives.collectives import UNKNOWN, Group, collectives
+from augment.facts.collectives.device_states import device_states, host_gaps
+from augment.facts.collectives.host_collectives import HostCollectives, host_collectives
+from augment.facts.collectives.rank_progress import Spent, follows, held_up, spent_before
+from augment.facts.critical.handovers import main_track
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps.step_figures import step_figures
+from augment.facts.steps.step_windows import recorded_windows
+from augment.job.ranks.listed_groups import with_listed_groups
+from augment.job.ranks.rank_tables import tables_of
+from augment.job.ranks.states import StateTable, state_table
 
 VERSION = 7
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
@@ -107,7 +107,7 @@ class RankSummary(msgspec.Struct):
     left_out: int
     rows_left_out: int
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
-    tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.rank_tables`
+    tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.ranks.rank_tables`
     texts: dict[str, list[str]] = {}
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
@@ -121,7 +121,7 @@ class RankSummary(msgspec.Struct):
         return np.frombuffer(self.steps[name], np.int64)
 
     def table_column(self, table: str, name: str) -> Int64s | None:
-        """A column of :mod:`augment.job.rank_tables`; None if the summary lacks it."""
+        """A column of :mod:`augment.job.ranks.rank_tables`; None if the summary lacks it."""
         content = self.tables.get(table, {}).get(name)
         return None if content is None else np.frombuffer(content, np.int64)
 

@@ -1,9 +1,9 @@
 """Why a rank was late: one rule for ``cause`` in the table of late ranks, the track ``Late rank`` and the verdict.
 
 What a late device did while the others waited for it is often not why it was late: after a stall of its host it does
-its usual work, only later. So the cause of a delay is what the rank did more than its peers (:mod:`augment.job.excess`)
-since it last was in time. Where that explains less than half of the delay, as without peers, the cause is what the
-device did in the delay itself.
+its usual work, only later. So the cause of a delay is what the rank did more than its peers
+(:mod:`augment.job.verdict.excess`) since it last was in time. Where that explains less than half of the delay, as
+without peers, the cause is what the device did in the delay itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.job.excess import Excess
-from augment.job.matching import Matched
-from augment.job.states import Parts, Table
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
-from augment.job_waits import Cause
+from augment.core.job_waits import Cause
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
+from augment.job.ranks.states import Parts, Table
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict.excess import Excess
 
 #: the causes of a delay, and the parts of it that each consists of
 CAUSES = {

@@ -14,9 +14,9 @@ from msgspec import Struct
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Int64s
-from augment.job.matching import Floats, Matched
-from augment.job.progress import Progress, Stretches, beside_peers
-from augment.job_waits import Cause
+from augment.core.job_waits import Cause
+from augment.job.matching.matching import Floats, Matched
+from augment.job.path.progress import Progress, Stretches, beside_peers
 
 FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
 FEWEST_STRETCHES = 8  #: to judge by the usual ones

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
-from augment.job.excess import Excess
-from augment.job.parallel.names import dimension_told
 from augment.job.parallel.stages import chains
-from augment.job.replay import Replay, Scale, Shift
-from augment.job.summary import RankSummary
-from augment.job.verdict_rows import WhatIfRow
+from augment.job.path.replay import Replay, Scale, Shift
+from augment.job.ranks.dimension_names import dimension_told
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict.excess import Excess
+from augment.job.verdict.verdict_rows import WhatIfRow
 
 MOST_RANKS = 8  #: with scenarios of their own: those whose excess is largest
 LIKE_MEDIAN, NO_HOST = "the rank is like the median of its peers", "the rank's device never waits for its host"

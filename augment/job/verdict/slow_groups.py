@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import Group
-from augment.job.parallel.names import dimension_told
-from augment.job.replay import Replay
+from augment.facts.collectives.collectives import Group
+from augment.job.path.replay import Replay
+from augment.job.ranks.dimension_names import dimension_told
 
 FEWEST = 3  #: collectives of a group to compare
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one

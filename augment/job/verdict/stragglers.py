@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN
-from augment.findings import column
-from augment.job import causes
-from augment.job.excess import Excess
-from augment.job.matching import Matched
-from augment.job.states import Parts
-from augment.job.summary import RankSummary
-from augment.job.waits import Waits
+from augment.core.findings import column
+from augment.facts.collectives.collectives import UNKNOWN
+from augment.job.collectives.waits import Waits
+from augment.job.matching.matching import Matched
+from augment.job.ranks.states import Parts
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict import causes
+from augment.job.verdict.excess import Excess
 
 
 class Row(Struct, frozen=True):

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
-from augment.job.excess import CAUSES, Excess
-from augment.job.replay import Shift
-from augment.job.summary import RankSummary
-from augment.job_waits import Cause
+from augment.core.job_waits import Cause
+from augment.job.path.replay import Shift
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict.excess import CAUSES, Excess
 
 FEWEST_STEPS = 3  #: in fewer, chance is hard to tell from a habit
 MOST_OFTEN = 0.5  #: of the steps in which one rank is the slowest: in more, it is that rank's

@@ -17,26 +17,26 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
-from augment.derived.collectives.collectives import UNKNOWN as UNKNOWN_WORLD
-from augment.findings import Findings, Skipped, Verdict
-from augment.job import verdict_text
-from augment.job.alignment import Clock
-from augment.job.causes import main_cause
-from augment.job.excess import FEWEST_STEPS, Excess, excess_of
-from augment.job.matching import Matched
+from augment.core.findings import Findings, Skipped, Verdict
+from augment.core.job_waits import Cause, Reason
+from augment.core.text import counted
+from augment.facts.collectives.collectives import UNKNOWN as UNKNOWN_WORLD
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
-from augment.job.parallel.names import UNKNOWN, WORLD
-from augment.job.progress import progress_of, stretches
-from augment.job.rank_lists import ranks_text
-from augment.job.replay import Replay, Shift, replay_of
-from augment.job.scenarios import scenarios
-from augment.job.slow_groups import slow_groups
-from augment.job.stragglers import is_sparse
-from augment.job.summary import RankSummary
-from augment.job.uneven import uneven
-from augment.job.verdict_rows import Row
-from augment.job_waits import Cause, Reason
-from augment.text import counted
+from augment.job.path.progress import progress_of, stretches
+from augment.job.path.replay import Replay, Shift, replay_of
+from augment.job.ranks.dimension_names import UNKNOWN, WORLD
+from augment.job.ranks.rank_lists import ranks_text
+from augment.job.ranks.summary import RankSummary
+from augment.job.verdict import verdict_text
+from augment.job.verdict.causes import main_cause
+from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of
+from augment.job.verdict.scenarios import scenarios
+from augment.job.verdict.slow_groups import slow_groups
+from augment.job.verdict.stragglers import is_sparse
+from augment.job.verdict.uneven import uneven
+from augment.job.verdict.verdict_rows import Row
 
 LEAST = verdict_text.LEAST
 LEAST_ONCE = 0.05  #: the same, if one step has most of it

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from augment.findings import column
+from augment.core.findings import column
 
 
 class Row(Struct, frozen=True):

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from augment.job.alignment import Clock
-from augment.job.excess import Excess
-from augment.job.matching import Matched
-from augment.job.rank_lists import ranks_text
-from augment.job.summary import Figures, RankSummary
-from augment.job.verdict_rows import Row
-from augment.job_waits import Cause, Reason
-from augment.text import spelled, three_digits
+from augment.core.job_waits import Cause, Reason
+from augment.core.text import spelled, three_digits
+from augment.job.matching.alignment import Clock
+from augment.job.matching.matching import Matched
+from augment.job.ranks.rank_lists import ranks_text
+from augment.job.ranks.summary import Figures, RankSummary
+from augment.job.verdict.excess import Excess
+from augment.job.verdict.verdict_rows import Row
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 _MOST_KERNELS = 2

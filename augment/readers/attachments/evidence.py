@@ -12,8 +12,8 @@ from msgspec.structs import asdict, astuple
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.findings import AugmentedTrace
-    from augment.trace import Trace
+    from augment.core.findings import AugmentedTrace
+    from augment.core.trace import Trace
 
 RANK = "{rank}"  #: placeholder for the rank in a path
 
@@ -74,9 +74,9 @@ class Evidence(Struct, frozen=True):
         Raises:
             AugmentError: a file cannot be used.
         """
-        from augment.execution_trace import with_execution_trace
-        from augment.graph_capture import with_graph_capture
-        from augment.memory_timeline import with_memory_timeline
+        from augment.readers.attachments.execution_trace import with_execution_trace
+        from augment.readers.attachments.graph_capture import with_graph_capture
+        from augment.readers.attachments.memory_timeline import with_memory_timeline
 
         adding = {
             "execution_trace": with_execution_trace,
@@ -89,7 +89,7 @@ class Evidence(Struct, frozen=True):
 
     def unused(self, augmented: AugmentedTrace) -> Sequence[str]:
         """One sentence with the reason for each file that the results do not use."""
-        from augment.findings import Skipped
+        from augment.core.findings import Skipped
 
         source, rank = augmented.trace.source.name, augmented.trace.rank
         sentences = []

@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from augment.attachments import ExecutionNodes
-from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
+from augment.core.attachments import ExecutionNodes
+from augment.core.trace import Trace
 from augment.errors import UnknownFormat
+from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.readers.document import read_document
-from augment.trace import Trace
 
 __all__ = ["ExecutionLinks", "attribute", "link_execution_trace", "with_execution_trace"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 
-from augment.attachments import GraphCapture
+from augment.core.attachments import GraphCapture
+from augment.core.trace import Trace
 from augment.readers import read
-from augment.trace import Trace
 
 __all__ = ["with_graph_capture"]
 

@@ -17,11 +17,11 @@ import os
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.attachments import MemoryChanges
-from augment.derived.memory.memory_categories import CATEGORIES, held_by_category
+from augment.core.attachments import MemoryChanges
+from augment.core.trace import Trace
 from augment.errors import UnknownFormat
+from augment.facts.memory.memory_categories import CATEGORIES, held_by_category
 from augment.readers.document import read_document
-from augment.trace import Trace
 
 __all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]
 

@@ -19,15 +19,15 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from augment.attachments import Tables
-from augment.derived.gpu.kernel_families import RULES, rules_of
-from augment.derived.names.own_collectives import TABLE as COLLECTIVES
-from augment.derived.names.own_collectives import collective_rules
-from augment.derived.operators import peaks
-from augment.derived.operators.formulas_custom import formulas_of
+from augment.core.attachments import Tables
+from augment.core.toml import read_toml
+from augment.core.trace import Trace
 from augment.errors import UsageError, expect_known
-from augment.toml import read_toml
-from augment.trace import Trace
+from augment.facts.gpu.kernel_families import RULES, rules_of
+from augment.facts.names.own_collectives import TABLE as COLLECTIVES
+from augment.facts.names.own_collectives import collective_rules
+from augment.facts.operators import peaks
+from augment.facts.operators.formulas_custom import formulas_of
 
 __all__ = ["TABLES", "read_tables", "with_tables"]
 

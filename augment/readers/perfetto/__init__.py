@@ -7,10 +7,10 @@ The reading modules are imported only when a trace has this format.
 
 from __future__ import annotations
 
+from augment.core.trace import Trace
 from augment.readers.containers import OpenText
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import DamagedError, fields, varint
-from augment.trace import Trace
 
 NAME = "perfetto"
 TITLE = "Perfetto's protobuf"

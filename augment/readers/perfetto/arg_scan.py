@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.source.arg_columns_scan import Job, plain
-from augment.derived.source.event_text import PADDING, Block
+from augment.facts.source.arg_columns_scan import Job, plain
+from augment.facts.source.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, address, native
 from augment.readers.perfetto.state import Generation, Sequence, strings_at

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment.derived.source.arg_columns_scan import Scan
+from augment.core.trace import Trace
 from augment.errors import MalformedTrace
+from augment.facts.source.arg_columns_scan import Scan
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.limits import Limits
@@ -18,7 +19,6 @@ from augment.readers.perfetto.state import Generation, Sequence, strings_at
 from augment.readers.perfetto.values import as_event, key_and_value
 from augment.readers.perfetto.wire import DamagedError, fields
 from augment.readers.raw import Broken
-from augment.trace import Trace
 
 _WINDOW = 2 << 20  #: bytes of whole packets that are examined together
 _KEYS = frozenset((wire.VALUE_KEY, wire.VALUE_KEY_IID))

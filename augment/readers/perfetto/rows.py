@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from augment.core.trace import NO_CORRELATION
 from augment.kernels.native import address
 from augment.kernels.packet_layout import PacketScan
 from augment.readers.perfetto.state import Strings
-from augment.trace import NO_CORRELATION
 
 #: of events: ``kind`` is ``ord`` of B, X, i or C; ``dur`` that of X, or a negative one that B tells; ``track`` counts
 #: tracks in order of appearance, ``place`` counts (track, device, stream); ``correlation`` -1 is none

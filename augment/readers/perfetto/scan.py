@@ -6,6 +6,7 @@ import re
 import zlib
 from typing import Any
 
+from augment.core.trace import NO_CORRELATION
 from augment.kernels.packet_layout import (
     AGENT_ARG,
     CORRELATION_ARG,
@@ -22,7 +23,6 @@ from augment.readers.perfetto.tracks import FromAgent, Tracks
 from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
 from augment.readers.perfetto.wire import DamagedError, fields, signed, text, varint
 from augment.readers.raw import ABSENT, Broken, Tally, identity
-from augment.trace import NO_CORRELATION
 
 MAX_PACKET_BYTES = 256 << 20
 MAX_UNPACKED_BYTES = 256 << 20  #: the most packets that are compressed within one

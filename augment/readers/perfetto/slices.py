@@ -10,13 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.core.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn
 from augment.readers.ascend import of_collectives
 from augment.readers.dialects import ASCEND_COLLECTIVES_THREAD, ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
 from augment.readers.match import matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
-from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn
 
 
 def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from augment.core.trace import Identity
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Names, Place
-from augment.trace import Identity
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
 _GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device

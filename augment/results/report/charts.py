@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.report.document import Chart, Row
+from augment.results.report.document import Chart, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS

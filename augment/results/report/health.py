@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
+    from augment.core.job_waits import JobWaits
     from augment.job.answer import Answer
-    from augment.job_waits import JobWaits
     from augment.readers.limits import Limits
 
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
@@ -36,7 +36,7 @@ def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator
     """
     from augment.job.answer import answer
     from augment.job.sidecar import document
-    from augment.report.job_findings import findings
+    from augment.results.report.job_findings import findings
 
     folders: dict[str, list[Report]] = {}
     for report in reports:
@@ -80,7 +80,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
-    from augment.sidecars import is_sidecar, read_sidecar, readable
+    from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
         return _report(path, *_judged(path, stage, limits))
@@ -94,7 +94,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
 
 def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:
     from augment.errors import UnknownFormat
-    from augment.sidecars import with_job
+    from augment.results.sidecars import with_job
 
     analysis = sidecar["analyses"].get(_ANALYSIS)
     if "verdict" not in sidecar and analysis is None:
@@ -109,7 +109,7 @@ def _judged(
     path: str, stage: Callable[[str], object], limits: Limits | None, waits: JobWaits | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """The sidecar of a trace with the diagnosis alone, and its summary; ``waits`` are what its job tells."""
-    from augment.job.summary import summarize
+    from augment.job.ranks.summary import summarize
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
@@ -132,7 +132,7 @@ def metrics_among(names: Iterable[str]) -> list[str]:
 
 def json_of(report: Report) -> str:
     """A report as a line of JSON."""
-    from augment.jsontext import json_line
+    from augment.core.jsontext import json_line
 
     return json_line({name: report[name] for name in ("input", "verdict", "rows")})
 
@@ -181,7 +181,7 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
 
 
 def _where(row: Report) -> str:
-    from augment.text import exact_time, period
+    from augment.core.text import exact_time, period
 
     if row.get("start_ns") is None:
         return ""

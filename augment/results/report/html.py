@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
+from augment.core.text import period
 from augment.errors import UsageError
-from augment.report.document import Document, Row, Section, Table
-from augment.report.rows import totals
-from augment.text import period
+from augment.results.report.document import Document, Row, Section, Table
+from augment.results.report.rows import totals
 
 _SEVERITIES = ("high", "warning", "info")
 _SUMMED = ("GPU", "rank", "ranks", "recorded", "steps")
@@ -194,4 +194,4 @@ def _charts_script() -> str:
 
 
 def _resource(name: str) -> str:
-    return resources.files("augment.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("augment.results.report").joinpath(name).read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from augment.core.text import percent, time
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO
 from augment.job.answer import Answer
-from augment.text import percent, time
 
 Row = dict[str, Any]
 

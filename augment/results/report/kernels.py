@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.report import charts
-from augment.report.document import Chart, Row, Section
-from augment.report.rows import rows_of, table, totals
-from augment.text import percent, short, time
+from augment.core.text import percent, short, time
+from augment.results.report import charts
+from augment.results.report.document import Chart, Row, Section
+from augment.results.report.rows import rows_of, table, totals
 
 _MOST_LEAVES = 120
 _MOST_POINTS = 150

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from augment.report.document import Document
-from augment.report.html import doubts, said
-from augment.text import counted
+from augment.core.text import counted
+from augment.results.report.document import Document
+from augment.results.report.html import doubts, said
 
 _LEADS = 6
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from augment.report import charts
-from augment.report.document import Chart, Row, Section
-from augment.report.rows import rows_of, table
-from augment.text import percent
+from augment.core.text import percent
+from augment.results.report import charts
+from augment.results.report.document import Chart, Row, Section
+from augment.results.report.rows import rows_of, table
 
 _LEAST = 0.002  #: shares below this are not drawn
 _IN_PASS: dict[str, Callable[[Row], int]] = {

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.comparison.totals import FIGURES
+from augment.compare.totals import FIGURES
 from augment.history.store import Run
-from augment.report.document import Document, Section
-from augment.report.rows import made_table
-from augment.report.trend import MOST_SERIES, Entry, Figure, Series, change_rows, changed, section, verdict
+from augment.results.report.document import Document, Section
+from augment.results.report.rows import made_table
+from augment.results.report.trend import MOST_SERIES, Entry, Figure, Series, change_rows, changed, section, verdict
 
 MOST_RUNS = 300  #: the latest runs, which are drawn
 _LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from augment.report import charts
-from augment.report.document import Chart, Document, Row, Section
-from augment.report.rows import made_table, not_possible, others, rows_of, table, totals
-from augment.text import percent, short, size, time
+from augment.core.text import percent, short, size, time
+from augment.results.report import charts
+from augment.results.report.document import Chart, Document, Row, Section
+from augment.results.report.rows import made_table, not_possible, others, rows_of, table, totals
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.report.document import Document, Section
-from augment.report.rows import made_table, mean, rows_of
-from augment.report.trend import Entry, Figure, Series, change_rows, section, verdict
+from augment.results.report.document import Document, Section
+from augment.results.report.rows import made_table, mean, rows_of
+from augment.results.report.trend import Entry, Figure, Series, change_rows, section, verdict
 
 Sidecar = Mapping[str, Any]
 #: the figures of a run, and the analysis that has the column

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.report import charts
-from augment.report.document import Document, Row, Section
-from augment.report.kernels import kernels
-from augment.report.modules import modules
-from augment.report.over_time import over_time
-from augment.report.rows import not_possible, others, rows_of, table, totals
-from augment.report.steps import efficiency, steps
-from augment.sidecars import with_job
-from augment.text import counted, percent, short, size, time
+from augment.core.text import counted, percent, short, size, time
+from augment.results.report import charts
+from augment.results.report.document import Document, Row, Section
+from augment.results.report.kernels import kernels
+from augment.results.report.modules import modules
+from augment.results.report.over_time import over_time
+from augment.results.report.rows import not_possible, others, rows_of, table, totals
+from augment.results.report.steps import efficiency, steps
+from augment.results.sidecars import with_job
 
 Sidecar = Mapping[str, Any]
 _LEAST = 0.0005  #: shares of the path below this are not drawn

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.report.document import Row, Section, Table
+from augment.results.report.document import Row, Section, Table
 
 MOST_ROWS = 200  #: rows of a table that a page holds
 _CLIP = 160  #: the longest text of a cell

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from augment.errors import UsageError
-from augment.report.document import Document
+from augment.results.report.document import Document
 from augment.writers.files import replacing
 
 _WIDTH = 800

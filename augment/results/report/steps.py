@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from augment.report import charts
-from augment.report.document import Row, Section
-from augment.report.rows import mean, rows_of, table
-from augment.text import percent, time
+from augment.core.text import percent, time
+from augment.results.report import charts
+from augment.results.report.document import Row, Section
+from augment.results.report.rows import mean, rows_of, table
 
 PARTS = {
     "compute_ns": ("computation", charts.BLUE),

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from augment.core.text import counted
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
-from augment.report import of_diff, of_history, of_job, of_runs, of_trace
-from augment.report.document import Document
-from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
-from augment.text import counted
+from augment.results.report import of_diff, of_history, of_job, of_runs, of_trace
+from augment.results.report.document import Document
+from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace

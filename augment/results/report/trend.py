@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from augment.core.text import counted, percent, size, time
 from augment.history.changes import FEWEST, Change, changes
-from augment.report import charts
-from augment.report.document import Row, Section
-from augment.text import counted, percent, size, time
+from augment.results.report import charts
+from augment.results.report.document import Row, Section
 
 MOST_SERIES = 6  #: series of a chart
 _NEAR = 1  #: changes of two figures that are so many runs apart belong together

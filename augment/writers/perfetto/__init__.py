@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.annotations import Annotation, Ends, Flows
 from augment.arrays.types import NO_INDEX
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Trace
+from augment.core.annotations import Annotation, Ends, Flows
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic, Trace
 from augment.writers import seams
 from augment.writers.files import replacing
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
+from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
 from augment.writers.perfetto.wire import (
     BY_RANK,
     COUNTER_CATEGORIES,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Int64s
+from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
 from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import slice_args

@@ -15,8 +15,8 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic
 from augment.writers.perfetto import write_part
 from augment.writers.perfetto.several import Group, free_name
 from augment.writers.perfetto.suffixes import Links, Part

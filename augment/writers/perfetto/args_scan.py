@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Int32s, Int64s
-from augment.derived.source.event_text import PADDING, Block, PacketDecode, decoded_event
-from augment.jsontext import lenient_json
+from augment.core.jsontext import lenient_json
+from augment.core.trace import Decode, args_of_event, json_event
+from augment.facts.source.event_text import PADDING, Block, PacketDecode, decoded_event
 from augment.kernels import encode_layout as kernel
 from augment.kernels.known_bytes import KnownBytes
 from augment.kernels.native import address, native
-from augment.trace import Decode, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs
 

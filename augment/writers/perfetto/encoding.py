@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.annotations import SliceTrack, Texts
+from augment.core.annotations import SliceTrack, Texts
 from augment.kernels import encode_layout as kernel
 from augment.kernels.native import address, native
 from augment.writers.perfetto.args import ArgsEncoder

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
-from augment.trace import Category, Trace
+from augment.core.trace import Category, Trace
 from augment.writers.perfetto.lanes import Points, Slices
 
 ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bytes, Int64s
+from augment.core.annotations import Texts
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
     BEGIN,

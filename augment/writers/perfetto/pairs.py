@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import Int32s, Int64s
-from augment.trace import Trace
+from augment.core.trace import Trace
 
 BEGINS, ENDS, STEPS = frozenset(b"bS"), frozenset(b"eF"), frozenset(b"nTp")  #: phases of asynchronous events
 

@@ -31,8 +31,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Identity, Trace
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic, Identity, Trace
 from augment.version import __version__
 from augment.writers.perfetto import add, write_part
 from augment.writers.perfetto.added import Room

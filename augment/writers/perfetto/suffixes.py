@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack
+from augment.core.trace import Trace
 from augment.kernels.native import address, native
-from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_CORRELATION, EVENT_FLOW, EVENT_LAST_FLOW, varint
 

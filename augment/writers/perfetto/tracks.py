@@ -20,10 +20,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s
-from augment.derived.gpu.arrow_correlations import correlations_of
-from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import launches
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
+from augment.facts.gpu.arrow_correlations import correlations_of
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launches import launches
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
     BY_RANK,

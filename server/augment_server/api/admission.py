@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc.aio
 
-from augment_server.errors import Refusal, refuse
-from augment_server.interception import Behaviour, wrapped
-from augment_server.limits import Limits
-from augment_server.security import HEALTH_CHECK
+from augment_server.base.errors import Refusal, refuse
+from augment_server.base.interception import Behaviour, wrapped
+from augment_server.base.limits import Limits
+from augment_server.base.security import HEALTH_CHECK
 
 
 class Admission(grpc.aio.ServerInterceptor):

@@ -18,9 +18,9 @@ from typing import Any
 
 import grpc.aio
 
-from augment_server.errors import Refusal, refuse
-from augment_server.interception import Behaviour, count_received, count_sent, wrapped
-from augment_server.sockets import hang_up
+from augment_server.base.errors import Refusal, refuse
+from augment_server.base.interception import Behaviour, count_received, count_sent, wrapped
+from augment_server.base.sockets import hang_up
 
 _NO_MESSAGE = "the bytes are not a message of this method; check the .proto files"
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal
-from augment_server.limits import Limits
-from augment_server.names import expect_plain, id_of, safe_file_name, sha256_of
-from augment_server.requests import Requests, expect_id
-from augment_server.retention import Retention
-from augment_server.threads import Apart
-from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
+from augment_server.base.errors import Refusal
+from augment_server.base.limits import Limits
+from augment_server.base.names import expect_plain, id_of, safe_file_name, sha256_of
+from augment_server.base.threads import Apart
+from augment_server.jobs.retention import Retention
+from augment_server.storage.requests import Requests, expect_id
+from augment_server.storage.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
 SLOWEST = 1024  #: bytes a second, averaged over a call, below which an upload is ended
 Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they are the last

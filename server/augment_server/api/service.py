@@ -19,9 +19,8 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment.writers.files import METRICS_SUFFIX
-from augment_server import catalog
-from augment_server.creating import MOST_TOGETHER, Creating
-from augment_server.errors import (
+from augment_server.api.receiving import Receiving
+from augment_server.base.errors import (
     Refusal,
     database_is_damaged,
     disk_is_full,
@@ -30,19 +29,20 @@ from augment_server.errors import (
     refuse,
     within,
 )
-from augment_server.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
-from augment_server.limits import Limits
-from augment_server.names import artifact_of, attachment, expect_plain, id_of
-from augment_server.observer import Observer
-from augment_server.pages import Asked
-from augment_server.receiving import Receiving
-from augment_server.requests import Requests, expect_id
-from augment_server.retention import Retention
-from augment_server.roots import open_inside
-from augment_server.scheduler import Scheduler
-from augment_server.storage import Storage
-from augment_server.threads import Apart
-from augment_server.uploads import Caller, Uploads
+from augment_server.base.limits import Limits
+from augment_server.base.names import artifact_of, attachment, expect_plain, id_of
+from augment_server.base.observer import Observer
+from augment_server.base.threads import Apart
+from augment_server.jobs import catalog
+from augment_server.jobs.creating import MOST_TOGETHER, Creating
+from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
+from augment_server.jobs.retention import Retention
+from augment_server.jobs.scheduler import Scheduler
+from augment_server.storage.pages import Asked
+from augment_server.storage.requests import Requests, expect_id
+from augment_server.storage.roots import open_inside
+from augment_server.storage.storage import Storage
+from augment_server.storage.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute

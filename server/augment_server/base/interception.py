@@ -1,7 +1,7 @@
 """Interceptors: wrap the handlers of all four kinds of gRPC methods in the same way.
 
-The innermost wrapper is :class:`augment_server.reading.Answers`. It turns every behaviour into a coroutine, so that the
-other wrappers need not distinguish streams from single responses.
+The innermost wrapper is :class:`augment_server.api.reading.Answers`. It turns every behaviour into a coroutine, so that
+the other wrappers need not distinguish streams from single responses.
 """
 
 from __future__ import annotations

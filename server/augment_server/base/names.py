@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import Message
 
-from augment_server.errors import Refusal, invalid
+from augment_server.base.errors import Refusal, invalid
 
 MOST_FOLDERS = 8  #: maximum folders in the name of a job's trace
 MOST_TEXT = 4096  #: characters of any text in a request; most fields take fewer

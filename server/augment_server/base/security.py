@@ -22,9 +22,9 @@ import grpc
 import grpc.aio
 
 from augment.errors import UsageError
-from augment_server.errors import Refusal, refuse
-from augment_server.interception import Behaviour, wrapped
-from augment_server.sockets import hang_up
+from augment_server.base.errors import Refusal, refuse
+from augment_server.base.interception import Behaviour, wrapped
+from augment_server.base.sockets import hang_up
 
 #: methods that need no token, because probes have none. Watch is not among them: it occupies a call for long
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"

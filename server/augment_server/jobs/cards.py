@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import invalid
-from augment_server.limits import Limits
+from augment_server.base.errors import invalid
+from augment_server.base.limits import Limits
 
 MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
 MOST_PRIORITY = 10  #: above and below 0

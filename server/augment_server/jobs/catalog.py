@@ -11,16 +11,16 @@ import msgspec
 
 from augment import __version__
 from augment.errors import UsageError
-from augment.messages import request_of
-from augment.sidecars import with_job
+from augment.pipeline.messages import request_of
+from augment.results.sidecars import with_job
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
-from augment_server.cards import MOST_LABELS, MOST_PRIORITY
-from augment_server.errors import Refusal, invalid, within
-from augment_server.limits import Limits
-from augment_server.names import safe_file_name, safe_path
-from augment_server.pages import MOST_PAGE
+from augment_server.base.errors import Refusal, invalid, within
+from augment_server.base.limits import Limits
+from augment_server.base.names import safe_file_name, safe_path
+from augment_server.jobs.cards import MOST_LABELS, MOST_PRIORITY
+from augment_server.storage.pages import MOST_PAGE
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
@@ -81,7 +81,7 @@ def messages(name: str, metrics: Metrics) -> Iterator[v1.AnalysisMetrics]:
 
 def analyses() -> list[v1.Analysis]:
     """The analyses, in the order of the registry."""
-    from augment.registries import everything
+    from augment.pipeline.registries import everything
 
     return [
         v1.Analysis(
@@ -98,7 +98,7 @@ def analyses() -> list[v1.Analysis]:
 
 def server_info(limits: Limits) -> v1.ServerInfo:
     """The version, formats, limits and retention of this server."""
-    from augment.registries import everything
+    from augment.pipeline.registries import everything
 
     names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
     info = v1.ServerInfo(
@@ -151,7 +151,7 @@ def check_job(spec: v1.WholeJobSpec) -> None:
     Raises:
         Refusal: as :func:`check`; or the name or the sizes of dimensions are invalid.
     """
-    from augment.job.parallel.names import check_sizes
+    from augment.job.ranks.dimension_names import check_sizes
 
     with within("augment"):
         check(spec.augment)

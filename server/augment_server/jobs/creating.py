@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.v1 import resources_pb2 as v1
-from augment_server import catalog
-from augment_server.cards import card_of
-from augment_server.errors import Refusal, invalid, within
-from augment_server.inputs import inputs_of, list_path, paths_of
-from augment_server.jobs import Jobs, Wanted
-from augment_server.limits import Limits
-from augment_server.names import id_of, safe_file_name
-from augment_server.requests import expect_id
-from augment_server.roots import open_below, path_of, resolve
-from augment_server.scheduler import Scheduler
-from augment_server.threads import Apart
-from augment_server.uploads import Caller
+from augment_server.base.errors import Refusal, invalid, within
+from augment_server.base.limits import Limits
+from augment_server.base.names import id_of, safe_file_name
+from augment_server.base.threads import Apart
+from augment_server.jobs import catalog
+from augment_server.jobs.cards import card_of
+from augment_server.jobs.jobs import Jobs, Wanted
+from augment_server.jobs.scheduler import Scheduler
+from augment_server.storage.inputs import inputs_of, list_path, paths_of
+from augment_server.storage.requests import expect_id
+from augment_server.storage.roots import open_below, path_of, resolve
+from augment_server.storage.uploads import Caller
 
 MOST_TOGETHER = 1000  #: maximum number of jobs in one call
 MOST_SPEC_BYTES = 64 << 10  #: maximum size of a spec: it is stored, and returned with each job

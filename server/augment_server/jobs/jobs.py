@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
-from augment_server import parts
-from augment_server.cards import COLUMNS, Card
-from augment_server.errors import Refusal, within
-from augment_server.filters import Field
-from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
-from augment_server.limits import Limits
-from augment_server.names import new_id
-from augment_server.pages import Asked, page
-from augment_server.parts import Part, Step
-from augment_server.storage import Storage, now_ns
-from augment_server.turns import NEXT, Turns
-from augment_server.uploads import Caller
+from augment_server.base.errors import Refusal, within
+from augment_server.base.limits import Limits
+from augment_server.base.names import new_id
+from augment_server.jobs import parts
+from augment_server.jobs.cards import COLUMNS, Card
+from augment_server.jobs.parts import Part, Step
+from augment_server.jobs.turns import NEXT, Turns
+from augment_server.storage.filters import Field
+from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
+from augment_server.storage.pages import Asked, page
+from augment_server.storage.storage import Storage, now_ns
+from augment_server.storage.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -215,7 +215,7 @@ class Jobs:
         return parts.notes_of(self._storage.rows("SELECT made FROM parts WHERE job = ? AND origin < 0", job))
 
     def begin(self) -> Begun | None:
-        """Begin the next job in the order of :mod:`augment_server.turns`; None if none waits.
+        """Begin the next job in the order of :mod:`augment_server.jobs.turns`; None if none waits.
 
         Of a job with several steps, the next step that can begin is begun.
         """

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from augment.messages import request_of
+from augment.pipeline.messages import request_of
 from augment.v1 import resources_pb2 as v1
-from augment_server.inputs import Given, is_control
-from augment_server.jobs import Begun
-from augment_server.limits import Limits
-from augment_server.parts import Part
-from augment_server.roots import folder_inside, resolve, steps_of
-from augment_server.storage import Storage
+from augment_server.base.limits import Limits
+from augment_server.jobs.jobs import Begun
+from augment_server.jobs.parts import Part
+from augment_server.storage.inputs import Given, is_control
+from augment_server.storage.roots import folder_inside, resolve, steps_of
+from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
 

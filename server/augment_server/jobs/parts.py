@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal
-from augment_server.inputs import Given, Outputs, given_of
-from augment_server.storage import Storage
+from augment_server.base.errors import Refusal
+from augment_server.storage.inputs import Given, Outputs, given_of
+from augment_server.storage.storage import Storage
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED

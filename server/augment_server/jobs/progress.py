@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.jobs import Begun, Jobs
-from augment_server.observer import Observer
-from augment_server.workers import Said
+from augment_server.base.observer import Observer
+from augment_server.jobs.jobs import Begun, Jobs
+from augment_server.workers.workers import Said
 
 CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 

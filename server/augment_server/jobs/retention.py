@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
-from augment_server import parts
-from augment_server.clock import Clock
-from augment_server.errors import Refusal
-from augment_server.jobs import FINAL, QUEUED, RUNNING
-from augment_server.limits import Limits
-from augment_server.requests import LIFE_NS
-from augment_server.storage import Storage, now_ns, remove
+from augment_server.base.clock import Clock
+from augment_server.base.errors import Refusal
+from augment_server.base.limits import Limits
+from augment_server.jobs import parts
+from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
+from augment_server.storage.requests import LIFE_NS
+from augment_server.storage.storage import Storage, now_ns, remove
 
 FRESH_S = 600.0  #: data used within this time is not removed to make room
 _PAUSES = 10  #: while no server runs, at most this part of the shorter life passes

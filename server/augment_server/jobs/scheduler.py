@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from augment_server.errors import Refusal, disk_is_full, refusal_of
-from augment_server.inputs import NOTHING, Failure, Made, Outputs
-from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
-from augment_server.limits import Limits
-from augment_server.names import new_id
-from augment_server.observer import Observer
-from augment_server.orders import Order, Orders, handed_over
-from augment_server.progress import JobProgress, TraceProgress
-from augment_server.roots import take_over
-from augment_server.storage import Storage, remove, sync_folder, sync_tree
-from augment_server.threads import Apart
-from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
+from augment_server.base.errors import Refusal, disk_is_full, refusal_of
+from augment_server.base.limits import Limits
+from augment_server.base.names import new_id
+from augment_server.base.observer import Observer
+from augment_server.base.threads import Apart
+from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
+from augment_server.jobs.orders import Order, Orders, handed_over
+from augment_server.jobs.progress import JobProgress, TraceProgress
+from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
+from augment_server.storage.roots import take_over
+from augment_server.storage.storage import Storage, remove, sync_folder, sync_tree
+from augment_server.workers.workers import Said, TookTooMuch, WorkerDied, Workers
 
 T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more

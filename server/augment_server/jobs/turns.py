@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.storage import Storage
+from augment_server.storage.storage import Storage
 
 _QUEUED, _RUNNING = int(v1.Job.STATE_QUEUED), int(v1.Job.STATE_RUNNING)
 #: the number of running jobs, or traces of whole jobs, of each client

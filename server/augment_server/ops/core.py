@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from augment_server.jobs import Jobs
-from augment_server.limits import Limits
-from augment_server.observer import Observer
-from augment_server.retention import Retention
-from augment_server.roots import resolved
-from augment_server.scheduler import Scheduler
-from augment_server.service import Service
-from augment_server.storage import Storage
-from augment_server.threads import Apart
-from augment_server.uploads import Uploads
+from augment_server.api.service import Service
+from augment_server.base.limits import Limits
+from augment_server.base.observer import Observer
+from augment_server.base.threads import Apart
+from augment_server.jobs.jobs import Jobs
+from augment_server.jobs.retention import Retention
+from augment_server.jobs.scheduler import Scheduler
+from augment_server.storage.roots import resolved
+from augment_server.storage.storage import Storage
+from augment_server.storage.uploads import Uploads
 
 _SWEEPS_S = 60.0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from augment_server.limits import Limits
+from augment_server.base.limits import Limits
 
 _SIZES = {
     "": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
-from augment_server.interception import Call
-from augment_server.observer import Observer
-from augment_server.relay import relay_stderr
+from augment_server.base.interception import Call
+from augment_server.base.observer import Observer
+from augment_server.base.relay import relay_stderr
 
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included

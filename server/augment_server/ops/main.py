@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.errors import UsageError
-from augment_server.flags import grace, limit_options, limits_from, origins
+from augment_server.ops.flags import grace, limit_options, limits_from, origins
 
 if TYPE_CHECKING:
-    from augment_server.serving import Settings
+    from augment_server.ops.serving import Settings
 
 HELP = """Serve augmentation over gRPC: uploads, jobs, artifacts (docs/service.md).
 
@@ -101,7 +101,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def command(**values: Any) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     settings = _settings(values)
-    from augment_server.serving import serve
+    from augment_server.ops.serving import serve
 
     return serve(settings)
 
@@ -112,8 +112,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     Raises:
         UsageError: the flags contradict each other.
     """
-    from augment_server.security import TlsFiles, Tokens, address, expect_safe
-    from augment_server.serving import Settings
+    from augment_server.base.security import TlsFiles, Tokens, address, expect_safe
+    from augment_server.ops.serving import Settings
 
     limits = limits_from(values)
     cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))

@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 
 from augment import __version__
 from augment.errors import AugmentError
-from augment_server.core import Figures
-from augment_server.interception import Call
-from augment_server.observer import Observer
-from augment_server.security import Address, TlsFiles
+from augment_server.base.interception import Call
+from augment_server.base.observer import Observer
+from augment_server.base.security import Address, TlsFiles
+from augment_server.ops.core import Figures
 
 _REQUEST_S = 30.0  #: timeout of a scrape's connection
 _CALL_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)

@@ -20,24 +20,24 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from augment import __version__
-from augment.commands.terminal import emit
+from augment.cli.terminal import emit
 from augment.errors import AugmentError, UsageError
 from augment.v1 import service_pb2, service_pb2_grpc
-from augment_server.admission import Admission
-from augment_server.core import Core
-from augment_server.face.chain import Chain
-from augment_server.interception import Around, CallInterceptor
-from augment_server.limits import Limits
-from augment_server.logs import Logs
-from augment_server.metrics import Metrics, MetricsPort
-from augment_server.observer import Observer, Observers
-from augment_server.reading import Answers
-from augment_server.reflecting import add_reflection
-from augment_server.security import Address, Gate, TlsFiles, Tokens, client_of
-from augment_server.tracing import tracing_to
+from augment_server.api.admission import Admission
+from augment_server.api.http.chain import Chain
+from augment_server.api.reading import Answers
+from augment_server.api.reflecting import add_reflection
+from augment_server.base.interception import Around, CallInterceptor
+from augment_server.base.limits import Limits
+from augment_server.base.observer import Observer, Observers
+from augment_server.base.security import Address, Gate, TlsFiles, Tokens, client_of
+from augment_server.ops.core import Core
+from augment_server.ops.logs import Logs
+from augment_server.ops.metrics import Metrics, MetricsPort
+from augment_server.ops.tracing import tracing_to
 
 if TYPE_CHECKING:
-    from augment_server.face.port import HttpPort
+    from augment_server.api.http.port import HttpPort
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: how long calls may continue after the jobs have ended
@@ -268,7 +268,7 @@ def _http_port(
         UsageError: aiohttp is not installed.
     """
     try:
-        from augment_server.face.port import HttpPort
+        from augment_server.api.http.port import HttpPort
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise

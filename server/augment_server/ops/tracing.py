@@ -12,8 +12,8 @@ from typing import Any
 
 from augment import __version__
 from augment.errors import UsageError
-from augment_server.interception import Call
-from augment_server.observer import Observer
+from augment_server.base.interception import Call
+from augment_server.base.observer import Observer
 
 _EXPORT_S = 3  #: timeout of an export, so that a silent collector cannot delay the server's exit
 

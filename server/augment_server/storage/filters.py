@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
-from augment_server.errors import invalid
+from augment_server.base.errors import invalid
 
 MOST_FILTER, MOST_RESTRICTIONS, MOST_DEPTH, MOST_STARS, MOST_ORDERS = 1000, 20, 8, 3, 3
 _WORD = re.compile(r"\s*([A-Za-z_][\w.-]*|[()-])")

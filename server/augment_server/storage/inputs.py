@@ -10,10 +10,10 @@ import msgspec
 
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
-from augment_server.errors import Refusal, invalid, within
-from augment_server.names import id_of, safe_file_name, safe_path
-from augment_server.storage import Storage, now_ns
-from augment_server.uploads import Caller
+from augment_server.base.errors import Refusal, invalid, within
+from augment_server.base.names import id_of, safe_file_name, safe_path
+from augment_server.storage.storage import Storage, now_ns
+from augment_server.storage.uploads import Caller
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
 _OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the metrics of an earlier job

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from augment_server.errors import invalid
-from augment_server.filters import Condition, Fields, condition_of, order_of
-from augment_server.storage import Storage
+from augment_server.base.errors import invalid
+from augment_server.storage.filters import Condition, Fields, condition_of, order_of
+from augment_server.storage.storage import Storage
 
 MOST_PAGE, PAGE = 1000, 100
 PAGE_BYTES = 1 << 20  #: approximate size of a response, well below gRPC's limit

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from augment.errors import AugmentError
-from augment_server import columns
-from augment_server.errors import Refusal
-from augment_server.lease import Lease, boot, expect_local
-from augment_server.names import new_id
+from augment_server.base.errors import Refusal
+from augment_server.base.names import new_id
+from augment_server.storage import columns
+from augment_server.storage.lease import Lease, boot, expect_local
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS uploads (

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal, invalid
-from augment_server.filters import Field
-from augment_server.limits import Limits
-from augment_server.names import new_id
-from augment_server.pages import Asked, page
-from augment_server.storage import Storage, now_ns, remove, sync_folder
+from augment_server.base.errors import Refusal, invalid
+from augment_server.base.limits import Limits
+from augment_server.base.names import new_id
+from augment_server.storage.filters import Field
+from augment_server.storage.pages import Asked, page
+from augment_server.storage.storage import Storage, now_ns, remove, sync_folder
 
 FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
 SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database

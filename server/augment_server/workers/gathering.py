@@ -20,8 +20,8 @@ from augment.batch.peek import identify
 from augment.batch.results import File, Result
 from augment.batch.stages import STAGES, conclude
 from augment.errors import AugmentError
-from augment.job.summary import read_summary
-from augment.request import Request
+from augment.job.ranks.summary import read_summary
+from augment.pipeline.request import Request
 from augment.writers import adding, seams
 from augment.writers.files import SUMMARY_SUFFIX
 

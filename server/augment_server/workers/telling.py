@@ -9,12 +9,12 @@ from typing import Any
 
 from augment.errors import InputError
 from augment.readers.limits import Limits
-from augment.report import health
-from augment.report.document import Document
-from augment.report.html import page
-from augment.report.markdown import markdown
-from augment.report.subject import document_of
-from augment.sidecars import Sidecar, readable
+from augment.results.report import health
+from augment.results.report.document import Document
+from augment.results.report.html import page
+from augment.results.report.markdown import markdown
+from augment.results.report.subject import document_of
+from augment.results.sidecars import Sidecar, readable
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Order = dict[str, Any]

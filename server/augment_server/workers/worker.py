@@ -28,17 +28,17 @@ from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.batch.stages import STAGES
+from augment.core.heap import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat
-from augment.heap import keep_freed_memory
+from augment.pipeline.request import Request
 from augment.readers.limits import Limits
-from augment.request import Request
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
-from augment_server.confinement import confine, seclude
-from augment_server.roots import folder_inside, open_below, open_inside, steps_of
+from augment_server.base.confinement import confine, seclude
+from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
 
 if TYPE_CHECKING:
-    from augment.trace import Trace
+    from augment.core.trace import Trace
 
 Say = Callable[..., None]
 _SIDES = ("control", "test")  #: the sides of a comparison
@@ -97,7 +97,7 @@ def _limit_memory(most: int) -> None:
 
 
 def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
-    from augment_server.errors import Refusal, refusal_of
+    from augment_server.base.errors import Refusal, refusal_of
 
     try:
         return _made(order, say)
@@ -174,8 +174,8 @@ def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], 
 
 def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Compare the traces of the control with those of the test, which come first."""
-    from augment.comparison import diff
-    from augment.comparison.outputs import Drawing, write_all
+    from augment.compare import diff
+    from augment.compare.outputs import Drawing, write_all
     from augment.writers.files import stem
 
     sides = [[path for path, its in zip(sources, order["sides"], strict=True) if its == side] for side in _SIDES]
@@ -219,7 +219,7 @@ def _read_all(paths: Sequence[Path], limits: Limits) -> Iterator[Trace]:
 
 def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Write a page."""
-    from augment_server.telling import reported
+    from augment_server.workers.telling import reported
 
     out = Path(order["folder"]) / "out"
     return _told(order, reported(order, sources, out, lambda name, done, of: say(stage=name, done=done, of=of)))
@@ -227,8 +227,8 @@ def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 
 def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Write the diagnosis of each input."""
-    from augment_server.errors import refusal_of
-    from augment_server.telling import diagnosed
+    from augment_server.base.errors import refusal_of
+    from augment_server.workers.telling import diagnosed
 
     failures: list[list[Any]] = []
 
@@ -245,7 +245,7 @@ def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
 
 def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Compare the ranks of a job."""
-    from augment_server.gathering import Gathering, stages_of
+    from augment_server.workers.gathering import Gathering, stages_of
 
     stages = stages_of(order)
     gathering = Gathering(order, sources, Path(order["folder"]) / "out")

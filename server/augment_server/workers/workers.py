@@ -16,21 +16,21 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from augment_server.errors import REASONS
-from augment_server.limits import Limits
-from augment_server.names import new_id
-from augment_server.storage import Storage
+from augment_server.base.errors import REASONS
+from augment_server.base.limits import Limits
+from augment_server.base.names import new_id
+from augment_server.storage.storage import Storage
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
 _WATCH_S = 0.1
 _LINE_BYTES = 4 << 20
 _MOST_LINES = 1000  #: that a worker says about one order
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _BEGIN = """
 import json, sys
 sys.path += json.loads(sys.argv.pop())
-from augment_server.worker import main
+from augment_server.workers.worker import main
 main()
 """
 #: what a worker gets of the environment; the settings of OpenBLAS decide about the last bit of a mean

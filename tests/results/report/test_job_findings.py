@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from augment.report.health import of_jobs, report_on
+from augment.results.report.health import of_jobs, report_on
 from simulator import JobOptions, simulate
 
 JOB: dict[str, Any] = {

@@ -15,10 +15,12 @@ import pytest
 from test_report import history_of, metrics, outputs, run  # noqa: F401
 
 import demo
-from augment.report.document import Document
-from augment.report.html import page
-from augment.report.of_history import document as of_history
-from augment.report.subject import document_of
+from augment.results.report.document import Document
+from augment.results.report.html import page
+from augment.results.report.of_history import document as of_history
+from augment.results.report.subject import document_of
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -18,24 +18,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from augment.commands import group
+from augment.cli.registry import group
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.history import Run, RunFigure, Store
-from augment.report import charts, html
-from augment.report.document import Document, Section, Table
-from augment.report.health import report_on
-from augment.report.kernels import kernels
-from augment.report.markdown import markdown
-from augment.report.modules import modules
-from augment.report.of_history import document as of_history
-from augment.report.of_job import document as of_job
-from augment.report.of_trace import document as of_trace
-from augment.report.over_time import over_time
-from augment.report.subject import document_of, trend_of
-from augment.sidecars import readable
+from augment.results.report import charts, html
+from augment.results.report.document import Document, Section, Table
+from augment.results.report.health import report_on
+from augment.results.report.kernels import kernels
+from augment.results.report.markdown import markdown
+from augment.results.report.modules import modules
+from augment.results.report.of_history import document as of_history
+from augment.results.report.of_job import document as of_job
+from augment.results.report.of_trace import document as of_trace
+from augment.results.report.over_time import over_time
+from augment.results.report.subject import document_of, trend_of
+from augment.results.sidecars import readable
 from simulator import JobOptions, simulate
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
 JOB = JobOptions(ranks=2, steps=4, layers=2, stacks=True, host_stall_us=4000.0, host_stall_step=2)
 
 

@@ -13,11 +13,11 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 
-from augment_server.errors import Refusal
-from augment_server.face.messages import request_of, streamed, text_of
-from augment_server.face.ranges import Part, part_of
-from augment_server.face.routes import Found
-from augment_server.interception import count_received, count_sent
+from augment_server.api.http.messages import request_of, streamed, text_of
+from augment_server.api.http.ranges import Part, part_of
+from augment_server.api.http.routes import Found
+from augment_server.base.errors import Refusal
+from augment_server.base.interception import count_received, count_sent
 
 #: as grpc-gateway maps google.rpc.Code
 HTTP_STATUS = {

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from augment_server.errors import status_of
+from augment_server.base.errors import status_of
 
 
 @dataclass(frozen=True)

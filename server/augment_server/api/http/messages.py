@@ -16,8 +16,8 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from augment_server.errors import Refusal
-from augment_server.face.routes import Found
+from augment_server.api.http.routes import Found
+from augment_server.base.errors import Refusal
 
 MOST_DEPTH = 20  #: maximum nesting of objects
 _KEYED = re.compile(r"(\w+)\[([^\[\]]*)\]")  #: ``labels[team]``

@@ -20,13 +20,13 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from augment.errors import AugmentError
-from augment_server.errors import Refusal
-from augment_server.face.calls import FILE, Answer, Body, failure
-from augment_server.face.chain import Aborted, Chain, Context, Details
-from augment_server.face.routes import Found, Routes
-from augment_server.limits import Limits
-from augment_server.observer import Observer
-from augment_server.security import HEALTH_CHECK, Address
+from augment_server.api.http.calls import FILE, Answer, Body, failure
+from augment_server.api.http.chain import Aborted, Chain, Context, Details
+from augment_server.api.http.routes import Found, Routes
+from augment_server.base.errors import Refusal
+from augment_server.base.limits import Limits
+from augment_server.base.observer import Observer
+from augment_server.base.security import HEALTH_CHECK, Address
 
 HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
 _METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata

@@ -1,0 +1,1 @@
+"""What everything else is made of: the trace, findings and annotations, and how facts are computed."""

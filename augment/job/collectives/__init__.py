@@ -1,0 +1,1 @@
+"""The job's collectives: waiting, moving data, and how long that should take."""

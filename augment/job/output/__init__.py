@@ -1,0 +1,1 @@
+"""The job's tracks on timelines."""

@@ -1,0 +1,1 @@
+"""The critical path through the ranks, and replays of the job."""

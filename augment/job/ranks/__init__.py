@@ -1,0 +1,1 @@
+"""What a job keeps of each rank: the summary and what it is made of."""

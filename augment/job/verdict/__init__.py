@@ -1,0 +1,1 @@
+"""Who holds the job up, why, and what would be gained."""

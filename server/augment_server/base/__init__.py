@@ -1,0 +1,1 @@
+"""What every room of the service uses: errors, limits, names, observers, security."""

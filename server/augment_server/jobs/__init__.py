@@ -1,0 +1,1 @@
+"""Jobs: from their request to the last artifact."""

@@ -1,0 +1,1 @@
+"""Running the service: ports, flags, metrics, logs, tracing."""

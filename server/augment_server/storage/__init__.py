@@ -1,0 +1,1 @@
+"""What the service keeps: the database, uploads, inputs."""
