@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from augment.facts.steps.window import within
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.readers.attachments.execution_trace import link_execution_trace, with_execution_trace
     from augment.readers.attachments.graph_capture import with_graph_capture
     from augment.readers.attachments.memory_timeline import read_memory_timeline, with_memory_timeline
+    from augment.readers.attachments.recorded_files import link_execution_trace, with_execution_trace
     from augment.readers.attachments.tables import with_tables
-    from augment.results.frames import frames
+    from augment.results.metric_frames import frames
     from augment.version import __version__
     from augment.viewer.notebook import show
 
@@ -53,13 +53,13 @@ _HOMES = {
     "within": "augment.facts.steps.window",
     "diff": "augment.compare",
     "Diff": "augment.compare",
-    "link_execution_trace": "augment.readers.attachments.execution_trace",
-    "with_execution_trace": "augment.readers.attachments.execution_trace",
+    "link_execution_trace": "augment.readers.attachments.recorded_files",
+    "with_execution_trace": "augment.readers.attachments.recorded_files",
     "with_graph_capture": "augment.readers.attachments.graph_capture",
     "read_memory_timeline": "augment.readers.attachments.memory_timeline",
     "with_memory_timeline": "augment.readers.attachments.memory_timeline",
     "with_tables": "augment.readers.attachments.tables",
-    "frames": "augment.results.frames",
+    "frames": "augment.results.metric_frames",
     "show": "augment.viewer.notebook",
     "Table": "augment.core.tabular",
     "Trace": "augment.core.trace",

@@ -21,12 +21,12 @@ from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
 from augment.core.findings import AugmentedTrace, column
 from augment.core.trace import Trace
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched, match
 from augment.job.ranks.summary import summary_of
-from augment.job.verdict.stragglers import tally
+from augment.job.verdict.late_ranks import tally
 
 
 class Straggler(Struct, frozen=True):

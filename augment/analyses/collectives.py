@@ -38,7 +38,7 @@ from augment.arrays.types import Places
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
-from augment.facts.collectives.collectives import ARGS, Collectives, collectives
+from augment.facts.collectives.instances import ARGS, Collectives, collectives
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.names.collective_kinds import bus_factor
 from augment.facts.source.arg_columns import arg_columns

@@ -33,10 +33,10 @@ from augment.core.findings import Findings, Skipped, Verdict, column
 from augment.core.text import short
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import has_work, words
-from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
 from augment.diagnosis.verdict import named, verdict
 from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of

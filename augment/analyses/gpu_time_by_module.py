@@ -23,7 +23,7 @@ from msgspec import Struct
 from augment.arrays.types import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
-from augment.facts.gpu.gpu_time import Share, gpu_time_by
+from augment.facts.gpu.gpu_time import TimeShare, gpu_time_by
 from augment.facts.gpu.gpu_work import Device
 from augment.facts.gpu.module_work import module_work
 from augment.facts.host.call_stacks import crossing_diagnostics
@@ -67,7 +67,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(rows, (), crossing_diagnostics(trace))
 
 
-def _rows(device: Device, parts: list[Share], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:
+def _rows(device: Device, parts: list[TimeShare], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:
     """The rows of one device: modules in the order of their names, then the row without a module."""
     # count, GPU time, the backward pass's part, exclusive time; the last entry stands for no module
     figures = [[0, 0, 0, 0] for _ in range(len(paths) + 1)]

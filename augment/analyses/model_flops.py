@@ -40,7 +40,7 @@ from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
-from augment.facts.operators.step_efficiency import efficiencies, why_no_mfu
+from augment.facts.operators.step_time_parts import efficiencies, why_no_mfu
 from augment.facts.steps.step_windows import recorded_windows
 
 NAME = "model_flops"

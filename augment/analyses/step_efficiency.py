@@ -52,7 +52,7 @@ from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks
-from augment.facts.operators.step_efficiency import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
+from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import StepFigures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
 

@@ -30,7 +30,7 @@ class Extent(Struct, frozen=True):
         return self.text_bytes * inside // max(len(self.steps), 1)
 
 
-class Fit(Struct, frozen=True):
+class BrowserFit(Struct, frozen=True):
     """The part of a job to write: indexes of the ranks, the range of steps (None: all), and what is left out."""
 
     ranks: tuple[int, ...]
@@ -44,7 +44,7 @@ def fit(
     *,
     fixed_ranks: bool = False,
     limit: int | None = BROWSER_TEXT_BYTES,
-) -> Fit:
+) -> BrowserFit:
     """Choose what a browser can hold: all of the job, else the last steps of all ranks, else fewer ranks.
 
     Args:
@@ -63,10 +63,10 @@ def fit(
     without = f"without {', '.join(missing)}: no such step" if missing else ""
     size = sum(extents[at].part(steps) for at in ranks)
     if limit is None or size <= limit:
-        return Fit(ranks, steps, without)
+        return BrowserFit(ranks, steps, without)
     chosen = steps if steps else _last_steps([extents[at] for at in ranks], limit)
     kept = ranks if fixed_ranks else _spread(extents, ranks, chosen, limit)
-    return Fit(kept, chosen, _left_out(extents, ranks, Fit(kept, chosen), steps, (size, limit)))
+    return BrowserFit(kept, chosen, _left_out(extents, ranks, BrowserFit(kept, chosen), steps, (size, limit)))
 
 
 def _last_steps(extents: Sequence[Extent], limit: int) -> tuple[int, int] | None:
@@ -102,7 +102,11 @@ def _spread(
 
 
 def _left_out(
-    extents: Sequence[Extent], ranks: Sequence[int], kept: Fit, steps: tuple[int, int] | None, size: tuple[int, int]
+    extents: Sequence[Extent],
+    ranks: Sequence[int],
+    kept: BrowserFit,
+    steps: tuple[int, int] | None,
+    size: tuple[int, int],
 ) -> str:
     """One line that says what is left out, and why."""
     what = []

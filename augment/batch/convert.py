@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from augment.batch import locations, memory
+from augment.batch import locations
+from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
 from augment.pipeline.request import Request

@@ -15,12 +15,12 @@ from augment.facts.source.cut_mark import mark
 from augment.facts.source.several_ranks import rank_of_track
 from augment.facts.steps import cutting
 from augment.readers import read
-from augment.writers.cut import write_cut
+from augment.writers.cut_file import write_cut
 from augment.writers.files import replacing, stem
 from augment.writers.perfetto.several import parts, write_parts
 
 
-class Choice(Struct, frozen=True):
+class CutChoice(Struct, frozen=True):
     """What to keep: ``steps``, both included, a ``period`` in ms since the first event, no event of the ``dropped``
     categories. Empty ones keep all."""
 
@@ -32,7 +32,7 @@ class Choice(Struct, frozen=True):
         return self.steps is not None or self.period is not None or bool(self.dropped)
 
 
-def cut(name: str, out: Path, choice: Choice) -> tuple[int, int]:
+def cut(name: str, out: Path, choice: CutChoice) -> tuple[int, int]:
     """Write a part of the trace ``name``; how many events were kept, and of how many.
 
     Raises:
@@ -41,7 +41,7 @@ def cut(name: str, out: Path, choice: Choice) -> tuple[int, int]:
     return _cut(read(name), out, choice)
 
 
-def _cut(trace: Trace, out: Path, choice: Choice) -> tuple[int, int]:
+def _cut(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
         keep &= cutting.of_steps(trace, *choice.steps)
@@ -58,7 +58,7 @@ def _cut(trace: Trace, out: Path, choice: Choice) -> tuple[int, int]:
     return int(np.count_nonzero(keep)), len(keep)
 
 
-def _limits(trace: Trace, choice: Choice) -> tuple[int, int] | None:
+def _limits(trace: Trace, choice: CutChoice) -> tuple[int, int] | None:
     """The chosen period on the clock of the events, ns."""
     if choice.period is None:
         return None
@@ -67,7 +67,7 @@ def _limits(trace: Trace, choice: Choice) -> tuple[int, int] | None:
     return start, end
 
 
-def cut_each(inputs: Sequence[Input], folder: Path, choice: Choice, stage: Callable[[str], None]) -> list[Path]:
+def cut_each(inputs: Sequence[Input], folder: Path, choice: CutChoice, stage: Callable[[str], None]) -> list[Path]:
     """Write a part of each input into ``folder``, under its own name; of a source that is no Chrome JSON, as
     ``.pftrace``."""
     outs: dict[Path, str] = {}

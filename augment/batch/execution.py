@@ -227,11 +227,11 @@ def _worked(
 ) -> Generator[Result, None, None]:
     """The results of the tasks; ``limited``: run no more conversions at once than fit into memory, each in a bound."""
     if workers:
-        from augment.batch import memory
+        from augment.batch import memory_limit
         from augment.batch.pool import work_through
 
-        budget = int(memory.USED * memory.available()) if limited else 0
-        yield from work_through(inputs, task_of, workers, finished, partial(memory.needed, bound=bound), budget)
+        budget = int(memory_limit.USED * memory_limit.available()) if limited else 0
+        yield from work_through(inputs, task_of, workers, finished, partial(memory_limit.needed, bound=bound), budget)
         return
     for item in inputs:
         result = task_of(item)()

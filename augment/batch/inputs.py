@@ -52,7 +52,7 @@ class Input(Struct, frozen=True):
         return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
-class Plan(Struct):
+class InputPlan(Struct):
     """The inputs in order, the refused inputs with the reason, and the files that are no traces."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -60,14 +60,14 @@ class Plan(Struct):
     passed_over: list[tuple[str, str]] = field(default_factory=list)
 
 
-def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> Plan:
+def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> InputPlan:
     """Expand ``names`` and choose each input's output folder.
 
     Outputs of a file go into ``out``, by default next to the file. Subfolders of a folder, and of a glob from its first
     wildcard on, are kept below ``out``. A file named twice is converted once. Of two files with the same outputs, the
     second is refused. Files of ``evidence`` are no traces, unless the user named them.
     """
-    made = Plan()
+    made = InputPlan()
     seen: set[str] = set()
     taken: dict[tuple[str, str], Input] = {}
     out = out and locations.settled(out)
@@ -95,7 +95,7 @@ def sweep(inputs: Iterable[Input]) -> None:
         remove_unfinished(folder, names)
 
 
-def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], Input]) -> None:
+def _admit(made: InputPlan, item: Input, taken: dict[tuple[str, str], Input]) -> None:
     try:
         expect_regular(item.path)
     except InputError as error:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch.inputs import Input
-from augment.batch.peek import Identity, identify
+from augment.batch.peek import FileIdentity, identify
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
 
@@ -80,7 +80,7 @@ class _Entry(Struct, frozen=True):
         return self.member.input.path
 
 
-def group(inputs: Iterable[Input], known: Mapping[str, Identity] | None = None) -> list[Job]:
+def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = None) -> list[Job]:
     """The jobs of ``inputs``, sorted by folder, name and window; every input is in exactly one.
 
     Args:
@@ -101,10 +101,12 @@ def group(inputs: Iterable[Input], known: Mapping[str, Identity] | None = None) 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
     """The jobs among ``inputs`` that were converted, now or before; ``results`` by path."""
     done = [item for item in inputs if item.path in results and results[item.path].files]
-    return group(done, {item.path: Identity(results[item.path].rank, results[item.path].world_size) for item in done})
+    return group(
+        done, {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
+    )
 
 
-def _entry(item: Input, identity: Identity) -> _Entry:
+def _entry(item: Input, identity: FileIdentity) -> _Entry:
     folder, window = locations.parent(item.path), ""
     while True:
         last = os.path.basename(folder.rstrip("/"))

@@ -20,14 +20,14 @@ from augment.readers.window import Window
 _TRACE_EVENTS = "traceEvents"
 
 
-class Identity(Struct, frozen=True):
+class FileIdentity(Struct, frozen=True):
     """The rank of the process that recorded a trace, and the number of ranks of its job; None where unknown."""
 
     rank: int | None = None
     world_size: int | None = None
 
 
-def identify(path: str) -> Identity:
+def identify(path: str) -> FileIdentity:
     """The identity of the trace at ``path``, which may be a URL: from the members before the events, else its name.
 
     The rules are those of the readers. A rank after the events is not found; no known profiler writes it there. A file
@@ -38,7 +38,7 @@ def identify(path: str) -> Identity:
     except (AugmentError, Broken, Ended, OSError, ValueError):
         members = {}
     rank = distributed(members, "rank")
-    return Identity(
+    return FileIdentity(
         rank_in_name(locations.basename(path)) if rank is None else rank, distributed(members, "world_size")
     )
 

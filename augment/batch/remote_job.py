@@ -17,7 +17,7 @@ from augment.batch.convert import Report, Settings, delivered
 from augment.batch.inputs import Input
 from augment.batch.job_tracks import job_digest
 from augment.batch.jobs import folder_title, jobs_of
-from augment.batch.merge import default_output
+from augment.batch.merged_timeline import default_output
 from augment.batch.peek import identify
 from augment.batch.remote import progress_text
 from augment.batch.results import File, Result, result_of

@@ -105,7 +105,7 @@ class Processes:
         return ProcessPoolExecutor(self._size, mp_context=self._context, initializer=_begin)
 
 
-class _Ended(BaseException):
+class _WorkerEnded(BaseException):
     """The parent process stops the worker."""
 
 
@@ -129,7 +129,7 @@ def _end_with_parent() -> None:
 
 def _end(*_: object) -> None:
     if _working:
-        raise _Ended  # runs every ``finally`` block, which removes partial files
+        raise _WorkerEnded  # runs every ``finally`` block, which removes partial files
     os._exit(143)  # runs none: queue locks stay taken, so no other worker reads half a message
 
 
@@ -142,5 +142,5 @@ def _guarded(task: Callable[[], T]) -> T:
             return task()
         finally:
             _working = False
-    except _Ended:
+    except _WorkerEnded:
         os._exit(143)

@@ -15,7 +15,7 @@ from augment.cli.options import MOST_THREADS, Function, processors
 
 if TYPE_CHECKING:
     from augment.batch.execution import Manner
-    from augment.batch.inputs import Plan
+    from augment.batch.inputs import InputPlan
     from augment.client import Client
     from augment.readers.attachments.evidence import Evidence
 
@@ -36,7 +36,7 @@ class Batch:
     ranks: tuple[range, ...]
     shard: tuple[int, int] | None
 
-    def plan(self, names: tuple[str, ...], out: str | None, evidence: Evidence) -> Plan:
+    def plan(self, names: tuple[str, ...], out: str | None, evidence: Evidence) -> InputPlan:
         """The selected inputs; with absolute paths if other processes will read them.
 
         A folder that holds files of ``evidence`` does not offer them as inputs.

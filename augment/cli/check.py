@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from augment.cli.terminal import Bar
-    from augment.compare.gate import Limits, Line
+    from augment.compare.gate import GateLimits, Line
 
 UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
 
@@ -126,7 +126,7 @@ def _exit_code(statuses: set[str], uncertain: str) -> int:
 _Outcome = tuple["Sequence[Line]", tuple[str, str], list[str]]  #: lines, names of baseline and test, notes
 
 
-def _against_steps(baseline: str, test: str, region: str | None, limits: Limits, shown: Bar) -> _Outcome:
+def _against_steps(baseline: str, test: str, region: str | None, limits: GateLimits, shown: Bar) -> _Outcome:
     """Compare the steps of two runs."""
     from augment.cli.runs import label_of, recording_of
     from augment.compare import gate
@@ -159,7 +159,7 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
 
 
 def _against_runs(
-    store: str, labels: dict[str, str], test: str, region: str | None, limits: Limits, shown: Bar
+    store: str, labels: dict[str, str], test: str, region: str | None, limits: GateLimits, shown: Bar
 ) -> _Outcome:
     """Compare a run with the runs of a history that have the labels, the same device and the same number of ranks."""
     from augment.cli.history import change_text

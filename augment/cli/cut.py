@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from augment.batch.cutting import Choice
+    from augment.batch.cutting import CutChoice
 
     Outcome = tuple[list[Path], str]  #: the files written, and a message
 
@@ -72,10 +72,10 @@ def command(
     """
     from pathlib import Path
 
-    from augment.batch.cutting import Choice, part
+    from augment.batch.cutting import CutChoice, part
     from augment.cli.terminal import bar, emit, say
 
-    choice = Choice(steps, period, drop)
+    choice = CutChoice(steps, period, drop)
     if not choice and not ranks and not parted:
         raise UsageError("nothing to cut: give --steps, --time, --ranks, --drop or --part")
     if parted and choice:
@@ -93,7 +93,7 @@ def command(
     return 0
 
 
-def _cut(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
     import os
     from pathlib import Path
 
@@ -106,7 +106,7 @@ def _cut(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: 
     return _file(name, out, choice, ranks, stage)
 
 
-def _file(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+def _file(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
     from augment.batch.cutting import cut
 
     if ranks:
@@ -116,7 +116,7 @@ def _file(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage:
     return [out], f"{kept:,} of {all_events:,} events are in {out}"
 
 
-def _folder(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+def _folder(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
     from augment.batch.cutting import cut_each
     from augment.batch.inputs import plan
     from augment.batch.selection import of_ranks
@@ -131,7 +131,7 @@ def _folder(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stag
     return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"
 
 
-def _timeline(path: Path, out: Path, choice: Choice, ranks: tuple[range, ...]) -> Outcome:
+def _timeline(path: Path, out: Path, choice: CutChoice, ranks: tuple[range, ...]) -> Outcome:
     from augment.batch.cutting import cut_timeline
 
     if choice or not ranks:

@@ -110,7 +110,7 @@ def command(
     their number. The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
     differences on its timeline; STEM.diff.metrics.json is the whole comparison.
     """
-    from augment.batch.memory import bounded, expect_possible
+    from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import label_of
     from augment.cli.terminal import bar, emit, say
     from augment.compare.outputs import Drawing
@@ -168,7 +168,7 @@ def _sides(
 def _bound(paths: Sequence[str], memory: int | None) -> int | None:
     """The bound of memory; None if there is none, or all traces together need less."""
     from augment.batch.inputs import Input
-    from augment.batch.memory import bound_for
+    from augment.batch.memory_limit import bound_for
     from augment.cli.runs import files_of
 
     names = [] if memory is None else [name for path in paths for name in files_of(path) if os.path.exists(name)]

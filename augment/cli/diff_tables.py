@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from augment.cli.tables import NOTHING, Column, print_columns
+from augment.cli.table_output import NOTHING, TableColumn, print_columns
 from augment.cli.terminal import emit
 from augment.core.text import counted, first_of, signed_text, value_text
 
@@ -60,24 +60,24 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     rows = [row for row in rows if row["control"] or row["test"]]
     known = any(row["low"] is not None for row in rows)
     columns = [
-        Column(
+        TableColumn(
             (of, ""),
             [_words(row["figure"], row["unit"]) for row in rows],
             True,
             True,
         ),
-        Column(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
-        Column(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
-        Column(("difference", ""), [signed_text(row["delta"], row["unit"]) for row in rows]),
-        Column(
+        TableColumn(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
+        TableColumn(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
+        TableColumn(("difference", ""), [signed_text(row["delta"], row["unit"]) for row in rows]),
+        TableColumn(
             ("", ""),
             [NOTHING if row["change_ratio"] is None else f"{100 * row['change_ratio']:+.1f} %" for row in rows],
         ),
     ]
     if known:
         columns += [
-            Column(("95 % confidence interval", ""), [_interval(row) for row in rows]),
-            Column(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
+            TableColumn(("95 % confidence interval", ""), [_interval(row) for row in rows]),
+            TableColumn(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
         ]
     print_columns(title, columns)
     if not known:
@@ -98,12 +98,12 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
     print_columns(
         "Where the difference comes from",
         [
-            Column(("time", "ms"), [f"{value / 1e6:+,.3f}" for value in (*numbers, *tail, whole / scale)]),
-            Column(("what", ""), [*words, *(["the rest"] if tail else []), "all"], text=True),
-            Column(("", ""), [row["change"] for row in shown] + blank, text=True),
-            Column(("", ""), [_MARKS[row["verdict"]] for row in shown] + blank, text=True),
-            Column(("operator", ""), [row["operator"] or NOTHING for row in shown] + blank, text=True),
-            Column(("control → test", ""), [_what(row) for row in shown] + blank, text=True),
+            TableColumn(("time", "ms"), [f"{value / 1e6:+,.3f}" for value in (*numbers, *tail, whole / scale)]),
+            TableColumn(("what", ""), [*words, *(["the rest"] if tail else []), "all"], text=True),
+            TableColumn(("", ""), [row["change"] for row in shown] + blank, text=True),
+            TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown] + blank, text=True),
+            TableColumn(("operator", ""), [row["operator"] or NOTHING for row in shown] + blank, text=True),
+            TableColumn(("control → test", ""), [_what(row) for row in shown] + blank, text=True),
         ],
     )
     if tail:
@@ -137,10 +137,10 @@ def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
         print_columns(
             "By operator, for any kernels: exclusive time per step",
             [
-                Column(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
-                Column(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
-                Column(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
-                Column(("operator", ""), shown, text=True),
+                TableColumn(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
+                TableColumn(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
+                TableColumn(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
+                TableColumn(("operator", ""), shown, text=True),
             ],
         )
 
@@ -156,13 +156,15 @@ def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
     print_columns(
         "By kind of work: exclusive time per step",
         [
-            Column(("difference", "ms"), [f"{row['delta_ns'] / scale / 1e6:+,.3f}" for row in shown]),
-            Column(("control", "ms"), [f"{row['control_ns'] / scale / 1e6:,.3f}" for row in shown]),
-            Column(("test", "ms"), [f"{row['test_ns'] / scale / 1e6:,.3f}" for row in shown]),
-            Column(("", ""), [_percent(row) for row in shown]),
-            Column(("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]),
-            Column(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
-            Column(("kind of work", ""), [row["kind_of_work"].replace("_", " ") for row in shown], text=True),
+            TableColumn(("difference", "ms"), [f"{row['delta_ns'] / scale / 1e6:+,.3f}" for row in shown]),
+            TableColumn(("control", "ms"), [f"{row['control_ns'] / scale / 1e6:,.3f}" for row in shown]),
+            TableColumn(("test", "ms"), [f"{row['test_ns'] / scale / 1e6:,.3f}" for row in shown]),
+            TableColumn(("", ""), [_percent(row) for row in shown]),
+            TableColumn(
+                ("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]
+            ),
+            TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
+            TableColumn(("kind of work", ""), [row["kind_of_work"].replace("_", " ") for row in shown], text=True),
         ],
     )
 
@@ -206,11 +208,11 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
         print_columns(
             f"{title}, time per step",
             [
-                Column(("on", ""), [row["side"] for row in shown], True, True),
-                Column(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
-                Column(("", ""), [_percent(row) for row in shown]),
-                Column(("count", ""), [_counts(row) for row in shown]),
-                Column(
+                TableColumn(("on", ""), [row["side"] for row in shown], True, True),
+                TableColumn(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
+                TableColumn(("", ""), [_percent(row) for row in shown]),
+                TableColumn(("count", ""), [_counts(row) for row in shown]),
+                TableColumn(
                     ("name", ""),
                     [_readable(row["name"]) for row in shown],
                     text=True,

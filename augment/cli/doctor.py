@@ -64,7 +64,7 @@ def examine(path: str) -> Report:
 
 def print_report(report: Report) -> None:
     """Print ``report`` for people."""
-    from augment.cli.tables import print_rows
+    from augment.cli.table_output import print_rows
     from augment.cli.terminal import emit
 
     for line in _overview(report):

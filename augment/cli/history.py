@@ -60,7 +60,7 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
 @debug
 def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
     """List the runs, the oldest first."""
-    from augment.cli.tables import print_rows
+    from augment.cli.table_output import print_rows
     from augment.cli.terminal import emit
     from augment.core.text import counted
     from augment.history import Store
@@ -105,7 +105,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
             for row in rows[-limit:]:
                 emit(json.dumps({**row, "device": device, "rank_count": ranks}, ensure_ascii=False))
             continue
-        from augment.cli.tables import print_rows
+        from augment.cli.table_output import print_rows
 
         print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
         for line in remarks:

@@ -13,7 +13,7 @@ from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
-    from augment.batch.merge import Merged
+    from augment.batch.merged_timeline import Merged
     from augment.pipeline.request import Request
     from augment.readers.attachments.evidence import Evidence
 
@@ -58,8 +58,8 @@ def command(
     from msgspec.structs import replace
 
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
-    from augment.batch.memory import expect_possible
-    from augment.batch.merge import Choice, default_output, merge, only_job
+    from augment.batch.memory_limit import expect_possible
+    from augment.batch.merged_timeline import MergeChoice, default_output, merge, only_job
     from augment.cli.terminal import bar, complain, emit
 
     request.check()
@@ -71,7 +71,7 @@ def command(
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES
     request = replace(request, trust_clocks=trust_clocks)
-    choice = Choice(request, bool(ranks), limit, not no_align, memory)
+    choice = MergeChoice(request, bool(ranks), limit, not no_align, memory)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)
     emit(out)

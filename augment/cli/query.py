@@ -14,7 +14,7 @@ from augment.cli.options import debug, row_limit
 from augment.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from augment.viewer.engine import Answer, Cell
+    from augment.viewer.engine import Cell, QueryAnswer
 
 ROWS = 100  #: rows of a table by default
 NULL = "NULL"
@@ -81,7 +81,7 @@ def _sql(argument: str | None, path: str | None) -> str:
     return text
 
 
-def _print_json(answer: Answer) -> None:
+def _print_json(answer: QueryAnswer) -> None:
     from augment.cli.terminal import emit
 
     names = _distinct(answer.columns)
@@ -110,7 +110,7 @@ def _plain(cell: Cell) -> Any:
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: QueryAnswer) -> None:
     from augment.cli.terminal import emit
 
     lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
@@ -126,7 +126,7 @@ def _csv(value: object) -> str:
     return text
 
 
-def _print_table(answer: Answer, limit: int) -> None:
+def _print_table(answer: QueryAnswer, limit: int) -> None:
     from augment.cli.terminal import emit
     from augment.core.text import counted
 

@@ -17,7 +17,7 @@ from augment.errors import UsageError
 if TYPE_CHECKING:
     from augment.batch.convert import Settings
     from augment.batch.execution import Manner
-    from augment.batch.inputs import Input, Plan
+    from augment.batch.inputs import Input, InputPlan
     from augment.batch.job_tracks import Errand
     from augment.batch.remote_job import RemoteJob
     from augment.batch.results import Result
@@ -104,7 +104,7 @@ def _stages() -> tuple[Stage, ...]:
 class _Run:
     """One run of the command."""
 
-    def __init__(self, made: Plan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
+    def __init__(self, made: InputPlan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
         self._plan, self._settings, self._manner = made, settings, manner
         self._as_json, self._quiet = as_json, quiet
         self._remote: RemoteJob | None = None
@@ -171,9 +171,9 @@ class _Run:
             for note in remote.notes:
                 shown.say(f"augment: {note}")
         elif self._manner.merge:
-            from augment.batch.merge import Choice, merge_all
+            from augment.batch.merged_timeline import MergeChoice, merge_all
 
-            choice = Choice(self._settings.request, memory=self._settings.memory)
+            choice = MergeChoice(self._settings.request, memory=self._settings.memory)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
                 self._tell(path)
                 if merged and merged.left_out:
@@ -209,7 +209,7 @@ class _Run:
 
     def _close(self) -> int:
         """Print the summary and the failures; return the exit code."""
-        from augment.cli.summary import jobs, next_steps, summary, verdicts
+        from augment.cli.run_summary import jobs, next_steps, summary, verdicts
         from augment.cli.terminal import complain, say
 
         failed = [result for result in self._results if result.status == "failed"]

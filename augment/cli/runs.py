@@ -113,8 +113,8 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
 
 
 def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
+    from augment.compare.compared_steps import windows_in
     from augment.compare.regions import regions_of
-    from augment.compare.steps import windows_in
     from augment.compare.totals import mean_of_ranks, samples_of
     from augment.writers.metrics import source_of
 

@@ -82,7 +82,7 @@ def command(
     elif form == "json":
         _print_json(sidecar)
     else:
-        from augment.cli.tables import print_markdown, print_sidecar
+        from augment.cli.table_output import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
         if known is not None:
@@ -216,7 +216,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
 def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:
     """Write a file for each analysis, and print the paths."""
     from augment.cli.terminal import emit
-    from augment.results.frames import frames_of
+    from augment.results.metric_frames import frames_of
     from augment.writers.parquet import write_parquet
 
     for name, table in frames_of(sidecars).items():

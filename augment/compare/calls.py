@@ -12,7 +12,7 @@ from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import CallStacks, call_stacks
 from augment.facts.host.enclosing import directly_around, enclosing
-from augment.facts.operators.graph_capture import graph_work
+from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.work_families import work_families
 from augment.facts.steps.step_windows import StepWindows, step_of_work
 from augment.facts.steps.steps import steps
@@ -48,7 +48,7 @@ class Calls(Struct, frozen=True):
         return len(self.row)
 
 
-class Work(Struct, frozen=True):
+class CallWork(Struct, frozen=True):
     """The GPU work in the order of ``gpu_work``: equal-length columns.
 
     ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NO_INDEX`. ``step`` int32, the index
@@ -77,7 +77,7 @@ class Side(Struct, frozen=True):
     trace: Trace
     steps: StepWindows
     calls: Calls
-    work: Work
+    work: CallWork
 
     def __repr__(self) -> str:
         return f"<Side {self.trace.summary}; {len(self.steps)} steps>"
@@ -140,7 +140,7 @@ def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
     return kept
 
 
-def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> Work:
+def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:
     work, names, graphs = gpu_work(trace), paths.names, graph_work(trace)
     launched = work.launch != NO_INDEX
     call = np.full(len(work), NO_INDEX, np.int32)
@@ -151,7 +151,7 @@ def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_
     if captured.any():
         operator = np.array([names.number(called.operator) for called in graphs.calls], np.int32)
         path[captured] = paths.of(path[captured], operator[graphs.kind[graphs.owner[captured]]])
-    return Work(
+    return CallWork(
         row=work.row,
         call=call,
         path=path,

@@ -9,20 +9,20 @@ import numpy as np
 from msgspec import Struct
 
 from augment.compare.alignment import Alignment, align_sides
+from augment.compare.call_tables import ByName, ByPath
 from augment.compare.calls import Side, side_of
+from augment.compare.compared_steps import ChosenSteps, StepChoice, choose
 from augment.compare.devices import difference
+from augment.compare.diff_rows import ROWS, StepRow
+from augment.compare.diff_verdict import verdict as verdict_on
 from augment.compare.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
 from augment.compare.first_step import outlying_first_step
 from augment.compare.kinds import ByKind
 from augment.compare.late_ranks import RankParts, late_rank
 from augment.compare.ledger import CONTROL, TEST
 from augment.compare.names import Names, Paths
-from augment.compare.rows import ROWS, StepRow
-from augment.compare.steps import ChosenSteps, StepChoice, choose
-from augment.compare.tables import ByName, ByPath
 from augment.compare.tiling import tiles_of
 from augment.compare.totals import Samples, figures_outcome, mean_of_ranks, samples_of
-from augment.compare.verdict import verdict as verdict_on
 from augment.compare.waterfall import Waterfall
 from augment.core import display
 from augment.core.findings import Findings, Outcome, Verdict, table_of

@@ -14,7 +14,7 @@ from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks
-from augment.facts.operators.step_efficiency import step_efficiency, why_beyond, why_no_mfu
+from augment.facts.operators.step_time_parts import step_efficiency, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import StepWindows
 

@@ -47,7 +47,7 @@ class Limit(Struct, frozen=True):
     bound: float | None = None
 
 
-class Limits(Struct, frozen=True):
+class GateLimits(Struct, frozen=True):
     """The limits of all figures.
 
     ``figures`` holds limits by figure; None excludes one. :data:`GATED` is gated by ``max_regress``, and with ``parts``
@@ -90,7 +90,7 @@ class Line(Struct, frozen=True):
     run_count: int | None = None  #: of a baseline of many runs; None where steps of one run were compared
 
 
-def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
+def check(control: Samples, test: Samples, limits: GateLimits | None = None) -> list[Line]:
     """A line for each gated figure, then one for each other figure that explains the change of the step.
 
     A figure fails if its change exceeds the limit and its confidence interval excludes no change. It is uncertain if
@@ -105,7 +105,7 @@ def check(control: Samples, test: Samples, limits: Limits | None = None) -> list
     unknown, and the limit alone decides. A part of the step's time that grew by less than :data:`FLOOR` of the step
     does not fail.
     """
-    limits = limits or Limits()
+    limits = limits or GateLimits()
     limited = [(figure, limit) for figure in FIGURES if (limit := limits.of(figure)) is not None]
     others = max(
         sum(figure.name != WHOLE and figure.name in control and figure.name in test for figure, _ in limited), 1
@@ -154,7 +154,7 @@ def limits_of(
     metrics: Mapping[str, str] | None = None,
     *,
     parts: bool = False,
-) -> Limits:
+) -> GateLimits:
     """The limits of a configuration file, overridden by those of the command line.
 
     Args:
@@ -185,7 +185,7 @@ def limits_of(
     in_file = config.get("parts", False)
     if not isinstance(in_file, bool):
         raise UsageError(f"parts must be true or false, not {in_file!r}")
-    return Limits(general, figures, alpha, parts or in_file)
+    return GateLimits(general, figures, alpha, parts or in_file)
 
 
 def _limit_from(value: Any, general: Limit, where: str) -> Limit | None:

@@ -8,17 +8,22 @@ import numpy as np
 
 from augment.arrays.types import NO_INDEX
 from augment.compare.calls import Side
+from augment.compare.diff_rows import KindRow
 from augment.compare.ledger import CONTROL, TEST, Ledger
 from augment.compare.names import Names
 from augment.compare.noise import chance_of, corrected
-from augment.compare.rows import KindRow
-from augment.compare.tiling import Kind, Tiles
+from augment.compare.tiling import TileKind, Tiles
 from augment.compare.totals import verdict_of
 from augment.facts.gpu.gpu_work import gpu_work
 
 _COUNT, _SUM, _OWNED = range(3)
 #: what time without a family is called
-_WITHOUT = {Kind.HOST_WAIT: "host_wait", Kind.KERNEL_WAIT: "kernel_wait", Kind.OTHER: "other_wait", Kind.HOST: "host"}
+_WITHOUT = {
+    TileKind.HOST_WAIT: "host_wait",
+    TileKind.KERNEL_WAIT: "kernel_wait",
+    TileKind.OTHER: "other_wait",
+    TileKind.HOST: "host",
+}
 
 
 class ByKind:
@@ -48,7 +53,7 @@ class ByKind:
     def add_tiles(self, which: int, tiles: Tiles) -> None:
         """Add the owners of one device's time."""
         self._lanes += which == TEST
-        waiting = np.array([self._names.number(_WITHOUT.get(kind, "")) for kind in Kind], np.int32)
+        waiting = np.array([self._names.number(_WITHOUT.get(kind, "")) for kind in TileKind], np.int32)
         key = np.where(tiles.family == NO_INDEX, waiting[tiles.kind], tiles.family)
         self._ledger.add(which, key, _OWNED * self._steps + tiles.step, tiles.ns)
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from augment.compare.ledger import TEST
 from augment.compare.names import Names
-from augment.compare.tiling import Kind, Tiles
+from augment.compare.tiling import TileKind, Tiles
 from augment.core.text import signed_text
 
 MOST = 0.5  #: of the difference: what is communication on the other ranks, and what the cause explains on the late one
 FEW = 0.25  #: of the others' communication: no more than this is on the late rank
 _CAUSES = {
-    Kind.COMPUTATION: "computing",
-    Kind.EXPOSED_MEMORY: "exposed copies",
-    Kind.HOST_WAIT: "waiting for the host",
-    Kind.OTHER: "other waits",
+    TileKind.COMPUTATION: "computing",
+    TileKind.EXPOSED_MEMORY: "exposed copies",
+    TileKind.HOST_WAIT: "waiting for the host",
+    TileKind.OTHER: "other waits",
 }
 
 
@@ -35,16 +35,16 @@ class RankParts:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self._ns: Counter[tuple[Kind, int]] = Counter()
+        self._ns: Counter[tuple[TileKind, int]] = Counter()
 
     def add(self, side: int, tiles: Tiles) -> None:
         """Add the tiles of one of its devices on one side."""
-        name = np.where(tiles.kind == Kind.HOST_WAIT, tiles.name, -1).astype(np.int64)
+        name = np.where(tiles.kind == TileKind.HOST_WAIT, tiles.name, -1).astype(np.int64)
         keys, which = np.unique(tiles.kind.astype(np.int64) << 32 | (name + 1), return_inverse=True)
         sums = np.zeros(len(keys), np.int64)
         np.add.at(sums, which, tiles.ns)
         for key, ns in zip(keys.tolist(), sums.tolist(), strict=True):
-            self._ns[Kind(key >> 32), (key & (1 << 32) - 1) - 1] += ns if side == TEST else -ns
+            self._ns[TileKind(key >> 32), (key & (1 << 32) - 1) - 1] += ns if side == TEST else -ns
 
     @property
     def total_ns(self) -> int:
@@ -54,7 +54,7 @@ class RankParts:
     @property
     def communication_ns(self) -> int:
         """Of exposed communication."""
-        return self._ns[Kind.EXPOSED_COMMUNICATION, -1]
+        return self._ns[TileKind.EXPOSED_COMMUNICATION, -1]
 
     def cause(self, sign: int, names: Names) -> tuple[str, int]:
         """What else differs most in the direction ``sign``, and by how much."""

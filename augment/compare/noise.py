@@ -56,7 +56,7 @@ class Noise(Struct, frozen=True):
     paired: bool
 
 
-class _Comparison(Struct, frozen=True):
+class _Samples(Struct, frozen=True):
     """Transformed samples: ``unit`` is the control's (trimmed) mean if they are logarithms, else None.
 
     ``error`` is the standard error of ``delta``, 0 without any variation; ``freedom`` is its degrees of freedom.
@@ -146,7 +146,7 @@ def corrected(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Comparison | None:
+def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Samples | None:
     """The comparison of samples, in pairs if they are alike."""
     if min(len(control), len(test)) < 2:
         return None
@@ -167,17 +167,17 @@ def _are_alike(control: Floats, test: Floats) -> bool:
     return together > 0 and tail_of_fisher(together / apart if apart else math.inf, len(control) - 1) < 1 - ALIKE
 
 
-def _pairwise(control: Floats, test: Floats, unit: float | None, trim: float) -> _Comparison:
+def _pairwise(control: Floats, test: Floats, unit: float | None, trim: float) -> _Samples:
     mean, variance, count = _location(test - control, trim)
-    return _Comparison(control, test, unit, True, mean, math.sqrt(variance), count - 1)
+    return _Samples(control, test, unit, True, mean, math.sqrt(variance), count - 1)
 
 
-def _welch(control: Floats, test: Floats, unit: float | None, trim: float) -> _Comparison:
+def _welch(control: Floats, test: Floats, unit: float | None, trim: float) -> _Samples:
     sides = [_location(side, trim) for side in (control, test)]
     variance = sum(variance for _, variance, _ in sides)
     parts = sum(variance**2 / (count - 1) for _, variance, count in sides)
     freedom = variance**2 / parts if parts else 1.0
-    return _Comparison(control, test, unit, False, sides[1][0] - sides[0][0], math.sqrt(variance), freedom)
+    return _Samples(control, test, unit, False, sides[1][0] - sides[0][0], math.sqrt(variance), freedom)
 
 
 def _location(samples: Floats, trim: float) -> tuple[float, float, int]:
@@ -189,7 +189,7 @@ def _location(samples: Floats, trim: float) -> tuple[float, float, int]:
     return float(kept.mean()), pulled_in * (len(samples) - 1) / (len(kept) * (len(kept) - 1)), len(kept)
 
 
-def _bootstrap(compared: _Comparison, confidence: float) -> tuple[float, float]:
+def _bootstrap(compared: _Samples, confidence: float) -> tuple[float, float]:
     """The percentile interval of the difference, of pairs or of each side's samples; deterministic."""
     random = np.random.default_rng(SEED)
     sides = [compared.test - compared.control] if compared.paired else [compared.control, compared.test]

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from augment.compare import sidecar
 from augment.compare.core import Diff, Pair
+from augment.compare.diff_timeline import drawn
 from augment.compare.overlay import ARROW_COUNT, write_overlay
 from augment.compare.overlay import SUFFIX as OVERLAY_SUFFIX
-from augment.compare.timeline import drawn
 from augment.core.trace import Diagnostic
 from augment.errors import OutputError
 from augment.writers import DEFAULT, writer_named

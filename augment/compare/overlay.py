@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from augment.analyses import steps, temporal_breakdown
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.compare.core import Pair
-from augment.compare.timeline import VERDICT
+from augment.compare.diff_timeline import VERDICT
 from augment.core.annotations import SliceTrack
 from augment.core.bounds import bounded
 from augment.core.findings import AugmentedTrace, Findings, Outcome
@@ -26,7 +26,7 @@ from augment.facts.gpu.busiest import busiest_stream
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.source.clock_correction import on_clock
 from augment.writers.files import replacing
-from augment.writers.perfetto.several import FirstView, Group, Several
+from augment.writers.perfetto.several import FirstView, Several, TraceGroup
 from augment.writers.perfetto.suffixes import Links
 
 _CONTROL, _TEST = "control", "test"  #: what ends names of tracks
@@ -67,10 +67,10 @@ def write_overlay(
         several = Several(file, _first_view(pair, framed, shift + lift, lift))
         links = Links(control.calls.row[partner[chosen]], ids)
         diagnostics = several.add(
-            before, Group(f"control: {labels[0]}", description, _CONTROL, streams_too=True), links
+            before, TraceGroup(f"control: {labels[0]}", description, _CONTROL, streams_too=True), links
         )
         links = Links(test.calls.row[chosen], ids)
-        group = Group(f"test: {labels[1]}", "the test, on its own clock", _TEST, streams_too=True)
+        group = TraceGroup(f"test: {labels[1]}", "the test, on its own clock", _TEST, streams_too=True)
         diagnostics += several.add(now, group, links)
         several.close()
     return diagnostics

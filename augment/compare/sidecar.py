@@ -12,7 +12,7 @@ from typing import Any
 
 from augment.compare.calls import Side
 from augment.compare.core import Diff
-from augment.compare.rows import ROWS
+from augment.compare.diff_rows import ROWS
 from augment.core.trace import Diagnostic
 from augment.writers.files import DIFF_METRICS_SUFFIX, replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool

@@ -28,7 +28,7 @@ from augment.facts.waits.gap_causes import GapCategory
 BEFORE = "launched before the recording"  #: owner name of such work: its call is unknown
 
 
-class Kind(IntEnum):
+class TileKind(IntEnum):
     """The class of a device's time; in a recording of the host only, :attr:`HOST`."""
 
     COMPUTATION = 0
@@ -42,23 +42,27 @@ class Kind(IntEnum):
 
 #: for each type of work, the types that hide it: it owns a moment only if none of these runs
 _HIDDEN_BY = {
-    Kind.COMPUTATION: 0,
-    Kind.EXPOSED_COMMUNICATION: COMPUTATION,
-    Kind.EXPOSED_MEMORY: COMPUTATION | COMMUNICATION,
+    TileKind.COMPUTATION: 0,
+    TileKind.EXPOSED_COMMUNICATION: COMPUTATION,
+    TileKind.EXPOSED_MEMORY: COMPUTATION | COMMUNICATION,
 }
-_MASK = {Kind.COMPUTATION: COMPUTATION, Kind.EXPOSED_COMMUNICATION: COMMUNICATION, Kind.EXPOSED_MEMORY: MEMORY}
+_MASK = {
+    TileKind.COMPUTATION: COMPUTATION,
+    TileKind.EXPOSED_COMMUNICATION: COMMUNICATION,
+    TileKind.EXPOSED_MEMORY: MEMORY,
+}
 _IDLE = {
-    GapCategory.HOST_WAIT: Kind.HOST_WAIT,
-    GapCategory.KERNEL_WAIT: Kind.KERNEL_WAIT,
-    GapCategory.OTHER: Kind.OTHER,
+    GapCategory.HOST_WAIT: TileKind.HOST_WAIT,
+    GapCategory.KERNEL_WAIT: TileKind.KERNEL_WAIT,
+    GapCategory.OTHER: TileKind.OTHER,
 }
 
 
 class Tiles(Struct, frozen=True):
-    """Equal-length columns: ``ns`` (int64) of the step with index ``step`` belong to ``kind`` (uint8, a :class:`Kind`),
-    ``path`` (int32, of the call that launched the work, or that the host is in), ``name`` (int32, of the work, or of
-    the host's activity meanwhile; -1 for none) and ``family`` (int32, of the work; -1 for none). Their sum is the
-    length of the windows."""
+    """Equal-length columns: ``ns`` (int64) of the step with index ``step`` belong to ``kind`` (uint8, a
+    :class:`TileKind`), ``path`` (int32, of the call that launched the work, or that the host is in), ``name`` (int32,
+    of the work, or of the host's activity meanwhile; -1 for none) and ``family`` (int32, of the work; -1 for none).
+    Their sum is the length of the windows."""
 
     kind: Bytes
     path: Int32s
@@ -109,7 +113,7 @@ def _idle(side: Side, names: Names, device: int) -> _Piece:
     kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
     main = main_thread(side)
     thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
-    waits = np.flatnonzero((kind == Kind.HOST_WAIT) & (thread != NO_INDEX))
+    waits = np.flatnonzero((kind == TileKind.HOST_WAIT) & (thread != NO_INDEX))
     name = np.full(len(kind), NO_INDEX, np.int32)
     doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
     known = doing >= 0
@@ -131,7 +135,7 @@ def _host(side: Side) -> _Piece:
     call = line.row[which]
     outside = np.full(len(uncovered), NO_INDEX, np.int32)
     return (
-        np.full(len(ns) + len(uncovered), Kind.HOST, np.uint8),
+        np.full(len(ns) + len(uncovered), TileKind.HOST, np.uint8),
         np.concatenate((calls.path[call], outside)),
         np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
         np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),

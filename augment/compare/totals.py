@@ -1,4 +1,4 @@
-"""The figures of whole runs: the rows :class:`~augment.compare.rows.FigureRow`."""
+"""The figures of whole runs: the rows :class:`~augment.compare.diff_rows.FigureRow`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment.compare.diff_rows import FigureRow, Verdict
 from augment.compare.noise import ALPHA, corrected, noise_of
-from augment.compare.rows import FigureRow, Verdict
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
 from augment.facts.steps.step_figures import memory_peaks, step_figures

@@ -8,24 +8,24 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.compare.call_tables import change_of
+from augment.compare.diff_rows import PartChange, PartRow
 from augment.compare.ledger import CONTROL, TEST, Ledger
 from augment.compare.names import Names, Paths
 from augment.compare.noise import chance_of, corrected
-from augment.compare.rows import PartChange, PartRow
-from augment.compare.tables import change_of
-from augment.compare.tiling import BEFORE, Kind, Tiles
+from augment.compare.tiling import BEFORE, TileKind, Tiles
 from augment.compare.totals import verdict_of
 from augment.facts.gpu.kernel_families import UNKNOWN
 
 NAMES_SHOWN = 4  #: kernel names shown per part
 _BITS = 28  #: bits of a path, and of a name, in a key
-_WORK = (Kind.COMPUTATION, Kind.EXPOSED_COMMUNICATION, Kind.EXPOSED_MEMORY)
+_WORK = (TileKind.COMPUTATION, TileKind.EXPOSED_COMMUNICATION, TileKind.EXPOSED_MEMORY)
 
 
-class _Part(Struct, frozen=True):
+class _WaterfallPart(Struct, frozen=True):
     """The content of one part: owners (keys of the ledger) and their operator (a name's number)."""
 
-    kind: Kind
+    kind: TileKind
     operator: int
     keys: tuple[int, ...]
     renamed: bool = False
@@ -69,7 +69,7 @@ class Waterfall:
         rows = [self._row(*part, whole) for part in zip(parts, sums, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))
 
-    def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_Part]:
+    def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_WaterfallPart]:
         """Groups owners by operator and name. Owners of one side only go to the innermost operator of both sides.
 
         There they are matched by family, then whatever their family. Work that no operator launched, but an annotation
@@ -77,25 +77,27 @@ class Waterfall:
         """
         shared, every = operators[CONTROL] & operators[TEST], operators[CONTROL] | operators[TEST]
         before = self._names.number(BEFORE)
-        owners: dict[tuple[Kind, int, int], list[int]] = {}
+        owners: dict[tuple[TileKind, int, int], list[int]] = {}
         for key, _ in self._ledger:
             owners.setdefault((self._kind(key), self._operator(self._path(key)), self._name(key)), []).append(key)
-        left: dict[tuple[Kind, int, bool], list[list[int]]] = {}
+        left: dict[tuple[TileKind, int, bool], list[list[int]]] = {}
         for (kind, operator, _), keys in owners.items():
             occurs = self._occurs(keys)
             home = self._home(keys[0], shared)
             if all(occurs) or kind not in _WORK or self._name(keys[0]) == before:
-                yield _Part(kind, operator, tuple(keys))
+                yield _WaterfallPart(kind, operator, tuple(keys))
             elif home != NO_INDEX:
                 left.setdefault((kind, self._operator(home), True), []).append(keys)
             elif not any(path in every for path in self._paths.chain(self._path(keys[0]))):
                 left.setdefault((kind, operator, False), []).append(keys)
             else:
-                yield _Part(kind, operator, tuple(keys))
+                yield _WaterfallPart(kind, operator, tuple(keys))
         for (kind, operator, is_operator), groups in left.items():
             yield from self._matched(kind, operator, groups, is_operator)
 
-    def _matched(self, kind: Kind, operator: int, groups: list[list[int]], is_operator: bool) -> Iterator[_Part]:
+    def _matched(
+        self, kind: TileKind, operator: int, groups: list[list[int]], is_operator: bool
+    ) -> Iterator[_WaterfallPart]:
         """The parts of what only one side has: renamed where the other side has its like, else each by itself."""
         rest: list[list[int]] = []
         families: dict[int, list[list[int]]] = {}
@@ -104,14 +106,14 @@ class Waterfall:
         for family, alike in families.items():
             together = tuple(key for keys in alike for key in keys)
             if self._names.texts[family] != UNKNOWN and all(self._occurs(together)):
-                yield _Part(kind, operator, together, renamed=True)
+                yield _WaterfallPart(kind, operator, together, renamed=True)
             else:
                 rest += alike
         together = tuple(key for keys in rest for key in keys)
         if is_operator and together and all(self._occurs(together)):
-            yield _Part(kind, operator, together, renamed=True)
+            yield _WaterfallPart(kind, operator, together, renamed=True)
         else:
-            yield from (_Part(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in rest)
+            yield from (_WaterfallPart(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in rest)
 
     def _occurs(self, keys: Sequence[int]) -> tuple[bool, bool]:
         """Whether any of ``keys`` owns time in the control, and in the test."""
@@ -127,8 +129,8 @@ class Waterfall:
         """The name of the innermost call of ``path``."""
         return self._paths.name[path] if path != NO_INDEX else NO_INDEX
 
-    def _kind(self, key: int) -> Kind:
-        return Kind(key >> 2 * _BITS)
+    def _kind(self, key: int) -> TileKind:
+        return TileKind(key >> 2 * _BITS)
 
     def _name(self, key: int) -> int:
         return (key & (1 << _BITS) - 1) - 1
@@ -136,11 +138,11 @@ class Waterfall:
     def _path(self, key: int) -> int:
         return (key >> _BITS & (1 << _BITS) - 1) - 1
 
-    def _sums(self, part: _Part) -> Int64s:
+    def _sums(self, part: _WaterfallPart) -> Int64s:
         total: Int64s = sum((self._ledger[key] for key in part.keys), np.zeros((2, self._ledger.width), np.int64))
         return total
 
-    def _row(self, part: _Part, sums: Int64s, p: float | None, whole: int) -> PartRow:
+    def _row(self, part: _WaterfallPart, sums: Int64s, p: float | None, whole: int) -> PartRow:
         control, test = int(sums[CONTROL].sum()), int(sums[TEST].sum())
         delta = test - control
         return PartRow(
@@ -162,7 +164,7 @@ class Waterfall:
     def _difference(self, key: int) -> int:
         return abs(int(self._ledger[key][TEST].sum() - self._ledger[key][CONTROL].sum()))
 
-    def _texts(self, part: _Part, side: int) -> list[str]:
+    def _texts(self, part: _WaterfallPart, side: int) -> list[str]:
         """The names of the part's owners on one side, the longest first."""
         owners: dict[int, int] = {}
         for key in part.keys:
@@ -173,7 +175,7 @@ class Waterfall:
         return [self._names.texts[name] for name in longest]
 
 
-def _change(part: _Part, control: int, test: int) -> PartChange:
+def _change(part: _WaterfallPart, control: int, test: int) -> PartChange:
     """The kind of change: work appears and disappears, waiting only grows and shrinks."""
     if part.renamed:
         return "renamed"

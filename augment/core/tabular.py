@@ -25,7 +25,7 @@ _SUFFIXES = {"ns": "int", "bytes": "int", "count": "int", "ratio": "float", "gbp
 _IDENTITIES = ("rank", "device", "stream", "step")
 
 
-class Kind(Struct, frozen=True):
+class ColumnKind(Struct, frozen=True):
     """The type of a column: ``int``, ``float``, ``bool``, ``text`` or ``texts``; whether values can be missing."""
 
     name: str
@@ -41,7 +41,7 @@ class Table(Struct, frozen=True, eq=False):
 
     name: str
     columns: Mapping[str, Sequence[Any]]
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     status: str = "ok"
     reason: str | None = None
 
@@ -108,7 +108,7 @@ class Table(Struct, frozen=True, eq=False):
         columns = {name: _arrow(pyarrow, self._kind(name), values) for name, values in self.columns.items()}
         return pyarrow.table(columns).__arrow_c_stream__(requested_schema)
 
-    def _kind(self, name: str) -> Kind:
+    def _kind(self, name: str) -> ColumnKind:
         kind = self.kinds.get(name)
         return _kind_of_values(name, self.columns[name]) if kind is None or kind.name == "identity" else kind
 
@@ -134,7 +134,7 @@ class Table(Struct, frozen=True, eq=False):
         return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{more}{partial}"
 
 
-def kinds_of(row: type[Struct]) -> dict[str, Kind]:
+def kinds_of(row: type[Struct]) -> dict[str, ColumnKind]:
     """The types of the columns of a metric row."""
     hints = typing.get_type_hints(row)
     return {name: _kind_of_hint(hints[name]) for name in row.__struct_fields__}
@@ -146,7 +146,7 @@ def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str,
         [*(key for first in lead for key in first), *(key for table in tables for key in table.columns)]
     )
     columns: dict[str, list[Any]] = {key: [] for key in names}
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, ColumnKind] = {}
     for table, values in zip(tables, lead, strict=True):
         kinds |= {key: kind for key, kind in table.kinds.items() if key not in values}
         for key, column in columns.items():
@@ -157,39 +157,39 @@ def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str,
     return Table(name, columns, kinds, status, "; ".join(reasons) or None)
 
 
-def _lenient(kind: Kind, values: Sequence[Any]) -> Kind:
+def _lenient(kind: ColumnKind, values: Sequence[Any]) -> ColumnKind:
     """The type of a column that some tables may lack."""
-    return Kind(kind.name, kind.optional or any(value is None for value in values))
+    return ColumnKind(kind.name, kind.optional or any(value is None for value in values))
 
 
-def _kind_of_hint(hint: Any) -> Kind:
+def _kind_of_hint(hint: Any) -> ColumnKind:
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     members = set(typing.get_args(hint)) if union else {hint}
     optional = type(None) in members
     members.discard(type(None))
     if members == {int, str}:
-        return Kind("identity")
+        return ColumnKind("identity")
     only = next(iter(members)) if len(members) == 1 else str
     if typing.get_origin(only) in (list, tuple) or getattr(typing.get_origin(only), "__name__", "") == "Sequence":
-        return Kind("texts", optional)
-    return Kind({bool: "bool", int: "int", float: "float"}.get(only, "text"), optional)
+        return ColumnKind("texts", optional)
+    return ColumnKind({bool: "bool", int: "int", float: "float"}.get(only, "text"), optional)
 
 
-def _kind_of_values(name: str, values: Sequence[Any]) -> Kind:
+def _kind_of_values(name: str, values: Sequence[Any]) -> ColumnKind:
     """The type of a column that nothing declares."""
     types = {type(value) for value in values if value is not None}
     if not types:
-        return Kind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
+        return ColumnKind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
     if types <= {list, tuple}:
-        return Kind("texts")
+        return ColumnKind("texts")
     if types == {bool}:
-        return Kind("bool")
+        return ColumnKind("bool")
     if types == {int}:
-        return Kind("int")
-    return Kind("float" if types <= {int, float} else "text")
+        return ColumnKind("int")
+    return ColumnKind("float" if types <= {int, float} else "text")
 
 
-def _series(pd: Any, kind: Kind, values: Sequence[Any]) -> Any:
+def _series(pd: Any, kind: ColumnKind, values: Sequence[Any]) -> Any:
     missing = kind.optional
     if kind.name == "int":
         return pd.Series(list(values), dtype="Int64" if missing else "int64")
@@ -207,7 +207,7 @@ def _as_texts(values: Sequence[Any]) -> list[str | None]:
     return [None if each is None else json_line(each) if isinstance(each, dict) else str(each) for each in values]
 
 
-def _arrow(pyarrow: Any, kind: Kind, values: Sequence[Any]) -> Any:
+def _arrow(pyarrow: Any, kind: ColumnKind, values: Sequence[Any]) -> Any:
     """The column as an Arrow array, in which each value can be missing."""
     text = pyarrow.large_string()
     if kind.name == "texts":

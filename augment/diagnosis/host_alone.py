@@ -7,7 +7,7 @@ import numpy as np
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.core.trace import Trace
 from augment.diagnosis.devices import known_slices
-from augment.diagnosis.whole import kernel_launches
+from augment.diagnosis.recording_completeness import kernel_launches
 from augment.facts.host.operator_times import operator_times
 from augment.facts.steps.steps import steps
 

@@ -38,7 +38,7 @@ from augment.facts.critical.savings import Cut, joined, without_waits
 from augment.facts.host.enclosing import outermost
 from augment.facts.host.host_segments import host_segments
 from augment.facts.names.matching import matching, starting, strings_where
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
@@ -258,7 +258,7 @@ def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     """The times in which neither the main thread nor one that works for it does anything for long, until one of them
     goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
     graph, segments, main = critical_graph(trace), host_segments(trace), main_track(trace)
-    edges = np.flatnonzero((graph.kind == Kind.HANDOVER) & (graph.weight >= LONG_NS))
+    edges = np.flatnonzero((graph.kind == DependencyKind.HANDOVER) & (graph.weight >= LONG_NS))
     into = graph.lane[graph.target[edges]] == main
     edges = edges[into | (graph.lane[graph.source[edges]] == main)]
     if not len(edges):

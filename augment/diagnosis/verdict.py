@@ -13,11 +13,11 @@ from augment.core.context import derived
 from augment.core.text import Words, counted, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
-from augment.diagnosis.diagnose import Diagnosis, diagnose
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
+from augment.diagnosis.ranking import RankedFindings, diagnose
+from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, Finding
-from augment.diagnosis.whole import held_up, is_excerpt
 from augment.diagnosis.wording import title
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.savings import joined
@@ -111,7 +111,7 @@ def _together(trace: Trace, chosen: Sequence[Finding]) -> list[str]:
     return [f"{overlapping} {text}" if overlap else text]
 
 
-def _nothing(trace: Trace, result: Diagnosis) -> list[Sentence]:
+def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
     if unexplained := _unexplained(trace, result):
         return [Sentence(unexplained)]
@@ -130,12 +130,12 @@ def _nothing(trace: Trace, result: Diagnosis) -> list[Sentence]:
     return [Sentence(f"No rule found a cause that would save as much as 2 % of {say.a_step}.")]
 
 
-def _possible(result: Diagnosis) -> list[Finding]:
+def _possible(result: RankedFindings) -> list[Finding]:
     """The findings that would be grave if they were certain."""
     return [each for each in result.findings if each.severity != "info" and not each.found.first]
 
 
-def _unexplained(trace: Trace, result: Diagnosis) -> str:
+def _unexplained(trace: Trace, result: RankedFindings) -> str:
     """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
     idle, whole = idle_in_steps(trace), measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)

@@ -11,7 +11,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.measure import rows_in_steps
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_calls import freeing_calls
 
 
@@ -20,7 +20,7 @@ def waiting_calls(trace: Trace) -> Int64s:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures. Calls that give memory back have a rule of their own."""
     graph = critical_graph(trace)
-    calls = distinct(graph.to_row[graph.kind == Kind.SYNC].astype(np.int64))
+    calls = distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~is_among(calls, freeing_calls(trace))]
     launch = gpu_work(trace).launch

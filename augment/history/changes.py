@@ -30,7 +30,7 @@ from augment.compare.student import quantile_of_student, tail_of_student
 ALPHA = 0.01  #: rate at which a figure that never changed has a change point
 FEWEST = 3  #: runs on each side of a change
 CLIP = 2.0  #: spreads
-FLOOR = 0.01  #: smaller changes of the level, relative to it, are not told
+LEAST_CHANGE = 0.01  #: smaller changes of the level, relative to it, are not told
 EFFICIENCY = 0.65  #: degrees of freedom of Qn, relative to those of the standard deviation
 _WINDOW = 5
 _SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
@@ -101,12 +101,12 @@ def _tamed(values: Floats, spread: float) -> Floats:
 
 
 def _merged(runs: Floats, bounds: list[int]) -> list[int]:
-    """The bounds between which the level changes by :data:`FLOOR` at least."""
+    """The bounds between which the level changes by :data:`LEAST_CHANGE` at least."""
     while len(bounds) > 2:
         levels = [float(np.median(runs[a:b])) for a, b in itertools.pairwise(bounds)]
         sizes = [abs(b - a) / (abs(a) or 1.0) for a, b in itertools.pairwise(levels)]
         least = int(np.argmin(sizes))
-        if sizes[least] >= FLOOR:
+        if sizes[least] >= LEAST_CHANGE:
             break
         del bounds[least + 1]
     return bounds

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.compare.gate import FLOOR, WHOLE, Limit, Limits, Line, Status
+from augment.compare.gate import FLOOR, WHOLE, GateLimits, Limit, Line, Status
 from augment.compare.totals import FIGURES, Figure
 from augment.history.changes import Change, changes, prediction
 from augment.history.store import Run
@@ -34,7 +34,7 @@ def baselines(runs: Sequence[Run]) -> Mapping[Figure, Baseline]:
     return made
 
 
-def check(baseline: Mapping[Figure, Baseline], run: Run, limits: Limits) -> list[Line]:
+def check(baseline: Mapping[Figure, Baseline], run: Run, limits: GateLimits) -> list[Line]:
     """A line for each gated figure of ``run``, then for each other figure that is not as usual.
 
     A run fails where its change exceeds the limit and it is outside the prediction interval of the runs before it. It

@@ -90,7 +90,7 @@ class Store:
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = os.fspath(place)
-        self._folder: _Folder = _Remote(self.place) if "://" in self.place else _Local(Path(self.place))
+        self._folder: _Folder = _RemoteStore(self.place) if "://" in self.place else _LocalStore(Path(self.place))
 
     def add(self, run: Run) -> None:
         """Add a run, or replace it.
@@ -141,7 +141,7 @@ class _Folder(Protocol):
     def write(self, name: str, content: bytes) -> None: ...
 
 
-class _Local(Struct, frozen=True):
+class _LocalStore(Struct, frozen=True):
     path: Path
 
     def names(self) -> list[str]:
@@ -162,7 +162,7 @@ class _Local(Struct, frozen=True):
             file.write(content)
 
 
-class _Remote:
+class _RemoteStore:
     def __init__(self, url: str) -> None:
         try:
             import fsspec

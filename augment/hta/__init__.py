@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import TimeSeriesTypes
 from augment.hta.execution_trace import add_et_column, correlate_execution_trace, load_execution_trace
-from augment.hta.memory import MemoryAnalysis
+from augment.hta.memory_analysis import MemoryAnalysis
 from augment.hta.trace_filter import (
     CompositeFilter,
     CPUOperatorFilter,

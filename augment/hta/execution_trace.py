@@ -14,7 +14,7 @@ from msgspec import Struct
 from augment.facts.host.execution_links import Node, attribute, execution_links
 from augment.facts.steps.window import rows_in_whole
 from augment.hta.traces import Trace
-from augment.readers.attachments.execution_trace import read_nodes, with_nodes
+from augment.readers.attachments.recorded_files import read_nodes, with_nodes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,12 +15,12 @@ from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Findings, Outcome, Skipped, Verdict
 from augment.core.trace import Diagnostic
 from augment.job import aggregates
-from augment.job.collectives import collectives
+from augment.job.collectives import job_collectives
 from augment.job.collectives.waits import Waits, apart, waits
-from augment.job.matching import alignment
-from augment.job.matching.alignment import Clock, align
+from augment.job.matching import clocks as alignment
+from augment.job.matching.clocks import Clock, align
 from augment.job.matching.matching import Matched, match
-from augment.job.output import path_drawing, timeline, tracks
+from augment.job.output import path_drawing, rank_tracks, timeline
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import path_figures, step_parts
@@ -28,8 +28,8 @@ from augment.job.path.path import Path, path_of
 from augment.job.portions import Portion, portion, split
 from augment.job.ranks.listed_groups import LISTED
 from augment.job.ranks.summary import RankSummary
-from augment.job.verdict import stragglers
-from augment.job.verdict.verdict import Judgement
+from augment.job.verdict import late_ranks
+from augment.job.verdict.job_verdict import Judgement
 from augment.job.verdict.verdict_rows import WhatIfRow
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
@@ -37,10 +37,10 @@ _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "clock_alignment": alignment.Row,
-    "job_collectives": collectives.Row,
-    "collective_sizes": collectives.SizeRow,
-    "stragglers": stragglers.Row,
-    "load_imbalance": stragglers.ImbalanceRow,
+    "job_collectives": job_collectives.Row,
+    "collective_sizes": job_collectives.SizeRow,
+    "stragglers": late_ranks.Row,
+    "load_imbalance": late_ranks.ImbalanceRow,
     "job_step_efficiency": step_parts.Row,
     "cross_rank_critical_path": path_figures.Row,
     "cross_rank_handovers": path_figures.HandoverRow,
@@ -71,13 +71,13 @@ class Answer(Struct, frozen=True, dict=True):
         named = zip(self.clocks, self.summaries, strict=True)
         clocks = [alignment.row_of(clock, summary.name) for clock, summary in named]
         link = max((summary.link_gbps for summary in self.summaries), default=0.0)
-        groups, sizes = collectives.figures(self.matched, self.parted, link)
+        groups, sizes = job_collectives.figures(self.matched, self.parted, link)
         groups.sort(key=lambda row: -row.time_ns)
-        charged = stragglers.stragglers(
+        charged = late_ranks.stragglers(
             self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.unclear
         )
         late = sorted(charged, key=lambda row: -row.charged_ns)
-        steps = list(stragglers.imbalance(self.summaries))
+        steps = list(late_ranks.imbalance(self.summaries))
         unmatched = "no collective was found on two ranks"
         return {
             "clock_alignment": Findings(clocks) if len(self.matched) else Skipped(unmatched),
@@ -107,7 +107,7 @@ class Answer(Struct, frozen=True, dict=True):
     @cached_property
     def tells_late(self) -> Bools:
         """Of each collective whether its last rank counts as late: no message, and more than half of the ranks seen."""
-        return ~(self.matched.is_pair() | stragglers.is_sparse(self.matched))
+        return ~(self.matched.is_pair() | late_ranks.is_sparse(self.matched))
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -143,7 +143,7 @@ class Answer(Struct, frozen=True, dict=True):
         if not missing:
             return None
         why = f"{missing} collectives lack traces of some ranks: the late rank may be among those"
-        sparse = int(stragglers.is_sparse(self.matched).sum())
+        sparse = int(late_ranks.is_sparse(self.matched).sum())
         nobody = f"; {sparse} have those of at most half, and nobody is charged for them" if sparse else ""
         return why + nobody
 
@@ -156,7 +156,7 @@ class Answer(Struct, frozen=True, dict=True):
         """The job's tracks on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
         job = self.matched, self.parted, self.summaries
         path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
-        return [*path, *tracks.tracks(*job, member)]
+        return [*path, *rank_tracks.tracks(*job, member)]
 
     def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
@@ -174,7 +174,7 @@ class Answer(Struct, frozen=True, dict=True):
 
         Sorted by collective; within one by arrival where the clocks are comparable.
         """
-        return tracks.links(self.matched, self.parted, self.summaries)
+        return rank_tracks.links(self.matched, self.parted, self.summaries)
 
 
 def answer(

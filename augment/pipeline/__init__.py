@@ -19,7 +19,7 @@ from augment.core.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.core.text import listed
 from augment.core.threads import Threads
 from augment.core.trace import COMPLETE, Trace
-from augment.diagnosis.diagnose import stage_of_rule
+from augment.diagnosis.ranking import stage_of_rule
 from augment.diagnosis.rules import RULES
 from augment.facts.steps.window import rows_in_whole, within
 from augment.pipeline.request import Request

@@ -23,7 +23,7 @@ from augment.readers.dialects import (
     ASCEND_SYNC,
     ASCEND_TRANSFER,
 )
-from augment.readers.raw import Names, Place, RawEvents
+from augment.readers.raw import Place, RawEvents, TrackNames
 
 
 def categorise(raw: RawEvents, category: Bytes) -> None:
@@ -60,7 +60,7 @@ def of_collectives(place: Int32s, name: Int32s, strings: Sequence[str], count: i
     return inside
 
 
-def place_of_collectives(place: Place, names: Names) -> tuple[Identity, Identity] | None:
+def place_of_collectives(place: Place, names: TrackNames) -> tuple[Identity, Identity] | None:
     """The device and stream of the collectives at ``place``; None if there are no collectives there, or the device is
     ambiguous.
     """
@@ -85,5 +85,5 @@ def programs_of_threads(raw: RawEvents) -> dict[tuple[Identity, Identity], Ident
     return {(pid, tid): programs[tid][0] for pid, tid in calling if len(programs.get(tid, ())) == 1}
 
 
-def _on_device(place: Place, names: Names) -> bool:
+def _on_device(place: Place, names: TrackNames) -> bool:
     return names.processes.get(place[0]) == ASCEND_DEVICE or place_of_collectives(place, names) is not None

@@ -25,7 +25,7 @@ AHEAD_FROM = 1 << 20  #: bytes of a file that several threads read
 _PIECES_AHEAD = 16  #: the number of pieces, each of at most CHUNK bytes, that may wait
 
 
-class Stream(Protocol):
+class TextStream(Protocol):
     """Bytes in order."""
 
     def read(self, size: int) -> bytes:
@@ -58,7 +58,7 @@ class StoredFile:
 class Replayed:
     """A stream whose first bytes were already read for inspection."""
 
-    def __init__(self, head: bytes, rest: Stream) -> None:
+    def __init__(self, head: bytes, rest: TextStream) -> None:
         self._head, self._rest = head, rest
 
     def read(self, size: int) -> bytes:
@@ -72,7 +72,7 @@ class Replayed:
 class Limited:
     """A stream that raises LimitExceeded instead of growing without bound."""
 
-    def __init__(self, stream: Stream, path: str, file_bytes: int, limits: Limits) -> None:
+    def __init__(self, stream: TextStream, path: str, file_bytes: int, limits: Limits) -> None:
         self._stream, self._path, self._file_bytes, self._limits = stream, path, file_bytes, limits
         self._most = limits.most_text(file_bytes)
         self._count = 0
@@ -89,7 +89,7 @@ class Limited:
 class GzipText:
     """One or more gzip members as one text. ``damage`` gives the reason if the text ended early."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TextStream) -> None:
         self._stream = stream
         self._new = _gzip_decompressor()
         self._member: Any = self._new()
@@ -135,7 +135,7 @@ class GzipText:
 class ZstdText:
     """One or more zstd frames as one text."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TextStream) -> None:
         import zstandard
 
         self._reader: Any = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)  # type: ignore[arg-type]
@@ -281,7 +281,7 @@ class OpenText:
         self.limits, self.threads = limits, ALONE
         self.layers: list[Any] = []
         file_bytes = os.fstat(file.fileno()).st_size
-        stream: Stream = Limited(self.stored, path, file_bytes, limits)
+        stream: TextStream = Limited(self.stored, path, file_bytes, limits)
         for _ in range(MAX_LAYERS + 1):
             head = _at_least(stream, 4)
             stream = Replayed(head, stream)
@@ -297,7 +297,7 @@ class OpenText:
             stream = Limited(stream, path, file_bytes, limits)
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
-        self._stream: Stream = stream
+        self._stream: TextStream = stream
         self._ahead: Ahead[bytes] | None = None
         self._file_bytes = file_bytes
 
@@ -346,7 +346,7 @@ class OpenText:
         self._file.close()
 
 
-def _at_least(stream: Stream, size: int) -> bytes:
+def _at_least(stream: TextStream, size: int) -> bytes:
     head = b""
     while len(head) < size and (more := stream.read(size - len(head))):
         head += more

@@ -21,7 +21,7 @@ from augment.kernels.native import address, native
 from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
-from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
+from augment.readers.raw import ABSENT, COLUMNS, Broken, Place, RawEvents, Tally, Text, TrackNames
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_PLACES = 1 << 8
@@ -63,7 +63,7 @@ class EventScanner:
         self._extra_flows: list[tuple[int, int]] = []
         self._text_flows: list[tuple[int, str]] = []
         self._without_row: list[int] = []
-        self._names, self._tally = Names(), Tally()
+        self._names, self._tally = TrackNames(), Tally()
         self._strings.put_empty()
         state.last_end = -1
         self._tell()

@@ -12,7 +12,7 @@ import msgspec
 from augment.core.jsontext import clean, mended, mended_json
 from augment.core.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 from augment.kernels.json_layout import PHASES
-from augment.readers.raw import ABSENT, Absent, Names, Tally, identity
+from augment.readers.raw import ABSENT, Absent, Tally, TrackNames, identity
 from augment.readers.structure import nested_deeper
 
 INT64 = 1 << 63
@@ -32,7 +32,7 @@ class Args(msgspec.Struct):
 NO_OBJECT = Args()  #: for an event whose args are not an object
 
 
-class Event(msgspec.Struct):
+class ScannedEvent(msgspec.Struct):
     """The members of an event that are columns. Times are kept as the text of their numbers."""
 
     ph: Any = None
@@ -46,11 +46,11 @@ class Event(msgspec.Struct):
     args: Args | None = None
 
 
-class MendedEvent(Event):
+class MendedEvent(ScannedEvent):
     """An event whose text was not JSON until it was repaired."""
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+decode_event = msgspec.json.Decoder(ScannedEvent).decode
 
 
 class Row(NamedTuple):
@@ -70,7 +70,7 @@ class Row(NamedTuple):
     flow_id: int | str | None
 
 
-def parse_event(text: bytes) -> Event | None:
+def parse_event(text: bytes) -> ScannedEvent | None:
     """One element of traceEvents; None if even lenient parsing finds no JSON object."""
     try:
         return decode_event(text)
@@ -78,8 +78,8 @@ def parse_event(text: bytes) -> Event | None:
         return _parse_leniently(text)
 
 
-def _parse_leniently(data: bytes) -> Event | None:
-    text, made = data.decode("utf-8", "replace"), Event
+def _parse_leniently(data: bytes) -> ScannedEvent | None:
+    text, made = data.decode("utf-8", "replace"), ScannedEvent
     try:
         loaded = _loaded(text)
     except ValueError:
@@ -143,7 +143,7 @@ def integer(value: Any) -> int | None:
     return (value + INT64) % (2 * INT64) - INT64
 
 
-def read_row(text: bytes, offset: int, names: Names, tally: Tally, nesting: int) -> Row | None:
+def read_row(text: bytes, offset: int, names: TrackNames, tally: Tally, nesting: int) -> Row | None:
     """The row of the element ``text`` of traceEvents, if its nesting is within the limit; see :func:`row_of`."""
     if nested_deeper(text, nesting):
         tally.add("nested_too_deeply", offset)
@@ -151,7 +151,7 @@ def read_row(text: bytes, offset: int, names: Names, tally: Tally, nesting: int)
     return row_of(parse_event(text), text, offset, names, tally)
 
 
-def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: Tally) -> Row | None:
+def row_of(event: ScannedEvent | None, text: bytes, offset: int, names: TrackNames, tally: Tally) -> Row | None:
     """The row of an event. None if the event makes no row; it is then added to ``names`` or counted in ``tally``."""
     if event is None:
         tally.add("malformed_event", offset)

@@ -35,7 +35,7 @@ class Tally(Struct):
         self.first[code] = min(offset, self.first.get(code, offset))
 
 
-class Names(Struct):
+class TrackNames(Struct):
     """The names in metadata (``M``) events of processes and threads."""
 
     processes: dict[Identity, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class RawEvents(Struct):
     flows: SparseColumn
     strings: list[str]
     places: list[Place]
-    names: Names
+    names: TrackNames
     tally: Tally
     event_count: int
     args: Mapping[str, ArgColumn] | None = None

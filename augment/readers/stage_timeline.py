@@ -20,7 +20,7 @@ from augment.core.trace import COMPLETE, NO_CORRELATION, NOTHING, Trace
 from augment.errors import MalformedTrace
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
-from augment.readers.raw import ABSENT, COLUMNS, Names, Place, RawEvents, Tally
+from augment.readers.raw import ABSENT, COLUMNS, Place, RawEvents, Tally, TrackNames
 
 NAME = "stage_timeline"
 TITLE = "a timeline of a pipeline stage"
@@ -125,7 +125,7 @@ def _raw_events(slices: list[Slice]) -> RawEvents:
         flows=NOTHING,
         strings=list(strings),
         places=places,
-        names=Names(),
+        names=TrackNames(),
         tally=Tally(),
         event_count=len(rows),
     )

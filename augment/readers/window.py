@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.readers.containers import CHUNK, Ahead, Stream
+from augment.readers.containers import CHUNK, Ahead, TextStream
 from augment.readers.raw import Text
 
 PADDING = 16  #: bytes after the text that compiled code may load, but not interpret
@@ -17,7 +17,7 @@ class Window:
     :meth:`close` before the stream is used otherwise.
     """
 
-    def __init__(self, stream: Stream, chunk: int, *, ahead: bool = False) -> None:
+    def __init__(self, stream: TextStream, chunk: int, *, ahead: bool = False) -> None:
         self._stream, self._chunk = stream, chunk
         self._blocks = Ahead(_Blocks(stream, chunk), _BLOCKS_AHEAD) if ahead else None
         self.data: Text = np.zeros((0 if ahead else chunk) + PADDING, np.uint8)
@@ -79,7 +79,7 @@ class Window:
 class _Blocks:
     """A text in arrays of at most ``chunk`` bytes, with room before and after."""
 
-    def __init__(self, stream: Stream, chunk: int) -> None:
+    def __init__(self, stream: TextStream, chunk: int) -> None:
         self._stream, self._chunk = stream, chunk
 
     def read(self, _size: int) -> memoryview:

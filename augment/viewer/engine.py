@@ -23,7 +23,7 @@ _SCRIPT = Path(__file__).with_name("engine.js")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-class Answer(Struct):
+class QueryAnswer(Struct):
     """The rows of a query, integers exact; ``problems`` counts what Perfetto could not read in the trace."""
 
     columns: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Answer(Struct):
     problems: dict[str, int] = field(default_factory=dict)
 
 
-def query(path: str, sql: str, engine: str | None = None) -> Answer:
+def query(path: str, sql: str, engine: str | None = None) -> QueryAnswer:
     """The rows of the last statement of ``sql`` over the trace at ``path``.
 
     Args:
@@ -67,7 +67,7 @@ def _readable(path: str) -> Iterator[str]:
         yield plain.name
 
 
-def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
+def _ask_carried(path: str, file: str, sql: str, _engine: str) -> QueryAnswer:
     """Run the query in the WebAssembly engine in Node."""
     engine = CarriedEngine()
     try:
@@ -95,14 +95,14 @@ class CarriedEngine:
     """
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        self.answer = QueryAnswer()
         command = [node(), str(_SCRIPT), str(engine_folder())]
         # its stderr is meant for its developers
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
 
-    def ask(self, what: str, text: str) -> Answer:
+    def ask(self, what: str, text: str) -> QueryAnswer:
         """``load`` the file ``text``, or ``query`` with the SQL ``text``: the rows of the last statement.
 
         Raises:
@@ -114,7 +114,7 @@ class CarriedEngine:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({what: text}).encode() + b"\n")
             self._process.stdin.flush()
-        self.answer = Answer(problems={} if what == "load" else self.answer.problems)
+        self.answer = QueryAnswer(problems={} if what == "load" else self.answer.problems)
         for line in self._process.stdout:
             reply: dict[str, Any] = json.loads(line)
             if "error" in reply:
@@ -144,7 +144,7 @@ def _cell(cell: Any) -> Cell:
     return base64.b64decode(cell["blob"]) if isinstance(cell, dict) else cell
 
 
-def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
+def _ask_native(path: str, file: str, sql: str, engine: str) -> QueryAnswer:
     """Run the query in a ``trace_processor_shell`` through the package ``perfetto``."""
     if not os.access(engine, os.X_OK) or os.path.isdir(engine):
         raise UsageError(f"--engine {engine}: is not a program; must be a trace_processor_shell")
@@ -162,7 +162,7 @@ def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
     try:
         problems = dict(_rows(processor.query(_PROBLEMS)))
         table = processor.query(sql)
-        return Answer(list(table.column_names), list(_rows(table)), problems)
+        return QueryAnswer(list(table.column_names), list(_rows(table)), problems)
     except PerfettoException as error:
         _refuse(path, "query", str(error))
     finally:

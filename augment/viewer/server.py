@@ -60,7 +60,7 @@ class TraceServer:
 
     def __init__(self, port: int = PORT) -> None:
         try:
-            self._http = _Http((_HOST, port), _Handler)
+            self._http = _Http((_HOST, port), _RequestHandler)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise AugmentError(f"port {port}: {(error.strerror or str(error)).lower()}") from error
@@ -167,7 +167,7 @@ class _Http(ThreadingHTTPServer):
         """Ignore errors of a connection: the client closed it early."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """Answers for one connection."""
 
     server: _Http

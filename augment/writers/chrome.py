@@ -22,7 +22,7 @@ from augment.errors import InputError, OutputError
 from augment.writers import seams
 from augment.writers.checksums import NOTHING, TRAILER, Checked
 from augment.writers.chrome_events import ChromeEvents
-from augment.writers.chrome_layout import Layout, Room, layout_of
+from augment.writers.chrome_layout import Layout, PidRoom, layout_of
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
 from augment.writers.gzip_splice import Splice, find_splice, resumed
@@ -46,7 +46,7 @@ class Seam(msgspec.Struct, frozen=True):
     after: Checked
     bare: bool
     base_ns: int
-    room: Room
+    room: PidRoom
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -68,7 +68,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
     with replacing(path, source.path) as file:
         out, chunks, insert_at = _begun(file, source, source.insert_at)
-        block = _Block(source.insert_comma, events.render(augmented.annotations), out)
+        block = _TextBlock(source.insert_comma, events.render(augmented.annotations), out)
         for piece in _spliced(source, chunks, insert_at, block.pieces()):
             out.write(piece)
         text, size = out.finish(), file.tell()
@@ -115,7 +115,7 @@ def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
     return find_splice(source.path, tail, source.text_bytes, insert_at), tail
 
 
-class _Block(Struct):
+class _TextBlock(Struct):
     """The text to add, or nothing; and the text ``before`` its end, which is ``at`` a byte of the file."""
 
     comma: bool

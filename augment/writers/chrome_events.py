@@ -29,13 +29,13 @@ from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
 from augment.writers.render import (
     MISSING,
-    Args,
-    Choice,
     Column,
     Number,
     Piece,
     Rendered,
     Template,
+    TemplateArgs,
+    TemplateChoice,
     choice,
     json_text,
     micros,
@@ -106,7 +106,11 @@ class ChromeEvents(Struct):
                 micros(dur[rows]),
                 b',"pid":%d,"tid":%d,"name":' % (pid, tid),
                 _names(names.take(rows)),
-                *([b',"args":{', Args({name: _arg(arg) for name, arg in chosen.items()}), b"}}"] if chosen else [b"}"]),
+                *(
+                    [b',"args":{', TemplateArgs({name: _arg(arg) for name, arg in chosen.items()}), b"}}"]
+                    if chosen
+                    else [b"}"]
+                ),
             ]
 
         rows = track.inner_rows()
@@ -156,7 +160,7 @@ class ChromeEvents(Struct):
         template: list[Piece] = []
         for end, opening in enumerate((b'"ph":"s","id":', b'"ph":"f","bp":"e","id":')):
             template += [_opening(flows.analysis) + opening, ids, b',"ts":', self._time(ts[end])]
-            template += [b",", Choice(thread[end], threads), closing]
+            template += [b",", TemplateChoice(thread[end], threads), closing]
         return template
 
     def _threads_of(self, trace: Trace, ends: Ends, threads: list[bytes]) -> Int64s:
@@ -182,10 +186,10 @@ def _arg(column: ArgColumn) -> Column:
     return choice(column) if isinstance(column, Texts) else number(column)
 
 
-def _names(texts: Texts) -> Choice:
+def _names(texts: Texts) -> TemplateChoice:
     """Names for events, all of which need one: a missing text becomes the empty string."""
     chosen = choice(texts)
-    return Choice(np.where(chosen.codes == MISSING, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
+    return TemplateChoice(np.where(chosen.codes == MISSING, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
 
 
 def _identity(value: object) -> bytes:

@@ -35,7 +35,7 @@ class Home(msgspec.Struct, frozen=True):
     suffix: str
 
 
-class Room(msgspec.Struct, frozen=True):
+class PidRoom(msgspec.Struct, frozen=True):
     """The state of a layout: ``homes`` by track, the used numbers, and the used names of counters by pid.
 
     ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either.
@@ -54,17 +54,17 @@ class Layout:
     A layout continues in the ``room`` that another left. :func:`layout_of` makes the first layout of a trace.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PidRoom) -> None:
         self._homes = room.homes
         self._used, self._counters, self._told = set(room.used), set(room.counters), set(room.told)
         self._next = room.first_fresh
         self._metadata: list[tuple[str, bytes]] = []
 
-    def room(self, tracks: Iterable[int]) -> Room:
+    def room(self, tracks: Iterable[int]) -> PidRoom:
         """The state needed to add tracks under these ``tracks`` later."""
         homes = {under: self._homes[under] for under in tracks}
         pids = {home.pid for home in homes.values()}
-        return Room(
+        return PidRoom(
             homes=homes,
             used=sorted(number for number in self._used if number >= self._next),
             counters=sorted((counter for counter in self._counters if counter[0] in (None, *pids)), key=str),
@@ -148,7 +148,7 @@ def layout_of(trace: Trace) -> Layout:
             made_up[track.pid] = Home(next(free), name, -1, "")
         homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix)
     taken = max((home.pid for home in made_up.values()), default=_FIRST_FRESH - 1)
-    return Layout(Room(homes, sorted(used), [(None, name) for name in _counter_names(trace)], [], taken + 1))
+    return Layout(PidRoom(homes, sorted(used), [(None, name) for name in _counter_names(trace)], [], taken + 1))
 
 
 def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from augment.arrays.ordering import numbered
 from augment.arrays.types import Int64s
 from augment.core.annotations import Texts
 
-MISSING = -1  #: a member of :class:`Args` with this value or code is left out
+MISSING = -1  #: a member of :class:`TemplateArgs` with this value or code is left out
 
 
 class Number(Struct, frozen=True):
@@ -28,23 +28,23 @@ class Number(Struct, frozen=True):
     trim: bool = False
 
 
-class Choice(Struct, frozen=True):
+class TemplateChoice(Struct, frozen=True):
     """A column of JSON texts: ``codes`` int64 index ``values``."""
 
     codes: Int64s
     values: Sequence[bytes]
 
 
-Column: TypeAlias = Number | Choice
+Column: TypeAlias = Number | TemplateChoice
 
 
-class Args(Struct, frozen=True):
+class TemplateArgs(Struct, frozen=True):
     """Members ``"name":value`` of an object, with commas between; one whose value is :data:`MISSING` is left out."""
 
     columns: Mapping[str, Column]
 
 
-Piece: TypeAlias = bytes | Column | Args
+Piece: TypeAlias = bytes | Column | TemplateArgs
 Template: TypeAlias = Sequence[Piece]  #: the text of a row is the concatenation of its pieces
 Rendered: TypeAlias = bytes | memoryview  #: a piece of the text; a view is only valid until the next
 
@@ -60,14 +60,14 @@ def number(values: Int64s | npt.NDArray[np.float64]) -> Column:
         return Number(values.astype(np.int64, copy=False))
     if np.abs(values).max(initial=0.0) < 9e12:  # millionths fit in 64 bits
         return Number(np.rint(values * 1e6).astype(np.int64), 6, trim=True)
-    return Choice(np.arange(len(values)), [b"%r" % value for value in values.tolist()])
+    return TemplateChoice(np.arange(len(values)), [b"%r" % value for value in values.tolist()])
 
 
-def choice(texts: Texts) -> Choice:
+def choice(texts: Texts) -> TemplateChoice:
     """``texts`` as JSON strings. Only texts that occur are encoded."""
     codes, which = numbered(texts.codes)
     none = int(np.count_nonzero(codes < 0))  # missing texts come first, and become MISSING
-    return Choice(which - none, [json_text(texts.values[i]) for i in codes[none:].tolist()])
+    return TemplateChoice(which - none, [json_text(texts.values[i]) for i in codes[none:].tolist()])
 
 
 def json_text(text: str) -> bytes:
@@ -86,7 +86,7 @@ def rows_of(template: Template) -> int:
     for piece in template:
         if isinstance(piece, Number):
             return len(piece.values)
-        if isinstance(piece, Choice):
+        if isinstance(piece, TemplateChoice):
             return len(piece.codes)
     raise ValueError("a template needs a column")
 

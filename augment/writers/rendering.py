@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from augment.arrays.types import Int64s
 from augment.kernels.native import address, native
 from augment.kernels.render import CHOICE, LITERAL, NUMBER, Step
-from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
+from augment.writers.render import Column, Number, Template, TemplateArgs, TemplateChoice, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20
 _ROWS = 1 << 14  #: rows whose columns are assembled at a time
@@ -40,13 +40,13 @@ class _Program(Struct):
             kind, detail, trim = NUMBER, column.decimals, column.trim
             self.columns.append(column.values)
             self.row_bytes += _NUMBER_BYTES
-        elif isinstance(column, Choice):
+        elif isinstance(column, TemplateChoice):
             kind, detail = CHOICE, len(self.ends) - 1
             self.columns.append(column.codes)
             self._add_to_pool(column)
         self.steps.append((kind, start, len(self.prefixes), detail, trim, arg))
 
-    def _add_to_pool(self, column: Choice) -> None:
+    def _add_to_pool(self, column: TemplateChoice) -> None:
         for text in column.values:
             self.pool += text
             self.ends.append(len(self.pool))
@@ -57,7 +57,7 @@ def render(template: Template) -> Iterator[memoryview]:
     """The text of all rows, in pieces. Each piece is valid until the next."""
     program = _Program()
     for piece in template:
-        if isinstance(piece, Args):
+        if isinstance(piece, TemplateArgs):
             for name, column in piece.columns.items():
                 program.add(argument_key(name), column, arg=True)
             program.add(b"", None)  # args after these begin anew

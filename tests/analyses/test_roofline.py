@@ -11,7 +11,7 @@ from augment.analyses import roofline
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
-from augment.facts.operators.roofs import union_ns
+from augment.facts.operators.roofline_bounds import union_ns
 from tables import Event, call, kernel, op, rows_of, shaped, slices_of, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

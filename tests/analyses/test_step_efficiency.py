@@ -14,7 +14,7 @@ from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row, sentence
 from augment.core.annotations import SliceTrack
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
-from augment.facts.operators.roofs import roofs
+from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.steps.step_windows import step_windows
 from tables import Event, annotation, call, copy, kernel, op, rows_of, shaped, slices_of
 

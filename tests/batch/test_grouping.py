@@ -8,7 +8,7 @@ import pytest
 
 from augment.batch.inputs import Input, plan
 from augment.batch.jobs import Job, group
-from augment.batch.peek import Identity, identify
+from augment.batch.peek import FileIdentity, identify
 from augment.readers import read
 from traces import write_trace
 
@@ -23,7 +23,7 @@ def jobs_of(*names: str, out: str = "/out", **ranks: int) -> list[Job]:
         source = Input(f"/in/{name}", folder, named=False)
         inputs.append(source)
         output = ranks.get(base.split(".")[0])
-        known[source.path] = identify(source.path) if output is None else Identity(output, len(ranks))
+        known[source.path] = identify(source.path) if output is None else FileIdentity(output, len(ranks))
     return group(inputs, known)
 
 
@@ -123,8 +123,8 @@ def test_identities_are_those_of_the_reader(tmp_path: Path, name: str, members: 
 )
 def test_what_is_no_trace_has_no_identity(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
-    assert identify(str(tmp_path / "a.json")) == Identity()
-    assert identify(str(tmp_path / "rank1.json")) == Identity(1)
+    assert identify(str(tmp_path / "a.json")) == FileIdentity()
+    assert identify(str(tmp_path / "rank1.json")) == FileIdentity(1)
 
 
 def test_recorded_groups(shared_traces: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from augment.batch.inputs import plan
-from augment.batch.merge import Choice, Merged, default_output, merge, only_job
+from augment.batch.merged_timeline import MergeChoice, Merged, default_output, merge, only_job
 from augment.core.trace import Trace
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.pipeline import augment
@@ -52,7 +52,7 @@ def simulated(folder: Path, ranks: int, *, layers: int = 1, **options: Any) -> l
 
 def merged(folder: Path, out: Path, **choice: Any) -> Merged:
     """Merge what is in ``folder``."""
-    return merge(only_job(plan([str(folder)], None).inputs), str(out), Choice(**choice))
+    return merge(only_job(plan([str(folder)], None).inputs), str(out), MergeChoice(**choice))
 
 
 def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Counter[tuple[Cell, ...]]:
@@ -272,7 +272,7 @@ def test_urls(perfetto: PerfettoEngine, tmp_path: Path) -> None:
         store.pipe_file(f"/merging/rank{rank}.json", write_trace(tmp_path / "t.json", kernel(f"k{rank}")).read_bytes())
     job = only_job(plan(["memory://merging"], None).inputs)
     assert default_output(job) == "memory://merging/job.augmented.pftrace"
-    assert merge(job, default_output(job), Choice()).ranks == 2
+    assert merge(job, default_output(job), MergeChoice()).ranks == 2
     (tmp_path / "job.pftrace").write_bytes(store.cat_file("/merging/job.augmented.pftrace"))
     assert {"k0", "k1"} <= {slice_[0] for slice_ in slices(perfetto, tmp_path / "job.pftrace")}
     store.rm("/merging", recursive=True)

@@ -9,7 +9,7 @@ import pytest
 from test_merging import ACROSS, ROOTS
 
 from augment.batch.inputs import plan
-from augment.batch.merge import Choice, merge, only_job
+from augment.batch.merged_timeline import MergeChoice, merge, only_job
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE
 from augment.job.answer import answer
@@ -30,7 +30,7 @@ JOBS = {
 def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "job.pftrace"
     result = only_job(plan([str(shared_traces / job)], None).inputs)
-    output = merge(result, str(out), Choice(Request(only=("idle_time_breakdown",))))
+    output = merge(result, str(out), MergeChoice(Request(only=("idle_time_breakdown",))))
     assert (output.ranks, output.left_out, output.failed) == (JOBS[job], "", ())
     perfetto.load(out)
     assert perfetto.problems() == {}

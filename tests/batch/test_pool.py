@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.batch import memory
+from augment.batch import memory_limit
 from augment.batch.inputs import Input, plan
 from augment.batch.pool import work_through
 from augment.batch.results import Result
@@ -130,19 +130,21 @@ def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    plain, packed, members, tiny = (memory.needed(each) - memory.BASE for each in plan([str(tmp_path)], None).inputs)
-    assert plain == packed == int(memory.SHARE * len(text))
+    plain, packed, members, tiny = (
+        memory_limit.needed(each) - memory_limit.BASE for each in plan([str(tmp_path)], None).inputs
+    )
+    assert plain == packed == int(memory_limit.SHARE * len(text))
     assert 0 < members < plain
     assert tiny < 10
     far = Input("s3://bucket/a.json.gz", "out", named=True, size=10**6)
-    assert memory.needed(far) > memory.BASE + 5 * far.size
+    assert memory_limit.needed(far) > memory_limit.BASE + 5 * far.size
 
 
 @pytest.mark.parametrize("text", [10**6, 3 * 10**9, 5 * 10**9, 9 * 10**9, 30 * 10**9])
 def test_a_length_modulo_4_gib_is_unwrapped(text: int) -> None:
     for ratio, off in ((9, 0.5), (12, 1e-9), (16, 0.5)):
         size = text // ratio
-        result = memory._unwrapped(text % (1 << 32), size, 12 * size)
+        result = memory_limit._unwrapped(text % (1 << 32), size, 12 * size)
         assert abs(result - text) <= off * text
 
 
@@ -152,7 +154,7 @@ def test_memory_is_that_of_the_innermost_group(tmp_path: Path) -> None:
     output = {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 1\ninactive_file 300\n"}
     for name, text in output.items():
         (folder / name).write_text(text)
-    assert memory._left(folder, "memory.max", "memory.current") == [400]
+    assert memory_limit._left(folder, "memory.max", "memory.current") == [400]
     (folder / "memory.max").write_text("max\n")
-    assert memory._left(folder, "memory.max", "memory.current") == []
-    assert 0 < memory.available() < 1 << 50
+    assert memory_limit._left(folder, "memory.max", "memory.current") == []
+    assert 0 < memory_limit.available() < 1 << 50

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from augment.batch import memory, spilling
+from augment.batch import memory_limit as memory
+from augment.batch import spilling
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
 from augment.cli.registry import group

@@ -12,13 +12,13 @@ import pytest
 from running import Augment
 
 from augment.core.trace import Category, Trace
-from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
 from augment.facts.steps.step_idle import step_idle
 from augment.facts.steps.step_windows import step_windows
 from augment.facts.steps.steps import steps
 from augment.readers import read
-from augment.writers import cut as cut_writer
+from augment.writers import cut_file as cut_writer
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import HOST, SIMULATED, THREAD, Event, event, kernel, launch, step, trace_text, write_trace

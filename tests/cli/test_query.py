@@ -13,7 +13,7 @@ import zstandard
 from running import Augment, start
 
 from augment.viewer import packages
-from augment.viewer.engine import Answer, query
+from augment.viewer.engine import QueryAnswer, query
 from augment.writers import WRITERS
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
@@ -109,7 +109,7 @@ def test_sql_from_a_file_and_from_stdin(
 ) -> None:
     (tmp_path / "q.sql").write_text("create perfetto table t as select 'ä' as n from slice;\nselect n from t;\n")
     assert augment("query", trace, "-f", tmp_path / "q.sql").lines == ["n", "ä", "ä"]
-    monkeypatch.setattr("augment.viewer.engine.query", lambda _path, sql, _engine: Answer(["sql"], [(sql,)]))
+    monkeypatch.setattr("augment.viewer.engine.query", lambda _path, sql, _engine: QueryAnswer(["sql"], [(sql,)]))
     monkeypatch.setattr(sys, "stdin", io.StringIO("select 1"))
     assert augment("query", trace, "-", "--csv").lines == ["sql", "select 1"]
 

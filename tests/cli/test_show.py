@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from running import Augment
 
-from augment.cli.tables import columns_of, print_columns, print_rows
+from augment.cli.table_output import columns_of, print_columns, print_rows
 from simulator import JobOptions, simulate
 from traces import copy, kernel, launch, op, write_trace
 
@@ -123,7 +123,7 @@ def test_columns_are_for_people() -> None:
 def test_a_narrow_terminal_gets_several_tables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("augment.cli.tables._console", lambda: Console(width=40, color_system=None))
+    monkeypatch.setattr("augment.cli.table_output._console", lambda: Console(width=40, color_system=None))
     table = {
         "rank": [0, 1],
         "trace": ["rank0.json.gz", "rank1.json.gz"],
@@ -140,7 +140,7 @@ def test_a_narrow_terminal_gets_several_tables(
 def test_rows_that_nothing_tells_apart_keep_all_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("augment.cli.tables._console", lambda: Console(width=30, color_system=None))
+    monkeypatch.setattr("augment.cli.table_output._console", lambda: Console(width=30, color_system=None))
     print_columns("Calls", columns_of({"kind": ["a", "a"], "name": ["b", "b"], **{n * 9: [1, 2] for n in "pqr"}}))
     assert [line for line in capsys.readouterr().out.splitlines() if "kind" in line] == [
         "kind  name  ppppppppp",

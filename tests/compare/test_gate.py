@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from augment.compare.first_step import outlying_first_step, without_outlying_first_step
-from augment.compare.gate import Limit, Limits, Line, check, limit_of, limits_of
+from augment.compare.gate import GateLimits, Limit, Line, check, limit_of, limits_of
 from augment.compare.gate_files import junit, markdown, text_of
 from augment.errors import UsageError
 from benchmarks import gate_power
@@ -25,7 +25,7 @@ def line(name: str, lines: list[Line]) -> Line:
 
 
 STEADY = samples(step_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
-PARTS = Limits(parts=True)
+PARTS = GateLimits(parts=True)
 
 
 def test_beyond_the_noise_and_the_limit() -> None:
@@ -49,8 +49,8 @@ def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
     assert result.high is not None
     assert int(said[1]) == pytest.approx((result.high - result.low) / 2 / 10.0125, rel=0.05)
     assert 100 < int(said[2]) < 5000
-    assert line("step_ns", check(STEADY, wild, Limits(Limit(share=9.0)))).status == "pass", "within such a limit"
-    least = check(STEADY, samples(step_ns=[1000, 1040, 980, 1060]), Limits(Limit(share=0.04)))
+    assert line("step_ns", check(STEADY, wild, GateLimits(Limit(share=9.0)))).status == "pass", "within such a limit"
+    least = check(STEADY, samples(step_ns=[1000, 1040, 980, 1060]), GateLimits(Limit(share=0.04)))
     assert line("step_ns", least).reason.startswith("cannot tell 4 %: noise ± ")
 
 
@@ -137,7 +137,7 @@ def test_certain_but_small() -> None:
     exact = samples(step_ns=[1000, 1001, 999, 1000])
     result = line("step_ns", check(exact, slightly))
     assert (result.status, result.reason) == ("pass", "worse, but by less than the limit")
-    assert line("step_ns", check(exact, slightly, Limits(Limit(share=0.02)))).status == "fail"
+    assert line("step_ns", check(exact, slightly, GateLimits(Limit(share=0.02)))).status == "fail"
 
 
 def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
@@ -148,7 +148,7 @@ def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
         text_of(line("host_wait_ns", lines))
         == "host_wait_ns: 10 ns → 100 ns, +90 ns; a part of the step, which changed by -40 ns"
     )
-    for asked in (Limits(parts=True), limits_of({}, metrics={"host_wait_ns": ""}), limits_of({"parts": True})):
+    for asked in (GateLimits(parts=True), limits_of({}, metrics={"host_wait_ns": ""}), limits_of({"parts": True})):
         assert line("host_wait_ns", check(STEADY, worse, asked)).status == "fail"
 
 
@@ -177,7 +177,7 @@ def test_one_step_a_side() -> None:
 
 
 def test_bounds() -> None:
-    limits = Limits(figures={"step_ns": limit_of("1us"), "overlap_ratio": limit_of("0.9"), "host_wait_ns": None})
+    limits = GateLimits(figures={"step_ns": limit_of("1us"), "overlap_ratio": limit_of("0.9"), "host_wait_ns": None})
     lines = check(STEADY, STEADY, limits)
     assert line("step_ns", lines).status == "fail", "1001.25 ns"
     assert line("overlap_ratio", lines).status == "fail", "at least"

@@ -15,7 +15,7 @@ import pytest
 import augment
 from augment.analyses import ANALYSES
 from augment.core.findings import AugmentedTrace, Skipped
-from augment.core.tabular import Kind, Table, concatenated
+from augment.core.tabular import ColumnKind, Table, concatenated
 from augment.errors import UsageError
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
@@ -84,7 +84,7 @@ def test_a_frame_has_every_column_and_the_same_types_without_rows(augmented: Aug
 
 
 def test_integers_stay_integers_where_some_are_missing() -> None:
-    frame = Table("example", {"start_ns": COLUMNS["start_ns"][1]}, {"start_ns": Kind("int")}).frame()
+    frame = Table("example", {"start_ns": COLUMNS["start_ns"][1]}, {"start_ns": ColumnKind("int")}).frame()
     assert frame["start_ns"].tolist()[0] == 1_712_195_495_406_752_797
     assert frame["start_ns"].isna().tolist() == [False, True, False]
 
@@ -105,15 +105,15 @@ def test_a_skipped_analysis_says_why(augmented: AugmentedTrace) -> None:
 
 def test_identities_are_integers_unless_one_is_a_text() -> None:
     def device(values: list[Any]) -> pd.Series[Any]:
-        return Table("example", {"device": values}, {"device": Kind("identity")}).frame()["device"]
+        return Table("example", {"device": values}, {"device": ColumnKind("identity")}).frame()["device"]
 
     assert device([0, 1]).tolist() == [0, 1]
     assert device([0, "npu 1"]).tolist() == ["0", "npu 1"]
 
 
 def test_tables_of_several_runs_become_one() -> None:
-    first = Table("example", {"time_ns": [1, 2]}, {"time_ns": Kind("int", optional=False)})
-    kinds = {"added_ratio": Kind("float")}
+    first = Table("example", {"time_ns": [1, 2]}, {"time_ns": ColumnKind("int", optional=False)})
+    kinds = {"added_ratio": ColumnKind("float")}
     second = Table("example", {"time_ns": [3], "added_ratio": [0.5]}, kinds, "partial", "a step")
     frame = concatenated("example", [first, second], [{"run": "a"}, {"run": "b"}]).frame()
     assert frame.to_dict("list")["run"] == ["a", "a", "b"]
@@ -158,7 +158,7 @@ def test_an_arrow_table_has_the_values_and_their_types() -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     for rows in (0, 1, 3):
         columns = {name: values[:rows] for name, (_, values) in COLUMNS.items()}
-        table = Table("example", columns, {name: Kind(kind) for name, (kind, _) in COLUMNS.items()})
+        table = Table("example", columns, {name: ColumnKind(kind) for name, (kind, _) in COLUMNS.items()})
         made = pyarrow.table(table)
         made.validate(full=True)
         assert repr(made.to_pydict()) == repr(columns)

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
 from augment.core.trace import Trace  # noqa: E402
-from augment.diagnosis.diagnose import Diagnosis, diagnose  # noqa: E402
 from augment.diagnosis.measure import measure  # noqa: E402
+from augment.diagnosis.ranking import RankedFindings, diagnose  # noqa: E402
 from augment.readers import read  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
@@ -35,7 +35,7 @@ def trace_of(options: JobOptions) -> Trace:
         return read(str(path))
 
 
-def diagnosis_of(options: JobOptions) -> Diagnosis:
+def diagnosis_of(options: JobOptions) -> RankedFindings:
     """What the rules say of it."""
     return diagnose(trace_of(options))
 

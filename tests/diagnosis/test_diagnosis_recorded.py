@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, host_gaps
 from augment.readers import read

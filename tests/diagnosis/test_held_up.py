@@ -10,11 +10,11 @@ from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
 from augment.core.trace import Trace
-from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.recording_completeness import held_up, late_device
 from augment.diagnosis.rule import Fine
 from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.whole import held_up, late_device
 from augment.readers import read
 from metamorphic import CALLS, REAL, Document, load, real_trace, save
 from said import title_of

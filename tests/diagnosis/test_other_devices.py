@@ -12,7 +12,7 @@ from augment.core.annotations import SliceTrack
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import vendor
-from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from augment.core.trace import Category, Trace
-from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,

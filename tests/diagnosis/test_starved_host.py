@@ -9,8 +9,8 @@ import pytest
 from simulated_jobs import changed
 
 from augment.core.trace import Trace
-from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import starved_host
 from augment.readers import read

@@ -30,7 +30,7 @@ from augment.facts.critical.critical_path import (
 from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
 
@@ -183,7 +183,7 @@ def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[i
             row = work.row[source - graph.first_work]
             if trace.names_of(np.array([row])) == [name]:
                 result[edge] = len(range(max(begun, start), min(begun + int(graph.self_ns[edge]), stop)))
-        elif graph.kind[edge] == Kind.THREAD and graph.weight[edge]:
+        elif graph.kind[edge] == DependencyKind.THREAD and graph.weight[edge]:
             for moment in range(max(begun, start), min(int(graph.ts[target]), stop)):
                 on = [row for row in order if events.track[row] == graph.lane[source]
                       and events.ts[row] <= moment < events.end[row]]  # fmt: skip
@@ -258,7 +258,7 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
         begun, until = int(graph.ts[source]), int(graph.ts[graph.target[edge]])
         for at in range(begun, until):
             row, outer = -1, -1
-            if kind == Kind.THREAD:
+            if kind == DependencyKind.THREAD:
                 on = [
                     row for row in order if events.track[row] == graph.lane[source] and events.ts[row] <= at < end[row]
                 ]

@@ -20,7 +20,7 @@ from augment.facts.critical.critical_path import BoundBy
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launches import launches
 from augment.facts.steps.steps import steps
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import rows_of
@@ -52,7 +52,7 @@ def edges(trace: Trace, graph: Graph, chosen: np.ndarray[tuple[int], np.dtype[np
     """Kind, correlation of the source, and delay of edges."""
     took = graph.ts[graph.target[chosen]] - graph.ts[graph.source[chosen]] - graph.self_ns[chosen]
     source = trace.events.correlation[graph.from_row[chosen]]
-    kinds = [Kind(kind).name for kind in graph.kind[chosen].tolist()]
+    kinds = [DependencyKind(kind).name for kind in graph.kind[chosen].tolist()]
     return set(zip(kinds, source.tolist(), took.tolist(), strict=True))
 
 
@@ -83,9 +83,9 @@ def test_streams_wait_for_events_as_in_hta(shared_traces: Path) -> None:
     assert ("WAIT_EVENT", 5606) in {(kind, source) for kind, source, _ in edges_to(alexnet, 5629)}
     several = read(str(shared_traces / "hta_cuda_sync" / "cuda_event_sync_multi_stream.json.gz"))
     graph = critical_graph(several)
-    waits = edges(several, graph, np.flatnonzero(graph.kind == Kind.WAIT_EVENT))
+    waits = edges(several, graph, np.flatnonzero(graph.kind == DependencyKind.WAIT_EVENT))
     assert {source for _, source, _ in waits} == {27}  # of stream 20, not the later one of stream 28
-    (target,) = np.unique(graph.to_row[graph.kind == Kind.WAIT_EVENT])
+    (target,) = np.unique(graph.to_row[graph.kind == DependencyKind.WAIT_EVENT])
     assert several.names_of(np.array([target])) == ["Memset (Device)"]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from augment.diagnosis.recording_completeness import MOST_LATE
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.whole import MOST_LATE
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Event, load, real_trace, save

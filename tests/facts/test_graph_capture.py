@@ -17,7 +17,7 @@ from augment.core.attachments import GraphCapture
 from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.graph_capture import graph_launches, graph_work
+from augment.facts.operators.captured_graphs import graph_launches, graph_work
 from augment.facts.operators.operator_work import operator_work
 from tables import Event, call, kernel, op, shaped, trace_of
 

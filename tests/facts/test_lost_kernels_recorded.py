@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from augment.diagnosis.diagnose import diagnose
-from augment.diagnosis.whole import lost_ratio
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.recording_completeness import lost_ratio
 from augment.readers import read
 from said import title_of
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.cli import main
-from augment.compare.gate import Limits, limit_of
+from augment.compare.gate import GateLimits, limit_of
 from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store, gate
 from augment.writers.metrics import document, encode
@@ -37,8 +37,8 @@ def usual(count: int, *, shift: float = 1.0, since: int = 99, **more: float) -> 
     return [run(at, 80e6 * float(np.exp(row)) * (shift if at >= since else 1), **more) for at, row in enumerate(noise)]
 
 
-def judged(runs: list[Run], test: Run, limits: Limits | None = None) -> dict[str, tuple[str, str]]:
-    lines = gate.check(gate.baselines(runs), test, limits or Limits())
+def judged(runs: list[Run], test: Run, limits: GateLimits | None = None) -> dict[str, tuple[str, str]]:
+    lines = gate.check(gate.baselines(runs), test, limits or GateLimits())
     return {line.figure.name: (line.status, line.reason) for line in lines}
 
 
@@ -52,7 +52,7 @@ def test_a_run_that_is_slower_than_the_limit_fails() -> None:
 
 
 def test_slower_by_less_than_the_limit_passes() -> None:
-    status, reason = judged(usual(12), run(99, 84e6), Limits(max_regress=limit_of("20%")))["step_ns"]
+    status, reason = judged(usual(12), run(99, 84e6), GateLimits(max_regress=limit_of("20%")))["step_ns"]
     assert (status, reason) == ("pass", "worse than the runs before, but by less than the limit")
 
 
@@ -77,7 +77,7 @@ def test_the_baseline_begins_where_the_figure_last_changed() -> None:
 def test_few_runs_are_no_baseline_but_a_bound_is() -> None:
     assert judged(usual(4), run(99, 92e6))["step_ns"] == ("uncertain", "4 runs; 5 make a baseline")
     assert judged([], run(99, 92e6))["step_ns"] == ("uncertain", "0 runs; 5 make a baseline")
-    limits = Limits(figures={"step_ns": limit_of("90ms")})
+    limits = GateLimits(figures={"step_ns": limit_of("90ms")})
     assert judged([], run(99, 92e6), limits)["step_ns"] == ("fail", "beyond its bound")
 
 

@@ -20,7 +20,7 @@ import pytest
 from test_registries import CHECKS
 
 import augment.analyses
-import augment.diagnosis.diagnose
+import augment.diagnosis.ranking
 import augment.readers
 from augment.analyses import ANALYSES
 from augment.cli.registry import COMMANDS, command_named
@@ -198,7 +198,7 @@ def example_of(what: str) -> str:
 def test_the_example_of_a_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "timing_calls.py").write_text(example_of('NAME = "timing_calls"'))
     example: Any = module_from("timing_calls", tmp_path / "timing_calls.py")
-    monkeypatch.setattr(augment.diagnosis.diagnose, "RULES", (*RULES, example))
+    monkeypatch.setattr(augment.diagnosis.ranking, "RULES", (*RULES, example))
     rows = [
         annotation("ProfilerStep#0", 0, 100_000),
         call("cudaEventElapsedTime", 10_000, 60_000),

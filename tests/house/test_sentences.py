@@ -12,8 +12,8 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from augment.compare import verdict as comparison_verdict
-from augment.compare.rows import FigureRow
+from augment.compare import diff_verdict as comparison_verdict
+from augment.compare.diff_rows import FigureRow
 from augment.core.job_waits import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
@@ -187,18 +187,18 @@ SOURCES = (
     "diagnosis/host_alone.py",
     "diagnosis/late_ranks.py",
     "diagnosis/rules/*.py",
-    "job/verdict/verdict.py",
+    "job/verdict/job_verdict.py",
     "job/verdict/verdict_text.py",
     "job/rank_answers.py",
     "job/answer.py",
     "job/verdict/slow_groups.py",
-    "job/parallel/behaviour.py",
+    "job/parallel/group_roles.py",
     "job/parallel/dimensions.py",
-    "compare/verdict.py",
+    "compare/diff_verdict.py",
     "compare/late_ranks.py",
     "compare/gate.py",
     "cli/check.py",
-    "cli/summary.py",
+    "cli/run_summary.py",
 )
 _DATA = re.compile(r"[a-z]{2,}.* .*[a-z]{2,}", re.DOTALL)
 

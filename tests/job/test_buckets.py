@@ -13,7 +13,7 @@ import pytest
 from augment.core.findings import AugmentedTrace, Findings, Skipped
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import align
+from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read

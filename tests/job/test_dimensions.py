@@ -12,7 +12,7 @@ from augment.core.findings import AugmentedTrace, Findings
 from augment.errors import UsageError
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import align
+from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.ranks.dimension_names import dimension_told, stated
 from augment.job.ranks.summary import RankSummary, summary_of

@@ -15,7 +15,7 @@ from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
 from augment.job.ranks.summary import read_summary, summarize
-from augment.job.verdict.stragglers import imbalance
+from augment.job.verdict.late_ranks import imbalance
 from augment.readers import read
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))

@@ -10,7 +10,7 @@ import pytest
 
 from augment.job.answer import answer
 from augment.job.collectives.waits import apart, waits
-from augment.job.matching.alignment import align
+from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.ranks.summary import RankSummary
 from job_summaries import Part, summary_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from augment.core.findings import Findings, Skipped
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import match
 from augment.job.path import path_figures
 from augment.job.path.path import Path, path_of

@@ -12,11 +12,11 @@ import pytest
 from augment.core.findings import AugmentedTrace, Findings, Window
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import align
+from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
-from augment.job.parallel.ideal import played
 from augment.job.parallel.schedules import Passes, bubble, parted, recognised
-from augment.job.ranks.pipeline_actions import Kind
+from augment.job.parallel.simulated_pipeline import played
+from augment.job.ranks.pipeline_actions import ActionKind
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -33,7 +33,7 @@ PARTS = ("theory_ns", "imbalance_ns", "late_send_ns", "host_ns", "rest_ns")
 
 def passes(text: str) -> Passes:
     """``F0 B0`` is a forward and a backward; ``F1.0`` a forward of chunk 1."""
-    output = [(Kind("FBIWO".index(word[0])), *map(int, word[1:].split("."))) for word in text.split()]
+    output = [(ActionKind("FBIWO".index(word[0])), *map(int, word[1:].split("."))) for word in text.split()]
     rows = [(kind, *([-1] if len(rest) == 1 else []), *rest) for kind, *rest in output]
     return Passes(*np.array(rows, np.int64).T)
 
@@ -114,9 +114,9 @@ def test_played_schedules_have_the_bubbles_of_theory(stages: int, many: int, chu
     orders = {"1F1B": one_f_one_b, "GPipe": gpipe} if chunks == 1 else {"interleaved 1F1B": interleaved}
     for name, order in orders.items():
         made = order(stages, many) if chunks == 1 else interleaved(stages, chunks, many)
-        value = {Kind.FORWARD: forward / chunks, Kind.BACKWARD: backward / chunks}
+        value = {ActionKind.FORWARD: forward / chunks, ActionKind.BACKWARD: backward / chunks}
         length = played(made, [value] * stages)
-        whole = {Kind.FORWARD: forward, Kind.BACKWARD: backward}
+        whole = {ActionKind.FORWARD: forward, ActionKind.BACKWARD: backward}
         expected = bubble(name, stages, chunks, whole)
         assert length is not None
         assert expected is not None
@@ -124,7 +124,7 @@ def test_played_schedules_have_the_bubbles_of_theory(stages: int, many: int, chu
 
 
 def test_zero_bubbles_play_as_in_theory() -> None:
-    times = {Kind.FORWARD: 1.0, Kind.INPUT: 1.0, Kind.WEIGHT: 1.0}
+    times = {ActionKind.FORWARD: 1.0, ActionKind.INPUT: 1.0, ActionKind.WEIGHT: 1.0}
     length = played(zb1p(4, 8), [times] * 4)
     assert length == 8 * 3 + 3 * (1 + 2 - 2)  # (p-1)(F+B-2W), a third of 1F1B
 
@@ -169,7 +169,7 @@ ORDERS = {
     "dualpipe": "DualPipe",
     "dualpipev": "DualPipeV",
 }
-KINDS = {kind: Kind("FBIWO".index(kind)) for kind in "FBIWO"}
+KINDS = {kind: ActionKind("FBIWO".index(kind)) for kind in "FBIWO"}
 
 
 @pytest.mark.parametrize(("stages", "many"), [(2, 4), (4, 8), (8, 16)])
@@ -188,7 +188,13 @@ def test_simulated_orders_play_as_in_theory(schedule: str, stages: int, many: in
         made.append(Passes(*np.array([(KINDS[kind], part, batch) for kind, part, batch, _ in actions], np.int64).T))
     assert recognised([made]) == ORDERS[schedule]
     assert {stage.microbatches for stage in made} == {many}
-    once = {Kind.FORWARD: 1, Kind.INPUT: 1, Kind.WEIGHT: 1, Kind.BACKWARD: 2, Kind.OVERLAPPED: 3}
+    once = {
+        ActionKind.FORWARD: 1,
+        ActionKind.INPUT: 1,
+        ActionKind.WEIGHT: 1,
+        ActionKind.BACKWARD: 2,
+        ActionKind.OVERLAPPED: 3,
+    }
     length = played(made, [{kind: time / chunks_of(schedule) for kind, time in once.items()}] * stages)
     assert length is not None
     work = 3 * many / (2 if schedule == "dualpipe" else 1)  # half of the microbatches go through each of its parts
@@ -246,7 +252,7 @@ def test_a_first_step_that_lacks_passes_is_no_obstacle(tmp_path: Path) -> None:
     """A recording that begins within a step, on one rank."""
     summaries = job(tmp_path, pp=2, microbatches=2, steps=3)
     table = {name: np.frombuffer(content, np.int64) for name, content in summaries[1].tables["actions"].items()}
-    kept = (table["step"] != table["step"].min()) | (table["kind"] != Kind.FORWARD)
+    kept = (table["step"] != table["step"].min()) | (table["kind"] != ActionKind.FORWARD)
     assert not kept.all()
     summaries[1].tables["actions"] = {name: column[kept].tobytes() for name, column in table.items()}
     assert {row.step_count for row in rows(summaries)} == {3}

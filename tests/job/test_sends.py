@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from augment.core.findings import AugmentedTrace, Findings
-from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.instances import collectives
 from augment.job.answer import Answer, answer
 from augment.job.collectives.waits import Waits, waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched, match
 from augment.job.path.path import path_of
 from augment.job.ranks.summary import RankSummary, summarize

@@ -11,7 +11,7 @@ import pytest
 from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
-from augment.job.matching.alignment import align
+from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.parallel import heat
 from augment.job.ranks.rank_tables import unit_names

@@ -21,7 +21,7 @@ from augment.job.collectives.bandwidth_fit import fit
 from augment.job.ranks import summary
 from augment.job.ranks.summary import read_summary, summarize
 from augment.job.sidecar import document, job_schema
-from augment.job.verdict.stragglers import imbalance
+from augment.job.verdict.late_ranks import imbalance
 from augment.pipeline import augment
 from augment.pipeline.request import Request
 from augment.readers import read

@@ -12,7 +12,7 @@ import pytest
 from augment.core.trace import Trace
 from augment.errors import InputError, UnknownFormat
 from augment.readers import read
-from augment.readers.attachments.execution_trace import ExecutionLinks, attribute, link_execution_trace
+from augment.readers.attachments.recorded_files import ExecutionLinks, attribute, link_execution_trace
 from execution_traces import ROOT
 from traces import Event, event, op, write_trace
 

@@ -20,9 +20,9 @@ from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.jobs import jobs as jobs_module
-from augment_server.jobs.cards import Card
+from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Wanted
-from augment_server.jobs.turns import Turns
+from augment_server.jobs.queue_order import Turns
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller
 

@@ -126,7 +126,7 @@ def test_a_folder_is_one_job_of_the_server(
     simulate(JobOptions(ranks=2, steps=2, layers=1), folder)
     args = (folder, "--merge", "--parallelism", "dp=2")
     both(*args)
-    here = ("augment.job.answer.answer_of", "augment.batch.merge.merge", "augment.client.Client.augment")
+    here = ("augment.job.answer.answer_of", "augment.batch.merged_timeline.merge", "augment.client.Client.augment")
     with monkeypatch.context() as patched:
         for name in here:
             patched.setattr(name, None)

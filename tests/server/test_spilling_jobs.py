@@ -13,7 +13,7 @@ import pytest
 from in_process import trace
 from msgspec.structs import asdict
 
-from augment.batch import memory, spilling
+from augment.batch import memory_limit, spilling
 from augment.pipeline.request import Request
 from augment.readers.limits import UNLIMITED
 from augment_server.workers import worker
@@ -53,12 +53,12 @@ def test_the_bound_of_a_job(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
         return worker._bound({"folder": str(tmp_path), "memory": most}, [source, tmp_path / "none"])
 
     assert bound(GB) is None  # it needs less
-    monkeypatch.setattr(memory, "needed", lambda _: GB)
+    monkeypatch.setattr(memory_limit, "needed", lambda _: GB)
     assert bound(GB) == 3 * GB // 4
     assert bound(2 * GB) is None
     assert bound(600 << 20) is None  # arrays are not what takes most of so little
     assert bound(0) is None  # no limit
-    monkeypatch.setattr(memory, "needed", lambda _: 1 << 60)  # more than twice the disk has
+    monkeypatch.setattr(memory_limit, "needed", lambda _: 1 << 60)  # more than twice the disk has
     assert bound(GB) is None
 
 
@@ -71,7 +71,7 @@ def test_a_job_on_the_disk_has_the_same_outputs(source: Path, tmp_path: Path, mo
     )
     for name, value in (("LEAST_ARRAY", 1 << 14), ("_FULL", 0.0), ("_EASED", 0.0)):
         monkeypatch.setattr(spilling, name, value)
-    monkeypatch.setattr(memory, "needed", lambda _: GB)
+    monkeypatch.setattr(memory_limit, "needed", lambda _: GB)
     assert outcome_of(order_of(source, tmp_path / "bounded", GB))["made"] == free["made"]
     assert len(spills) > 10
     assert sorted(os.listdir(tmp_path / "bounded")) == ["in", "out"]
@@ -84,7 +84,7 @@ def test_a_full_disk_is_no_lack_of_memory(source: Path, tmp_path: Path, monkeypa
     for name, value in (("LEAST_ARRAY", 1 << 14), ("_FULL", 0.0), ("_EASED", 0.0)):
         monkeypatch.setattr(spilling, name, value)
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(memory, "needed", lambda _: GB)
+    monkeypatch.setattr(memory_limit, "needed", lambda _: GB)
     failed = outcome_of(order_of(source, tmp_path / "job", GB))["failed"]
     assert failed[0] == "STORAGE_FULL"
     assert str(tmp_path) not in failed[1]

@@ -11,7 +11,7 @@ from augment.arrays import intervals
 from augment.core.annotations import Texts
 from augment.facts.collectives.device_states import DeviceStates, HostGaps
 from augment.job.ranks.states import state_table
-from augment.job.ranks.summary import SPENT, VERSION, RankSummary, Stream
+from augment.job.ranks.summary import SPENT, VERSION, RankStream, RankSummary
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 
@@ -60,7 +60,7 @@ def summary_of(
             for group in groups
         ],
         kinds=kinds,
-        streams=[Stream("7", 0, 0)],
+        streams=[RankStream("7", 0, 0)],
         columns={
             "row": column(range(count)),
             "ts": column([part[3] for part in parts]),

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from augment.core.trace import Trace
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
-from augment.readers.raw import Names, Tally
+from augment.readers.raw import Tally, TrackNames
 
 
 class Checked(np.ndarray[Any, Any]):
@@ -140,7 +140,7 @@ def events_one_by_one(elements: list[tuple[int, bytes]], nesting: int) -> dict[s
 
     Strings and places are numbered in the order of first appearance: of an event its category, its name, its flow.
     """
-    names, tally = Names(), Tally()
+    names, tally = TrackNames(), Tally()
     strings: dict[str, int] = {"": 0}
     places: dict[Any, int] = {}
     rows, sizes, flows = [], [], []

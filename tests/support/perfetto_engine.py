@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from augment.viewer.engine import Answer, CarriedEngine, Cell, EngineRefusal
+from augment.viewer.engine import CarriedEngine, Cell, EngineRefusal, QueryAnswer
 
 TIMEOUT_S = 120.0  #: some broken traces make the importer loop for ever
 
@@ -40,7 +40,7 @@ class PerfettoEngine:
         """End the process."""
         self._engine.close()
 
-    def _ask(self, what: str, text: str) -> Answer:
+    def _ask(self, what: str, text: str) -> QueryAnswer:
         watchdog = threading.Timer(TIMEOUT_S, self._engine.kill)
         watchdog.daemon = True
         watchdog.start()

@@ -27,7 +27,17 @@ from augment.writers.perfetto.wire import (
     number,
     varint,
 )
-from augment.writers.render import MISSING, Args, Choice, Column, Number, Piece, Template, argument_key, rows_of
+from augment.writers.render import (
+    MISSING,
+    Column,
+    Number,
+    Piece,
+    Template,
+    TemplateArgs,
+    TemplateChoice,
+    argument_key,
+    rows_of,
+)
 
 
 def rendered(template: Template) -> bytes:
@@ -40,7 +50,7 @@ def rendered(template: Template) -> bytes:
 def _texts_of_piece(piece: Piece, rows: slice, size: int) -> Iterable[bytes]:
     if isinstance(piece, bytes):
         return itertools.repeat(piece, size)
-    if isinstance(piece, Args):
+    if isinstance(piece, TemplateArgs):
         members = [_texts_of_arg(name, column, rows) for name, column in piece.columns.items()]
         return [b"".join(row)[1:] for row in zip(*members, strict=True)]
     return _texts(piece, rows)
@@ -57,7 +67,7 @@ def _texts_of_arg(name: str, column: Column, rows: slice) -> list[bytes]:
 
 
 def _texts(column: Column, rows: slice) -> list[bytes]:
-    if isinstance(column, Choice):
+    if isinstance(column, TemplateChoice):
         return [column.values[code] if code != MISSING else b"" for code in column.codes[rows].tolist()]
     numbers = column.values[rows].tolist()
     if not column.decimals:

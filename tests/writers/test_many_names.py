@@ -11,7 +11,7 @@ import pytest
 
 from augment.core.annotations import Texts
 from augment.core.trace import Category, Track
-from augment.writers.perfetto.annotations import _name_numbers
+from augment.writers.perfetto.annotation_events import _name_numbers
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import text_args
 from augment.writers.perfetto.tracks import Tracks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from augment.writers.files import replacing
 from augment.writers.perfetto.archive import MANIFEST, Archive
-from augment.writers.perfetto.several import Group
+from augment.writers.perfetto.several import TraceGroup
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import NAMES, OP, trace_of_events
 
@@ -19,7 +19,7 @@ def archive(folder: Path, names: list[str], pids: list[int]) -> Path:
         made = Archive(file)
         for index, (name, pid) in enumerate(zip(names, pids, strict=True)):
             events = [{**event, "pid": pid} for event in (NAMES[0], {**OP, "name": name, "ts": 5 + index, "dur": 3})]
-            assert made.add(trace_of_events(folder, events), Group(name)) == []
+            assert made.add(trace_of_events(folder, events), TraceGroup(name)) == []
         made.close()
     return path
 

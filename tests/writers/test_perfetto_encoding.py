@@ -17,7 +17,7 @@ from augment.core.annotations import SliceTrack, Texts
 from augment.core.trace import args_of_event
 from augment.facts.source.event_text import PADDING, blocks, decoded
 from augment.readers import read
-from augment.readers.perfetto.state import Sequence, Strings
+from augment.readers.perfetto.state import PacketSequence, Strings
 from augment.readers.perfetto.values import event_args
 from augment.writers import perfetto as writer
 from augment.writers.perfetto.args import ArgsEncoder, Interned
@@ -74,7 +74,7 @@ def test_args_survive(args: dict[str, Any]) -> None:
     result = Decoder(output).args(schema.TrackEvent.FromString(event).debug_annotations)
     wanted = {key: as_perfetto_has_it(value) for key, value in args.items()}
     assert repr(result) == repr(wanted)  # NaN is not equal to itself
-    sequence = Sequence()
+    sequence = PacketSequence()
     sequence.take_interned(output, 0, len(output), Strings())
     assert repr(event_args(event, 0, len(event), sequence.now)) == repr(args)
 

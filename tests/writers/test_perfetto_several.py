@@ -12,7 +12,7 @@ from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE
 from augment.writers.files import replacing
-from augment.writers.perfetto.several import Group, Links, Several, is_of_several
+from augment.writers.perfetto.several import Links, Several, TraceGroup, is_of_several
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, arrows, codes, trace_of_events
 
@@ -72,7 +72,7 @@ def merged(perfetto: PerfettoEngine, folder: Path, ranks: dict[str, AugmentedTra
         several = Several(file)
         for name, each in ranks.items():
             links = Links(np.array([kernel_row(each)]), np.array([0]))
-            output = several.add(each, Group(f"rank {name}", f"from {name}"), *([links] if linked else []))
+            output = several.add(each, TraceGroup(f"rank {name}", f"from {name}"), *([links] if linked else []))
             assert codes(output) == {}
     assert is_of_several(folder / "all.pftrace")
     perfetto.load(folder / "all.pftrace")
@@ -126,7 +126,7 @@ def test_names_that_two_have_are_told_apart(perfetto: PerfettoEngine, tmp_path: 
     with replacing(tmp_path / "all.pftrace") as file:
         several = Several(file)
         for _ in range(2):
-            several.add(trace, Group("rank"))
+            several.add(trace, TraceGroup("rank"))
     perfetto.load(tmp_path / "all.pftrace")
     paths = [str(path) for (path,) in perfetto.rows(TRACKS)]
     leaves = ["python 42 > main 43", "python 42 > main 44", "text > thread"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.core.annotations import Texts
-from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, rows_of
+from augment.writers.render import Column, Number, Template, TemplateArgs, choice, json_text, micros, number, rows_of
 from augment.writers.rendering import render
 from oracles import plain_kernels
 from plain_encoders import rendered
@@ -33,9 +33,9 @@ def random_template(rows: int) -> Template:
         b'{"ts":',
         micros(random.integers(-sizes, sizes)),
         b',"args":{',
-        Args({"w": words, "n": Number(random.integers(-1, 3, rows)), 'é"': words}),
+        TemplateArgs({"w": words, "n": Number(random.integers(-1, 3, rows)), 'é"': words}),
         b'},"more":{',
-        Args({"x": number(random.integers(-1, 1, rows))}),
+        TemplateArgs({"x": number(random.integers(-1, 1, rows))}),
         b'},"v":',
         number(random.normal(size=rows) * sizes.astype(np.float64) / 1e12),
         b"}\n",
@@ -79,10 +79,10 @@ def test_missing_args_leave_no_comma(way_of: object) -> None:
         "a": Number(np.array([1, -1, -1])),
         "b": choice(Texts(np.array([0, 0, -1], np.int32), ["x"])),
     }
-    template = [Number(np.arange(3)), b"{", Args(columns), b"}"]
+    template = [Number(np.arange(3)), b"{", TemplateArgs(columns), b"}"]
     assert way_of(template) == b'0{"a":1,"b":"x"}1{"b":"x"}2{}'
     nothing = choice(Texts(np.array([-1], np.int32), []))
-    assert way_of([Number(np.arange(1)), b"{", Args({"a": nothing}), b"}"]) == b"0{}"
+    assert way_of([Number(np.arange(1)), b"{", TemplateArgs({"a": nothing}), b"}"]) == b"0{}"
 
 
 def test_only_texts_that_occur_are_encoded() -> None:

@@ -34,7 +34,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.collectives import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
+from augment.facts.collectives.instances import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
 from augment.facts.collectives.sharding import SMALL_BYTES, trains
 from augment.facts.collectives.waits_of_job import transfer_ns, waits_of_job
 from augment.facts.critical.savings import without_work

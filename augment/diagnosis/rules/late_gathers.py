@@ -24,7 +24,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.instances import collectives
 from augment.facts.collectives.sharding import gathers_of_parameters
 from augment.facts.collectives.waits_of_job import transfer_ns
 from augment.facts.critical.savings import without_work

@@ -32,7 +32,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import OperatorWork, operator_work
 from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.products import UNKNOWN_DEVICE
-from augment.facts.operators.roofs import Bound, roofs
+from augment.facts.operators.roofline_bounds import Bound, roofs
 
 NAME = "low_roofline"
 LOW, GOOD = 0.40, 0.70

@@ -26,15 +26,7 @@ from augment.arrays.intervals import total
 from augment.core.text import Words, counted, percent, time
 from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.measure import late_beginnings
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    Found,
-    Seen,
-    Severity,
-    Spans,
-)
-from augment.diagnosis.whole import (
+from augment.diagnosis.recording_completeness import (
     MOST_LOST,
     MOST_UNLAUNCHED,
     ends_early,
@@ -44,6 +36,14 @@ from augment.diagnosis.whole import (
     lost_ratio,
     share_of_work,
     unlaunched_ratio,
+)
+from augment.diagnosis.rule import (
+    Answer,
+    Fine,
+    Found,
+    Seen,
+    Severity,
+    Spans,
 )
 from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work

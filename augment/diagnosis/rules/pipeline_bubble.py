@@ -26,7 +26,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.collectives import collectives, exposed_ns
+from augment.facts.collectives.instances import collectives, exposed_ns
 from augment.facts.critical.savings import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 

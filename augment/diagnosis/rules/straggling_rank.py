@@ -30,7 +30,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.instances import collectives
 from augment.facts.collectives.waits_of_job import Waiting, waiting_of_job
 
 NAME = "straggling_rank"

@@ -20,7 +20,7 @@ from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, S
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.products import MULTIPLE, is_unfit, sizes_text
-from augment.facts.operators.roofs import roofs
+from augment.facts.operators.roofline_bounds import roofs
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products

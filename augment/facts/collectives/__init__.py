@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
-    from augment.facts.collectives.collectives import Collectives
+    from augment.facts.collectives.instances import Collectives
     from augment.facts.collectives.waits_of_job import Waits
 
 
 def kernels(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
-    from augment.facts.collectives.collectives import collectives
+    from augment.facts.collectives.instances import collectives
 
     return collectives(trace)
 

@@ -18,7 +18,7 @@ from augment.arrays.types import Int64s
 from augment.core.annotations import Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.collectives import UNKNOWN, Group
+from augment.facts.collectives.instances import UNKNOWN, Group
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.collective_kinds import OTHER, element_bytes, kind_of
 from augment.facts.names.matching import starting

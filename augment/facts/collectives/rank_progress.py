@@ -11,8 +11,8 @@ from augment.arrays.intervals import Masks
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.trace import Trace
-from augment.facts.collectives.collectives import collectives
 from augment.facts.collectives.host_collectives import host_types
+from augment.facts.collectives.instances import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.names.kernel_types import KernelType

@@ -15,7 +15,7 @@ from augment.arrays.ordering import combinations, is_any, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.instances import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, places_of
 from augment.facts.host.enclosing import enclosing

@@ -15,7 +15,7 @@ from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.context import derived
 from augment.core.job_waits import JobWaits
 from augment.core.trace import Trace
-from augment.facts.collectives.collectives import collectives
+from augment.facts.collectives.instances import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
 

@@ -21,7 +21,7 @@ from augment.facts.critical.critical_path import BoundBy, delay_kinds, host_kind
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.host.host_segments import host_segments
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 
 DECIDES, WAY, OTHER = range(
     3
@@ -146,7 +146,7 @@ def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
     innermost = segments.row[part.start + np.searchsorted(segments.ts[part], ts, side="right") - 1]
     at_once = np.where(chain.is_start[:-1], chain.row[:-1], np.where(chain.is_start[1:], NO_INDEX, chain.row[1:]))
     event = np.where(dur > 0, innermost, at_once)
-    way = np.flatnonzero(graph.kind == Kind.THREAD)
+    way = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     waits = np.zeros(len(graph), np.bool_)
     waits[graph.source[way]] = graph.weight[way] == 0
     between = chain.lane.start + np.searchsorted(graph.ts[chain.lane], ts, side="right") - 1
@@ -166,7 +166,7 @@ def _across(trace: Trace, graph: Graph, chains: list[_Chain], start: Places, run
     works = slice(graph.first_work, graph.first_work + len(start))
     first[works] = last[works] = start
     first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(chain.ts) for chain in chains)
-    edges = np.flatnonzero(graph.kind != Kind.THREAD)
+    edges = np.flatnonzero(graph.kind != DependencyKind.THREAD)
     place = graph.source[edges] - graph.first_work
     of_work = (place >= 0) & (place < len(start))
     place[~of_work] = 0

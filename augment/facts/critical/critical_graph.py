@@ -18,9 +18,9 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.host_segments import host_segments
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import (
+    CallWaits,
     Dependencies,
-    Kind,
-    Waits,
+    DependencyKind,
     full_queues,
     last_to_end,
     launched_at,
@@ -164,7 +164,7 @@ def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
     return min(starts, default=0), max(ends, default=0)
 
 
-def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
+def _lanes(trace: Trace, waits: list[CallWaits]) -> _Lanes:
     """The nodes on threads: ends of dependencies, of waits, and of the threads themselves."""
     segments = host_segments(trace)
     track, start, end = (np.concatenate([getattr(wait, name) for wait in waits]) for name in ("track", "start", "end"))
@@ -202,7 +202,7 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     )
 
 
-def _edges_of(kind: Kind, source: Places, target: Places, self_ns: Int64s, least: Int64s) -> _Edges:
+def _edges_of(kind: DependencyKind, source: Places, target: Places, self_ns: Int64s, least: Int64s) -> _Edges:
     """Edges of one kind without events at their ends, so that no arrow shows them."""
     none = np.full(len(source), -1, np.int32)
     ends = source.astype(np.int32), target.astype(np.int32)
@@ -214,7 +214,7 @@ def _along_threads(lanes: _Lanes) -> _Edges:
     source = np.flatnonzero(lanes.track[1:] == lanes.track[:-1]) + 1
     took = lanes.ts[source] - lanes.ts[source - 1]
     least = np.where(lanes.waits[source - 1], 0, took)
-    return _edges_of(Kind.THREAD, source, source + 1, np.zeros_like(took), least)
+    return _edges_of(DependencyKind.THREAD, source, source + 1, np.zeros_like(took), least)
 
 
 def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
@@ -229,14 +229,14 @@ def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     took = np.where(to_work, _at(work.ts, dependencies.to_work), dependencies.to_ts) - from_ts
     took = np.maximum(took, 0)  # a call of negative duration ends before what it waited for
     runs = np.maximum(np.where(from_work, _at(work.end, dependencies.from_work), from_ts) - from_ts, 0)
-    runs[dependencies.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
+    runs[dependencies.kind == DependencyKind.FULL_QUEUE] = 0  # there is room when it starts
     self_ns = np.minimum(runs, took)
     least = self_ns.copy()
-    overlapping = np.flatnonzero((dependencies.kind == Kind.STREAM) & (runs > took))
+    overlapping = np.flatnonzero((dependencies.kind == DependencyKind.STREAM) & (runs > took))
     to = dependencies.to_work[overlapping]
     new = (work.launch[to] != NO_INDEX) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
     least[overlapping[new]] = 0  # its launch decided, not the work that still runs
-    launched = dependencies.kind == Kind.LAUNCH
+    launched = dependencies.kind == DependencyKind.LAUNCH
     least[launched] = np.minimum(took[launched], launch_latencies(trace)[dependencies.to_work[launched]])
     rows = dependencies.from_row.astype(np.int32), dependencies.to_row.astype(np.int32)
     return _Edges(dependencies.kind, source, target, self_ns, least, *rows)
@@ -255,7 +255,7 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     source = np.concatenate((1 + last_node, 1 + len(lanes.ts) + last_work))
     ran = np.maximum(work.end[last_work] - work.ts[last_work], 0)
     self_ns = np.concatenate((np.zeros(len(last_node), np.int64), ran))
-    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1), self_ns, self_ns)
+    return _edges_of(DependencyKind.OPEN, source, np.full(len(source), len(ts) - 1), self_ns, self_ns)
 
 
 def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
@@ -265,7 +265,7 @@ def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
     reached[ROOT] = True
     target = np.flatnonzero(~reached)
     nothing = np.zeros(len(target), np.int64)
-    return _edges_of(Kind.OPEN, nothing + ROOT, target, nothing, nothing)
+    return _edges_of(DependencyKind.OPEN, nothing + ROOT, target, nothing, nothing)
 
 
 def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]:

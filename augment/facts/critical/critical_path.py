@@ -25,7 +25,7 @@ from augment.facts.host.enclosing import outermost
 from augment.facts.host.host_segments import host_segments
 from augment.facts.names.matching import STEP, starting
 from augment.facts.steps.steps import steps
-from augment.facts.waits.dependencies import UNEXPLAINED_NS, Kind
+from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
 from augment.kernels import critical_layout as loops
 from augment.kernels.native import native
 
@@ -53,10 +53,12 @@ _ON_THREAD = np.full(256, BoundBy.OUTSIDE_OPERATORS, np.uint8)
 _ON_THREAD[Category.CPU_OP] = BoundBy.CPU_OPERATOR
 _ON_THREAD[list(LAUNCHES)] = BoundBy.RUNTIME_CALL
 _DELAY = np.full(256, BoundBy.IDLE, np.uint8)
-_DELAY[Kind.LAUNCH] = BoundBy.LAUNCH_DELAY
-_DELAY[Kind.STREAM] = BoundBy.KERNEL_GAP
-_DELAY[Kind.HANDOVER] = BoundBy.THREAD_HANDOVER
-_DELAY[[Kind.WAIT_EVENT, Kind.SYNC, Kind.FULL_QUEUE, Kind.INFERRED]] = BoundBy.SYNC
+_DELAY[DependencyKind.LAUNCH] = BoundBy.LAUNCH_DELAY
+_DELAY[DependencyKind.STREAM] = BoundBy.KERNEL_GAP
+_DELAY[DependencyKind.HANDOVER] = BoundBy.THREAD_HANDOVER
+_DELAY[[DependencyKind.WAIT_EVENT, DependencyKind.SYNC, DependencyKind.FULL_QUEUE, DependencyKind.INFERRED]] = (
+    BoundBy.SYNC
+)
 
 
 NAMED = (
@@ -210,7 +212,7 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
 
 def _way_slack(graph: Graph, late: Int64s) -> Int64s:
     """For each node of a thread, how much longer the edge from its predecessor could take."""
-    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     slacks: Int64s = late.copy()
     target = graph.target[along]
     slacks[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
@@ -256,14 +258,14 @@ def _in_loader(trace: Trace) -> Bools:
 def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
     """The kind of delays of ``dur`` ns (uint8, a :class:`BoundBy`) for dependencies of a ``kind``."""
     kinds: Bytes = _DELAY[kind]
-    kinds[(kind == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
+    kinds[(kind == DependencyKind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
     return kinds
 
 
 def crossings(trace: Trace) -> tuple[Int64s, Int64s]:
     """Where the path changes tracks: the rows of the events that it leaves, and when it continues, ns."""
     graph, path, track = critical_graph(trace), critical_path(trace), trace.events.track
-    edges = path.edges[graph.kind[path.edges] != Kind.THREAD]
+    edges = path.edges[graph.kind[path.edges] != DependencyKind.THREAD]
     edges = edges[(graph.from_row[edges] != NO_INDEX) & (graph.to_row[edges] != NO_INDEX)]
     edges = edges[track[graph.from_row[edges]] != track[graph.to_row[edges]]]
     return graph.from_row[edges], graph.ts[graph.target[edges]]

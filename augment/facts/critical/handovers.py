@@ -16,7 +16,7 @@ from augment.facts.host.host_segments import host_segments
 from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.names.matching import starting, strings_where
 from augment.facts.steps.steps import steps
-from augment.facts.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_calls import sync_calls
 
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
@@ -52,7 +52,7 @@ def main_track(trace: Trace) -> int:
     return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_INDEX)
 
 
-def handovers(trace: Trace) -> Waits:
+def handovers(trace: Trace) -> CallWaits:
     """The handovers from the main thread to the backward thread and back, and from the main thread to thread starts.
 
     A thread works for another if a ``fwdbwd`` flow leads to it from there, or if it executes autograd's functions (then
@@ -138,20 +138,24 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     return _Bursts(start[first], np.maximum.reduceat(end, first), piece.start + within[first])
 
 
-def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Waits:
+def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> CallWaits:
     """The master waits during its segment; the other thread waits from the end of a burst to the start of the next."""
     segments, count = host_segments(trace), len(bursts.start)
     tracks, masters = np.full(count, track, np.int32), np.full(count, master, np.int32)
     unknown = np.full(count, -1, np.int64)
     begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
-    there = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(masters, begun), to_at=(tracks, bursts.start))
-    back = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(tracks, bursts.end), to_at=(masters, resumed))
+    there = dependencies_of(
+        DependencyKind.HANDOVER, unknown, unknown, from_at=(masters, begun), to_at=(tracks, bursts.start)
+    )
+    back = dependencies_of(
+        DependencyKind.HANDOVER, unknown, unknown, from_at=(tracks, bursts.end), to_at=(masters, resumed)
+    )
     return joined_waits(
-        [Waits(there, masters, begun, resumed), Waits(back, tracks[1:], bursts.end[:-1], bursts.start[1:])]
+        [CallWaits(there, masters, begun, resumed), CallWaits(back, tracks[1:], bursts.end[:-1], bursts.start[1:])]
     )
 
 
-def _start(trace: Trace, track: int, main: int) -> Waits:
+def _start(trace: Trace, track: int, main: int) -> CallWaits:
     """Without further evidence, the start of a thread depends on the main thread's progress until then. While the main
     thread waits for a device it makes none: what counts then is that it began to wait."""
     segments = host_segments(trace)
@@ -164,10 +168,10 @@ def _start(trace: Trace, track: int, main: int) -> Waits:
     at = main_piece.start + np.searchsorted(segments.ts[main_piece], ts, side="right") - 1
     waits = np.isin(segments.row[at], sync_calls(trace).row)
     start = dependencies_of(
-        Kind.HANDOVER,
+        DependencyKind.HANDOVER,
         unknown,
         unknown,
         from_at=(np.array([main], np.int32), np.where(waits, segments.ts[at], ts)),
         to_at=(np.array([track], np.int32), ts),
     )
-    return joined_waits([Waits(start, np.empty(0, np.int32), ts[:0], ts[:0])])
+    return joined_waits([CallWaits(start, np.empty(0, np.int32), ts[:0], ts[:0])])

@@ -19,7 +19,7 @@ from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import Graph, critical_graph
 from augment.facts.critical.critical_loops import saved
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
@@ -85,7 +85,7 @@ def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
     ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)
     chosen = np.zeros(len(work) + 1, np.bool_)
     chosen[places] = True
-    edges = np.flatnonzero(graph.kind == Kind.STREAM)
+    edges = np.flatnonzero(graph.kind == DependencyKind.STREAM)
     for side in (graph.source, graph.target):
         edges = edges[chosen[side[edges] - graph.first_work]]
     source = graph.source[edges] - graph.first_work
@@ -96,7 +96,7 @@ def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
 def without_waits(trace: Trace, calls: Int64s) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
-    edges = np.flatnonzero((graph.kind == Kind.SYNC) & np.isin(graph.to_row, calls))
+    edges = np.flatnonzero((graph.kind == DependencyKind.SYNC) & np.isin(graph.to_row, calls))
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
 
@@ -117,6 +117,6 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
 def _lane_edges(trace: Trace) -> dict[int, Int64s]:
     """The edges along each thread, in the order of time."""
     graph: Graph = critical_graph(trace)
-    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     lane = graph.lane[graph.source[along]]
     return {track: along[places] for track, places in each(lane, len(trace.tracks))}

@@ -30,7 +30,7 @@ from augment.facts.critical.critical_path import (
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.host_segments import host_segments
 from augment.facts.steps.steps import steps
-from augment.facts.waits.dependencies import Kind
+from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
 
 
@@ -138,7 +138,7 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
     (the largest int64 if there is none); and for each edge that they shorten the place in ``codes``, the edge, and ns.
     """
     graph, segments, (start, end) = critical_graph(trace), host_segments(trace), windows(trace)
-    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     edge_from = np.full(len(graph), -1, np.int32)
     edge_from[graph.source[along]] = along
     window, key = np.divmod(codes, _size(trace))

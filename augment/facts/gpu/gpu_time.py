@@ -12,7 +12,7 @@ from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import Device, gpu_work
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """The work of one device and key: the number of pieces, and the sum of their durations."""
 
     device: Device
@@ -25,7 +25,7 @@ class Share(NamedTuple):
         return self.gpu_ns / of_ns if of_ns else None
 
 
-def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
+def gpu_time_by(trace: Trace, key: Int64s) -> list[TimeShare]:
     """The shares, by device in ``gpu_work``'s order, then by ascending ``key`` (the key of each place of
     ``gpu_work``)."""
     work = gpu_work(trace)
@@ -33,7 +33,7 @@ def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
     gpu_ns = sums(code, work.end - work.ts, len(keys[0]))
     columns = (*keys, np.bincount(code, minlength=len(keys[0])), gpu_ns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [Share(work.devices[device], *rest) for device, *rest in rows]
+    return [TimeShare(work.devices[device], *rest) for device, *rest in rows]
 
 
 def device_of_work(trace: Trace) -> Int64s:
@@ -42,7 +42,7 @@ def device_of_work(trace: Trace) -> Int64s:
     return np.repeat(np.arange(len(devices)), [device.stop - device.start for device in devices])
 
 
-def gpu_time_of(shares: list[Share]) -> dict[Device, int]:
+def gpu_time_of(shares: list[TimeShare]) -> dict[Device, int]:
     """All GPU time of each device, ns."""
     total: dict[Device, int] = {}
     for share in shares:

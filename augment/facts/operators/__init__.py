@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.core.trace import Identity, Trace
-    from augment.facts.operators.graph_capture import GraphWork
+    from augment.facts.operators.captured_graphs import GraphWork
     from augment.facts.operators.operator_work import OperatorWork
     from augment.facts.operators.peaks import Peak
-    from augment.facts.operators.roofs import Roofs
+    from augment.facts.operators.roofline_bounds import Roofs
 
 
 def work(trace: Trace) -> OperatorWork:
@@ -21,7 +21,7 @@ def work(trace: Trace) -> OperatorWork:
 
 def bounds(trace: Trace) -> Roofs:
     """What the device's peaks allow each of them, and what it took."""
-    from augment.facts.operators.roofs import roofs
+    from augment.facts.operators.roofline_bounds import roofs
 
     return roofs(trace)
 
@@ -35,6 +35,6 @@ def limits(trace: Trace) -> dict[Identity, Peak | None]:
 
 def graphs(trace: Trace) -> GraphWork:
     """The captured operators of the kernels of CUDA graphs."""
-    from augment.facts.operators.graph_capture import graph_work
+    from augment.facts.operators.captured_graphs import graph_work
 
     return graph_work(trace)

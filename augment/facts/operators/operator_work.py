@@ -16,8 +16,8 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.host.enclosing import enclosing
 from augment.facts.names.kernel_types import KernelType
+from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import counted
-from augment.facts.operators.graph_capture import graph_work
 from augment.facts.operators.operator_calls import Call
 from augment.facts.operators.work_model import Work
 from augment.facts.source.arg_columns import arg_columns

@@ -8,7 +8,7 @@ from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
 from augment.facts.gpu.work_operators import work_operators
-from augment.facts.operators.graph_capture import graph_work
+from augment.facts.operators.captured_graphs import graph_work
 
 
 @derived(until="breakdowns")

@@ -26,7 +26,7 @@ CANDIDATES = 16  #: so many works that ended before a late start are examined
 FUZZ_NS = 5_000  #: clock error: work may appear to start so much before the end of what it waits for
 
 
-class Kind(IntEnum):
+class DependencyKind(IntEnum):
     """The kind of a dependency. Of two that were fulfilled at one moment, the one of the lesser kind decided."""
 
     THREAD = 0  #: a thread goes from one moment to the next
@@ -41,8 +41,8 @@ class Kind(IntEnum):
 
 
 class Dependencies(Struct, frozen=True):
-    """Equal-length columns: ``kind`` (uint8, a :class:`Kind`), the two sides, and the events that an arrow would join,
-    ``from_row`` and ``to_row`` (int64, into the event table; -1 unknown)."""
+    """Equal-length columns: ``kind`` (uint8, a :class:`DependencyKind`), the two sides, and the events that an arrow
+    would join, ``from_row`` and ``to_row`` (int64, into the event table; -1 unknown)."""
 
     kind: Bytes
     from_work: Places
@@ -66,7 +66,7 @@ _COLUMNS = tuple(Dependencies.__struct_fields__)
 _DTYPES = (np.uint8, np.intp, np.int32, np.int64, np.intp, np.int32, np.int64, np.int64, np.int64)
 
 
-class Waits(Struct, frozen=True):
+class CallWaits(Struct, frozen=True):
     """Dependencies, the periods in which a thread only waited (``track``, ``start``, ``end``), and diagnostics."""
 
     dependencies: Dependencies
@@ -77,7 +77,7 @@ class Waits(Struct, frozen=True):
 
 
 def dependencies_of(
-    kind: Kind,
+    kind: DependencyKind,
     from_row: Int64s,
     to_row: Int64s,
     *,
@@ -111,9 +111,9 @@ def joined(parts: Sequence[Dependencies]) -> Dependencies:
     return Dependencies(*columns)
 
 
-def joined_waits(parts: Sequence[Waits]) -> Waits:
+def joined_waits(parts: Sequence[CallWaits]) -> CallWaits:
     """All of ``parts``."""
-    return Waits(
+    return CallWaits(
         joined([part.dependencies for part in parts]),
         np.concatenate([np.empty(0, np.int32), *(part.track for part in parts)]),
         np.concatenate([np.empty(0, np.int64), *(part.start for part in parts)]),
@@ -143,7 +143,7 @@ def launched_by(trace: Trace) -> Int64s:
     return at
 
 
-def launches_of_work(trace: Trace) -> Waits:
+def launches_of_work(trace: Trace) -> CallWaits:
     """Work waits for its launch, except if it began, by the clocks, before the first event of the launching thread."""
     work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
     places = np.flatnonzero(work.launch != NO_INDEX)
@@ -153,7 +153,9 @@ def launches_of_work(trace: Trace) -> Waits:
     missing = len(work) - len(places)
     possible = at >= segments.ts[segments.bounds[events.track[call]]] if len(call) else np.ones(0, np.bool_)
     places, call, at = places[possible], call[possible], at[possible]
-    edges = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
+    edges = dependencies_of(
+        DependencyKind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places
+    )
     counts = (
         ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
         (
@@ -165,7 +167,7 @@ def launches_of_work(trace: Trace) -> Waits:
     return _waits(edges, tuple(Diagnostic(*count) for count in counts if count[1]))
 
 
-def order_on_streams(trace: Trace) -> Waits:
+def order_on_streams(trace: Trace) -> CallWaits:
     """Work waits for the work before it on its stream, and for the last to end of all work before it there."""
     work = gpu_work(trace)
     later = np.ones(len(work), np.bool_)
@@ -174,7 +176,9 @@ def order_on_streams(trace: Trace) -> Waits:
     last = last_to_end(trace)[places - 1]
     other = last != places - 1
     before, places = np.concatenate((places - 1, last[other])), np.concatenate((places, places[other]))
-    return _waits(dependencies_of(Kind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places))
+    return _waits(
+        dependencies_of(DependencyKind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places)
+    )
 
 
 @derived(until="critical path")
@@ -189,7 +193,7 @@ def last_to_end(trace: Trace) -> Places:
     return last
 
 
-def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
+def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
     """A launch onto a full queue returns after work that waited there has started."""
     work, events = gpu_work(trace), trace.events
     parts: list[tuple[Places, Places]] = []
@@ -211,12 +215,12 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
     call = work.launch[places]
     returned = events.ts[call] + events.dur[call]
     dependencies = dependencies_of(
-        Kind.FULL_QUEUE, work.row[started], call, from_work=started, to_at=(events.track[call], returned)
+        DependencyKind.FULL_QUEUE, work.row[started], call, from_work=started, to_at=(events.track[call], returned)
     )
-    return Waits(dependencies, events.track[call], events.ts[call], returned)
+    return CallWaits(dependencies, events.track[call], events.ts[call], returned)
 
 
-def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
+def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
     """Dependencies inferred for work that starts long after its known prerequisites, when another stream's work ends.
 
     Few traces record which stream waits for which. Often the times show it: the waiting work starts when the other
@@ -240,7 +244,7 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
     if not parts:
         return _waits(joined([]))
     cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
-    inferred = dependencies_of(Kind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
+    inferred = dependencies_of(DependencyKind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
     return _waits(inferred)
 
 
@@ -267,7 +271,7 @@ def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places
     return np.where(count > 0, stream.start + count - 1, NO_INDEX)
 
 
-def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:
+def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> CallWaits:
     """``Waits`` without periods in which a thread waited."""
     empty = np.empty(0, np.int64)
-    return Waits(dependencies, np.empty(0, np.int32), empty, empty, diagnostics)
+    return CallWaits(dependencies, np.empty(0, np.int32), empty, empty, diagnostics)

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from augment.arrays.types import Int64s
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits.dependencies import UNEXPLAINED_NS, Waits
+from augment.facts.waits.dependencies import UNEXPLAINED_NS, CallWaits
 from augment.facts.waits.launch_latencies import LONGEST_NS, launch_latencies
 
 
-def slow_launches(trace: Trace, launches: Waits, known: Int64s, inferred: Waits) -> Waits:
+def slow_launches(trace: Trace, launches: CallWaits, known: Int64s, inferred: CallWaits) -> CallWaits:
     """``launches``, with those that took long moved to the moment at which they handed over their work.
 
     An ordinary call hands its work over at once, so its start counts as the launch. But a call may hold the work back:

@@ -48,7 +48,7 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
     stream_idles: list[StreamIdle] = []
     for index, idle in enumerate(devices):
         device_gaps_ = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
-        device = _Device(idle, _summed(idle))
+        device = _IdleDevice(idle, _summed(idle))
         pauses = _long_pauses(device_gaps_, idle) if len(device_gaps_) > 1 else []
         for place, gaps_ in enumerate(device_gaps_):
             category = categories_of(trace, gaps_, consecutive_kernel_delay_ns)
@@ -57,7 +57,7 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
     return stream_idles
 
 
-class _Device(Struct, frozen=True):
+class _IdleDevice(Struct, frozen=True):
     """The pauses of a device. ``until`` (int64 ns, a row for each category): the time of each category before each
     pause; the last column is the total."""
 
@@ -88,13 +88,13 @@ def _hta(category: Bytes, cause: Bytes) -> Texts:
     return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
 
 
-def _parts(gaps: IdleGaps, device: _Device) -> Int64s:
+def _parts(gaps: IdleGaps, device: _IdleDevice) -> Int64s:
     """The time in each gap in which the device idles, by cause, and in which another stream works."""
     paused = device.within(gaps.start, gaps.end)
     return np.vstack((paused, gaps.end - gaps.start - paused.sum(axis=0)))
 
 
-def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, pause: Places) -> IdlePieces:
+def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _IdleDevice, pause: Places) -> IdlePieces:
     """The pieces of the gaps: the device's long pauses within them, and the rest, in which another stream works."""
     idle = device.idle
     busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])), kind="stable")  # merges what ascends
@@ -140,7 +140,7 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
 
 
 def _busy_evidence(
-    trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _Device
+    trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _IdleDevice
 ) -> tuple[dict[str, ArgColumn], Int64s]:
     """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)

@@ -14,9 +14,9 @@ from augment.facts.gpu.launches import launches
 from augment.facts.names.matching import strings_where
 from augment.facts.source.arg_columns import arg_columns
 from augment.facts.waits.dependencies import (
+    CallWaits,
     Dependencies,
-    Kind,
-    Waits,
+    DependencyKind,
     dependencies_of,
     joined,
     joined_waits,
@@ -39,7 +39,7 @@ class _Scope(Struct, frozen=True):
     certain: bool
 
 
-def synchronizations(trace: Trace) -> Waits:
+def synchronizations(trace: Trace) -> CallWaits:
     """Calls that wait for work, copies that wait for themselves, and streams that wait for another's event."""
     calls, scopes = _calls(trace)
     frees = freeing_calls(trace)
@@ -48,7 +48,7 @@ def synchronizations(trace: Trace) -> Waits:
     return joined_waits([waiting_streams(trace), *waits, _blocking_copies(trace)])
 
 
-def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bool = False) -> Waits:
+def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bool = False) -> CallWaits:
     """For each call that waits, the dependency on the last work to end of what it may have waited for. Of calls that do
     other things, too, those that ``mostly`` waited: for more than half of their time."""
     if not len(calls):
@@ -63,8 +63,8 @@ def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bo
     message = "calls return before the work that they waited for has ended, by the clocks"
     calls, best, begun, returned = calls[known], best[known], begun[known], returned[known]
     track = events.track[calls]
-    return Waits(
-        dependencies_of(Kind.SYNC, work.row[best], calls, from_work=best, to_at=(track, returned)),
+    return CallWaits(
+        dependencies_of(DependencyKind.SYNC, work.row[best], calls, from_work=best, to_at=(track, returned)),
         track,
         begun,
         returned,
@@ -149,7 +149,7 @@ class _Events:
         self.recorded = [None if event == NO_INDEX else int(trace.events.ts[event]) for event in row.tolist()]
 
 
-def _blocking_copies(trace: Trace) -> Waits:
+def _blocking_copies(trace: Trace) -> CallWaits:
     """The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it."""
     work, events = gpu_work(trace), trace.events
     copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
@@ -160,12 +160,14 @@ def _blocking_copies(trace: Trace) -> Waits:
     if len(copies):
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
-    edges = dependencies_of(Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned))
-    return Waits(edges, events.track[call], events.ts[call], returned)
+    edges = dependencies_of(
+        DependencyKind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)
+    )
+    return CallWaits(edges, events.track[call], events.ts[call], returned)
 
 
 @derived(until="idle time")
-def waiting_streams(trace: Trace) -> Waits:
+def waiting_streams(trace: Trace) -> CallWaits:
     """The dependencies of streams on events: work launched after the wait follows the last work before the event."""
     work, events = gpu_work(trace), trace.events
     slices = events.slices_of(Category.CUDA_SYNC)
@@ -196,7 +198,7 @@ def waiting_streams(trace: Trace) -> Waits:
     message = "pieces of GPU work begin before the event that their stream waits for, by the clocks"
     diagnostics = (Diagnostic("start_before_event", broken, message),) if broken else ()
     empty = np.empty(0, np.int64)
-    return Waits(_between(trace, pairs), np.empty(0, np.int32), empty, empty, diagnostics)
+    return CallWaits(_between(trace, pairs), np.empty(0, np.int32), empty, empty, diagnostics)
 
 
 def _between(trace: Trace, pairs: list[tuple[int, int]]) -> Dependencies:
@@ -205,4 +207,4 @@ def _between(trace: Trace, pairs: list[tuple[int, int]]) -> Dependencies:
         return joined([])
     work = gpu_work(trace)
     last, first = (np.array(column, np.intp) for column in zip(*pairs, strict=True))
-    return dependencies_of(Kind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)
+    return dependencies_of(DependencyKind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)

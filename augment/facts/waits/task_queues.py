@@ -13,23 +13,23 @@ from augment.arrays.types import Int64s
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.host.host_segments import host_segments
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.facts.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_calls import sync_calls
 
 
-def task_queues(trace: Trace) -> Waits:
+def task_queues(trace: Trace) -> CallWaits:
     """A thread waits for its next task until that has been put on the queue; threads that wait for a device wait first
     until all tasks put so far are done."""
     tasks = queued_tasks(trace)
     return joined_waits([_taken(trace, tasks), _emptied(trace, tasks)] if len(tasks) else [])
 
 
-def _taken(trace: Trace, tasks: QueuedTasks) -> Waits:
+def _taken(trace: Trace, tasks: QueuedTasks) -> CallWaits:
     """Each task begins after it was put; until then its thread waits."""
     events = trace.events
     begin, end, track = events.ts[tasks.taken], events.end[tasks.taken], events.track[tasks.taken]
     there = dependencies_of(
-        Kind.HANDOVER,
+        DependencyKind.HANDOVER,
         tasks.put,
         tasks.taken,
         from_at=(events.track[tasks.put], np.minimum(events.end[tasks.put], begin)),
@@ -38,10 +38,10 @@ def _taken(trace: Trace, tasks: QueuedTasks) -> Waits:
     order = np.argsort(track, kind="stable")
     before, after = order[:-1], order[1:]
     waits = (track[before] == track[after]) & (end[before] < begin[after])
-    return Waits(there, track[after[waits]], end[before[waits]], begin[after[waits]])
+    return CallWaits(there, track[after[waits]], end[before[waits]], begin[after[waits]])
 
 
-def _emptied(trace: Trace, tasks: QueuedTasks) -> Waits:
+def _emptied(trace: Trace, tasks: QueuedTasks) -> CallWaits:
     """Before a call that waits for a device, a thread waits until all tasks put so far are done, if they were done
     between its last change and the call. With several queues, it is unknown for which it waits."""
     events = trace.events
@@ -58,8 +58,8 @@ def _emptied(trace: Trace, tasks: QueuedTasks) -> Waits:
     waited = (begun < at) & (at <= events.ts[calls])
     calls, begun, at, last = calls[waited], begun[waited], at[waited], tasks.taken[count[waited] - 1]
     track = events.track[calls]
-    then = dependencies_of(Kind.HANDOVER, last, calls, from_at=(events.track[last], at), to_at=(track, at))
-    return Waits(then, track, begun, at)
+    then = dependencies_of(DependencyKind.HANDOVER, last, calls, from_at=(events.track[last], at), to_at=(track, at))
+    return CallWaits(then, track, begun, at)
 
 
 def _changed_before(trace: Trace, rows: Int64s) -> Int64s:

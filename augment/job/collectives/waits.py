@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 
 

@@ -33,7 +33,7 @@ _DEVIATION = 1.4826
 _NONE = np.iinfo(np.int64).min // 2
 
 
-class Fit(Struct, frozen=True):
+class ClockFit(Struct, frozen=True):
     """A clock during the fit: ns ahead at its own time ``at``, and ns more per ns."""
 
     offset: int
@@ -47,11 +47,11 @@ class Fit(Struct, frozen=True):
         common: Int64s = ts - self.offset - np.rint(self.drift * (ts - self.at)).astype(np.int64)
         return common
 
-    def relative_to(self, reference: Fit) -> Fit:
+    def relative_to(self, reference: ClockFit) -> ClockFit:
         """The same clock relative to ``reference``."""
         common = self.at - self.offset
         ahead = reference.offset + round(reference.drift * (common - reference.at))
-        return Fit(self.offset - ahead, self.drift - reference.drift, self.at)
+        return ClockFit(self.offset - ahead, self.drift - reference.drift, self.at)
 
 
 class Bridge(Struct, frozen=True):
@@ -75,11 +75,11 @@ class Placement(Struct):
     """The first fits by member, in the order of joining; the bridges that led to each; and, for members without a fit,
     the drift that their collectives would need."""
 
-    fits: dict[int, Fit] = field(default_factory=dict)
+    fits: dict[int, ClockFit] = field(default_factory=dict)
     bridges: dict[int, tuple[Bridge, ...]] = field(default_factory=dict)
     drifts: dict[int, float] = field(default_factory=dict)
 
-    def place(self, member: int, fit: Fit, parent: int | None, bridge: Bridge | None) -> None:
+    def place(self, member: int, fit: ClockFit, parent: int | None, bridge: Bridge | None) -> None:
         """Give a member its fit."""
         self.fits[member] = fit
         before = () if parent is None else self.bridges[parent]
@@ -101,7 +101,7 @@ def placed(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool)
     if links:
         widest = max(links, key=lambda link: len(link.rows))
         start = int(widest.ends.member[widest.rows].min())
-        result.place(start, Fit(0, 0.0, int(summaries[start].column("ts").min())), None, None)
+        result.place(start, ClockFit(0, 0.0, int(summaries[start].column("ts").min())), None, None)
     while result.fits:
         links = [link for link in links if not link.members <= result.fits.keys()]
         if sum(_joins(link, FEWEST, result) for link in links) or any(_joins(link, 1, result) for link in links):
@@ -204,21 +204,21 @@ def _by_trust(summaries: Sequence[RankSummary], result: Placement) -> bool:
     return len(result.fits) > before
 
 
-def fitted(end: Int64s, common: Int64s, at: int) -> Fit:
+def fitted(end: Int64s, common: Int64s, at: int) -> ClockFit:
     """The clock that maps ``end`` to ``common``. A drift beyond :data:`MOST_DRIFT` is kept only if it is clear."""
     ahead = end - common
     level = int(ahead[0])
     offset = level + round(median(ahead - level))
     left = (ahead - offset).astype(np.float64)
     if len(end) < FEWEST_FOR_DRIFT:
-        return Fit(offset, 0.0, at)
+        return ClockFit(offset, 0.0, at)
     since = (end - at).astype(np.float64)
     drift = _slope(since, left)
     straight = left - drift * since
     moved = abs(drift) * float(since.max() - since.min()) / 2
     if abs(drift) > MOST_DRIFT and moved <= max(_CLEARLY * spread_of(straight), _CLEAR_DRIFT_NS):
-        return Fit(offset, 0.0, at)
-    return Fit(offset + round(median(straight)), drift, at)
+        return ClockFit(offset, 0.0, at)
+    return ClockFit(offset + round(median(straight)), drift, at)
 
 
 def _slope(x: Floats, y: Floats) -> float:

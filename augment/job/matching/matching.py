@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from augment.arrays.ordering import combinations, each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.trace import Diagnostic
-from augment.facts.collectives.collectives import UNKNOWN, Group
+from augment.facts.collectives.instances import UNKNOWN, Group
 from augment.facts.names.collective_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -36,8 +36,8 @@ from augment.facts.names.collective_kinds import (
     SEND_RECV,
     SYNCHRONOUS,
 )
-from augment.job.matching.realignment import NO_LAG, aligned_ordinals
-from augment.job.matching.untold_groups import inferred_groups, is_unnamed
+from augment.job.matching.inferred_groups import inferred_groups, is_unnamed
+from augment.job.matching.sequence_alignment import NO_LAG, aligned_ordinals
 from augment.job.ranks.summary import RankSummary
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks

@@ -16,14 +16,14 @@ from augment.arrays.ordering import each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.annotations import CounterTrack, SliceTrack, Texts
 from augment.job.collectives.waits import Waits, common_times
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.path.path import Path
 from augment.job.ranks.rank_lists import rank_names
 from augment.job.ranks.summary import RankSummary
 from augment.job.verdict import causes
 from augment.job.verdict.excess import Excess
-from augment.job.verdict.stragglers import lead_parts
+from augment.job.verdict.late_ranks import lead_parts
 
 NAME = "job_timeline"
 VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"

@@ -23,11 +23,11 @@ from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.findings import column
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.facts.names.collective_kinds import ALL_REDUCE
 from augment.job.collectives.bandwidth_fit import Fit, fit
 from augment.job.collectives.waits import Waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.ranks.dimension_names import DATA_PARALLEL

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from augment.core.findings import column
 from augment.core.trace import Diagnostic
-from augment.facts.collectives.collectives import Group
+from augment.facts.collectives.instances import Group
 from augment.facts.names.collective_kinds import POINT_TO_POINT, SEND_RECV
+from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Matched
-from augment.job.matching.untold_groups import ABOUT
-from augment.job.parallel.behaviour import Tally, Use, judge, style, tallies
+from augment.job.parallel.group_roles import RoleTally, Use, judge, style, tallies
 from augment.job.parallel.nodes import nodes
 from augment.job.parallel.stages import chains
 from augment.job.ranks.dimension_names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
@@ -85,7 +85,7 @@ class Dimensions(Struct, frozen=True):
     """
 
     uses: Mapping[tuple[int, str], Use]
-    tallies: Mapping[int, Mapping[str, Tally]]
+    tallies: Mapping[int, Mapping[str, RoleTally]]
     ranks: Sequence[tuple[int, ...]]
     sizes: Sequence[int]
     coordinates: Mapping[str, Mapping[int, int]]

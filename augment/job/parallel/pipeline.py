@@ -26,21 +26,21 @@ from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.facts.names.collective_kinds import SEND
 from augment.job.collectives.waits import common_times
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
-from augment.job.parallel.ideal import played
 from augment.job.parallel.schedules import Passes
-from augment.job.ranks.pipeline_actions import Kind, Source
+from augment.job.parallel.simulated_pipeline import played
+from augment.job.ranks.pipeline_actions import ActionKind, ActionSource
 from augment.job.ranks.summary import RankSummary
 
 MOST_MISSED = 0.03  #: by which the played passes may take longer than the window
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count
 _COLUMNS = ("kind", "chunk", "microbatch", "step", "start", "end")
-_SOURCES = {Source.LABELS: "labels", Source.PHASES: "phases", Source.TIMELINE: "timeline"}
+_SOURCES = {ActionSource.LABELS: "labels", ActionSource.PHASES: "phases", ActionSource.TIMELINE: "timeline"}
 
 
 class Row(Struct, frozen=True):
@@ -153,7 +153,7 @@ def pipeline(
 
 def _alone(stages: Mapping[int, _Stage]) -> list[list[int]]:
     """The ranks of the only pipeline, in the order of stages; none if there may be several, or none at all."""
-    if all(stage.source == Source.TIMELINE for stage in stages.values()):
+    if all(stage.source == ActionSource.TIMELINE for stage in stages.values()):
         return [sorted(stages)]
     parts = {rank: set(np.unique(stage.chunk).tolist()) for rank, stage in stages.items()}
     every = set().union(*parts.values())
@@ -231,7 +231,7 @@ def _rows(
             pipeline=number,
             stage=at,
             schedule=name,
-            known_by=_SOURCES[Source(stage.source)],
+            known_by=_SOURCES[ActionSource(stage.source)],
             stage_count=len(stages),
             microbatch_count=many,
             chunk_count=chunks,
@@ -254,7 +254,7 @@ def _rows(
 
 
 def _ideal(
-    name: str, stages: Sequence[Passes], times: Sequence[dict[Kind, float]], slowest: int, chunks: int
+    name: str, stages: Sequence[Passes], times: Sequence[dict[ActionKind, float]], slowest: int, chunks: int
 ) -> tuple[float | None, float, float]:
     """The bubble of a step if all stages were as slow as the slowest (None: unknown), the change of its length
     (negative) as they are faster, and the shortest that the step can be (0: unknown; infinite: the order of passes
@@ -267,19 +267,19 @@ def _ideal(
     return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal, uneven
 
 
-def _of_pass(times: Mapping[Kind, float], passes: Passes) -> dict[Kind, float]:
+def _of_pass(times: Mapping[ActionKind, float], passes: Passes) -> dict[ActionKind, float]:
     """The time of one pass of each kind from those of a microbatch; without kinds that only other steps have."""
     return {kind: time * passes.microbatches / count for kind, time in times.items() if (count := passes.count(kind))}
 
 
-def _both_ways(times: Mapping[Kind, float], passes: Passes) -> tuple[float, float]:
+def _both_ways(times: Mapping[ActionKind, float], passes: Passes) -> tuple[float, float]:
     """A forward and a backward of all chunks of a stage, of those that did not run at once."""
-    halves = (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT)
-    forward, backward = times.get(Kind.FORWARD, 0.0), sum(times.get(kind, 0.0) for kind in halves)
-    if Kind.OVERLAPPED not in times:
+    halves = (ActionKind.BACKWARD, ActionKind.INPUT, ActionKind.WEIGHT)
+    forward, backward = times.get(ActionKind.FORWARD, 0.0), sum(times.get(kind, 0.0) for kind in halves)
+    if ActionKind.OVERLAPPED not in times:
         return forward, backward
     whole = passes.microbatches * passes.chunks
-    forwards, backwards = passes.count(Kind.FORWARD), passes.count(Kind.BACKWARD, Kind.INPUT)
+    forwards, backwards = passes.count(ActionKind.FORWARD), passes.count(ActionKind.BACKWARD, ActionKind.INPUT)
     return forward * whole / max(forwards, 1), backward * whole / max(backwards, 1)
 
 
@@ -295,11 +295,11 @@ def _window(stages: Sequence[_Stage], of: Sequence[Places], *, by_clocks: bool) 
     return max(int(stage.end[ops].max() - stage.start[ops].min()) for stage, ops in zip(stages, of, strict=True))
 
 
-def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[Kind, float]:
+def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[ActionKind, float]:
     """The work of each kind for one microbatch."""
     ops = np.concatenate(of)
     kinds = np.unique(stage.kind[ops]).tolist()
-    return {Kind(kind): float(stage.work[ops][stage.kind[ops] == kind].sum()) / rounds for kind in kinds}
+    return {ActionKind(kind): float(stage.work[ops][stage.kind[ops] == kind].sum()) / rounds for kind in kinds}
 
 
 def _lost(summary: RankSummary, stage: _Stage, steps: Sequence[Places], late: Int64s) -> tuple[int, int]:

@@ -7,9 +7,19 @@ from typing import Any
 
 from augment.core.findings import Findings, Outcome, Skipped
 from augment.job.collectives.waits import Waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
-from augment.job.parallel import buckets, caps, comparison, dimensions, experts, heat, pipeline, sharding, volumes
+from augment.job.parallel import (
+    bucket_caps,
+    buckets,
+    comparison,
+    dimensions,
+    experts,
+    heat,
+    pipeline,
+    sharding,
+    volumes,
+)
 from augment.job.parallel.rank_steps import rank_steps
 from augment.job.ranks.dimension_names import UNKNOWN
 from augment.job.ranks.summary import RankSummary
@@ -25,7 +35,7 @@ ROWS: dict[str, type[Any]] = {
     "dimension_places": comparison.PlaceRow,
     "pipeline": pipeline.Row,
     "ddp_buckets": buckets.Row,
-    "ddp_caps": caps.Row,
+    "ddp_caps": bucket_caps.Row,
     "sharding": sharding.Row,
     "expert_parallel": experts.Row,
     "step_heat": heat.Row,
@@ -63,7 +73,7 @@ def outcomes(
         else Skipped("no dimension has coordinates, and no two nodes are known"),
         "pipeline": stages,
         "ddp_buckets": Findings(averaged) if averaged else Skipped(NO_BUCKETS),
-        "ddp_caps": caps.caps(buckets_),
+        "ddp_caps": bucket_caps.caps(buckets_),
         "sharding": sharding.sharding(dims, matched, parted, summaries),
         "expert_parallel": experts.experts(dims, matched, parted, summaries),
         "step_heat": cells,

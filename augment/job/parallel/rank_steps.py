@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.job.ranks.summary import SPENT, RankSummary
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.collectives import UNKNOWN as UNKNOWN_PART
-from augment.job.ranks.pipeline_actions import Kind
+from augment.facts.collectives.instances import UNKNOWN as UNKNOWN_PART
+from augment.job.ranks.pipeline_actions import ActionKind
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
@@ -39,10 +39,12 @@ class Passes(Struct, frozen=True):
     @property
     def warm_up(self) -> int:
         """Forwards before the first backward."""
-        back = np.flatnonzero(np.isin(self.kind, (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT, Kind.OVERLAPPED)))
-        return int(np.count_nonzero(self.kind[: back[0]] == Kind.FORWARD)) if len(back) else len(self.kind)
+        back = np.flatnonzero(
+            np.isin(self.kind, (ActionKind.BACKWARD, ActionKind.INPUT, ActionKind.WEIGHT, ActionKind.OVERLAPPED))
+        )
+        return int(np.count_nonzero(self.kind[: back[0]] == ActionKind.FORWARD)) if len(back) else len(self.kind)
 
-    def count(self, *kinds: Kind) -> int:
+    def count(self, *kinds: ActionKind) -> int:
         """The passes of these kinds."""
         return int(np.count_nonzero(np.isin(self.kind, kinds)))
 
@@ -54,10 +56,10 @@ class Passes(Struct, frozen=True):
     @property
     def microbatches(self) -> int:
         """Forwards of each part; by DualPipe the microbatches of both directions, if they are known."""
-        known = np.unique(self.microbatch[np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED))])
-        if Kind.OVERLAPPED in self.kind and UNKNOWN_PART not in known:
+        known = np.unique(self.microbatch[np.isin(self.kind, (ActionKind.FORWARD, ActionKind.OVERLAPPED))])
+        if ActionKind.OVERLAPPED in self.kind and UNKNOWN_PART not in known:
             return len(known)
-        return int(np.count_nonzero(np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED)))) // self.chunks
+        return int(np.count_nonzero(np.isin(self.kind, (ActionKind.FORWARD, ActionKind.OVERLAPPED)))) // self.chunks
 
 
 def parted(stages: Sequence[Passes]) -> Sequence[Passes]:
@@ -72,13 +74,13 @@ def parted(stages: Sequence[Passes]) -> Sequence[Passes]:
     if rest or chunks < 2 or many % (chunks * count):
         return stages
     ahead = [min(2 * (count - 1 - place) + (chunks - 1) * count + 1, many) for place in range(count)]
-    whole = [np.count_nonzero(stage.kind == Kind.BACKWARD) == many == len(stage.kind) // 2 for stage in stages]
+    whole = [np.count_nonzero(stage.kind == ActionKind.BACKWARD) == many == len(stage.kind) // 2 for stage in stages]
     if not all(whole) or [stage.warm_up for stage in stages] != ahead or ahead[-1] == many:
         return stages
     chunk = np.arange(many) % (chunks * count) // count
     out = []
     for stage in stages:
-        is_forward = stage.kind == Kind.FORWARD
+        is_forward = stage.kind == ActionKind.FORWARD
         of_pass = np.empty(len(stage.kind), np.int64)
         of_pass[is_forward], of_pass[~is_forward] = chunk, chunks - 1 - chunk
         out.append(Passes(stage.kind, of_pass, stage.microbatch))
@@ -98,10 +100,10 @@ def _of_step(stages: Sequence[Passes]) -> str:
     count = len(stages)
     if any((stage.microbatches, stage.chunks) != (many, chunks) for stage in stages):
         return UNKNOWN
-    if Kind.OVERLAPPED in kinds:
+    if ActionKind.OVERLAPPED in kinds:
         return DUALPIPE if both_ways(stages) else DUALPIPEV if _is_v(stages) else UNKNOWN
     warm = [stage.warm_up for stage in stages]
-    if Kind.INPUT in kinds or Kind.WEIGHT in kinds:
+    if ActionKind.INPUT in kinds or ActionKind.WEIGHT in kinds:
         return _zero_bubble(stages, warm[0])
     whole = [many * chunks] * count
     if chunks == 1:
@@ -116,7 +118,7 @@ def _of_step(stages: Sequence[Passes]) -> str:
 
 def both_ways(stages: Sequence[Passes]) -> bool:
     """Whether microbatches go through the stages in both directions: stages r and p-1-r have both parts of the two."""
-    last, overlapped = len(stages) - 1, any((stage.kind == Kind.OVERLAPPED).any() for stage in stages)
+    last, overlapped = len(stages) - 1, any((stage.kind == ActionKind.OVERLAPPED).any() for stage in stages)
     return overlapped and all(
         set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages)
     )
@@ -135,14 +137,14 @@ def _zero_bubble(stages: Sequence[Passes], warm: int) -> str:
     return ZBV if first == {0, 2 * len(stages) - 1} else INTERLEAVED_ZB
 
 
-def bubble(name: str, stages: int, chunks: int, times: dict[Kind, float]) -> float | None:
+def bubble(name: str, stages: int, chunks: int, times: dict[ActionKind, float]) -> float | None:
     """The bubble of a step in theory; None for a schedule without known theory.
 
     Args:
         times: of each kind for one microbatch, of all chunks of the slowest stage, in any unit.
     """
-    forward, weight = times.get(Kind.FORWARD, 0.0), times.get(Kind.WEIGHT, 0.0)
-    backward = times.get(Kind.BACKWARD, 0.0) + times.get(Kind.INPUT, 0.0) + weight
+    forward, weight = times.get(ActionKind.FORWARD, 0.0), times.get(ActionKind.WEIGHT, 0.0)
+    backward = times.get(ActionKind.BACKWARD, 0.0) + times.get(ActionKind.INPUT, 0.0) + weight
     return {
         GPIPE: (stages - 1) * (forward + backward),
         ONE_F_ONE_B: (stages - 1) * (forward + backward),

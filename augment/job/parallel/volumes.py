@@ -19,8 +19,8 @@ from augment.core.findings import column
 from augment.facts.names.collective_kinds import ALL_REDUCE, REDUCE_SCATTER, bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
-from augment.job.parallel.behaviour import FULLY_SHARDED, SHARDED_GRADIENTS, SHARDED_OPTIMIZER
 from augment.job.parallel.dimensions import Dimensions
+from augment.job.parallel.group_roles import FULLY_SHARDED, SHARDED_GRADIENTS, SHARDED_OPTIMIZER
 from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.ranks.dimension_names import DATA_PARALLEL

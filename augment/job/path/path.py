@@ -24,7 +24,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.facts.collectives.rank_progress import Spent
 from augment.job.collectives.waits import Waits, common_times
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.ranks.summary import SPENT, RankSummary
 

@@ -13,7 +13,7 @@ from augment.arrays.types import Bools, Places
 from augment.core.findings import Findings, column
 from augment.core.trace import Diagnostic
 from augment.job.collectives.waits import Waits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.path.path import Path
 from augment.job.ranks.summary import RankSummary

@@ -16,7 +16,7 @@ from augment.arrays import intervals
 from augment.arrays.ordering import combinations, run_starts
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.facts.collectives.rank_progress import SOON_NS
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import SPENT, RankSummary

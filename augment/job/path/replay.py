@@ -31,7 +31,9 @@ class Replay(Struct, frozen=True):
     lag: Int64s
     members: Int64s
 
-    def time_ns(self, *, shift: Change | None = None, moving: Int64s | None = None, hidden: Bools | None = None) -> int:
+    def time_ns(
+        self, *, shift: TimeChange | None = None, moving: Int64s | None = None, hidden: Bools | None = None
+    ) -> int:
         """The time from the first rank's begin to the last one's finish.
 
         Args:
@@ -64,7 +66,7 @@ class Replay(Struct, frozen=True):
         return int(finish.max() - progress.common_begin[self.members].min())
 
 
-class Change(Protocol):
+class TimeChange(Protocol):
     """Own work that takes longer or shorter."""
 
     def members(self) -> list[int]:
@@ -88,12 +90,12 @@ class Shift(Struct, frozen=True):
     summaries: Sequence[RankSummary] = ()
 
     def members(self) -> list[int]:
-        """See :class:`Change`."""
+        """See :class:`TimeChange`."""
         members: list[int] = np.unique(self.stretches.member[self.by != 0]).tolist()
         return members
 
     def until(self, member: int, moments: Int64s) -> Int64s:
-        """See :class:`Change`: the changes of the stretches that end by then."""
+        """See :class:`TimeChange`: the changes of the stretches that end by then."""
         start, stop = np.searchsorted(self.stretches.member, (member, member + 1))
         total = np.append(0, np.cumsum(self.by[start:stop]))
         ended = np.searchsorted(self.stretches.ts[start:stop], moments, side="right")
@@ -124,11 +126,11 @@ class Scale(Struct, frozen=True):
     factor: Mapping[int, float]
 
     def members(self) -> list[int]:
-        """See :class:`Change`."""
+        """See :class:`TimeChange`."""
         return list(self.factor)
 
     def until(self, member: int, moments: Int64s) -> Int64s:
-        """See :class:`Change`."""
+        """See :class:`TimeChange`."""
         summary = self.summaries[member]
         begin = np.full(len(moments), summary.step_column("start")[0])
         computed = summary.states.parts(begin, moments).compute
@@ -136,7 +138,7 @@ class Scale(Struct, frozen=True):
         return late
 
 
-def changed(progress: Progress, change: Change) -> tuple[Int64s, Int64s, Int64s]:
+def changed(progress: Progress, change: TimeChange) -> tuple[Int64s, Int64s, Int64s]:
     """The columns ``local``, ``overlap`` and ``tail`` of ``progress`` after a change."""
     matched, stopped = progress.matched, progress.stopped
     columns = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()

@@ -18,7 +18,7 @@ from msgspec import Struct
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.collectives import UNKNOWN, collectives
+from augment.facts.collectives.instances import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.collective_kinds import POINT_TO_POINT
 from augment.facts.names.kernel_types import KernelType
@@ -33,7 +33,7 @@ _OVERLAP = re.compile(r"PP:\((\d+)F(\d+);\d+[FIBW]\d+\)OVERLAP_F_B$")
 _MEGATRON = re.compile(r"(?:.*/)?schedules\.py\(\d+\): (forward|backward)_step$")
 
 
-class Kind(IntEnum):
+class ActionKind(IntEnum):
     """What a pass is. ``BACKWARD`` is whole; ``INPUT`` and ``WEIGHT`` are its two halves."""
 
     FORWARD = 0
@@ -43,7 +43,7 @@ class Kind(IntEnum):
     OVERLAPPED = 4  #: a forward and a backward at once
 
 
-class Source(IntEnum):
+class ActionSource(IntEnum):
     """How passes are known."""
 
     LABELS = 0
@@ -52,9 +52,9 @@ class Source(IntEnum):
 
 
 class Actions(Struct, frozen=True):
-    """Equal-length int64 columns, in the order of the host: ``kind`` (a :class:`Kind`), ``microbatch`` and ``chunk``
-    (the part of the model; -1 unknown), ``step`` (a number, -1 outside), ``start`` and ``end`` of their work, ns, and
-    ``source`` (a :class:`Source`)."""
+    """Equal-length int64 columns, in the order of the host: ``kind`` (a :class:`ActionKind`), ``microbatch`` and
+    ``chunk`` (the part of the model; -1 unknown), ``step`` (a number, -1 outside), ``start`` and ``end`` of their work,
+    ns, and ``source`` (a :class:`ActionSource`)."""
 
     kind: Int64s
     microbatch: Int64s
@@ -81,7 +81,7 @@ def pipeline_actions(trace: Trace) -> Actions:
         host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
         if len(host):
             return _of_work(trace, host, labels)
-        return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, Source.TIMELINE)
+        return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, ActionSource.TIMELINE)
     known = collectives(trace)
     codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
     sends = known.place[np.isin(known.kind.codes, codes)]
@@ -93,13 +93,13 @@ def _labels(trace: Trace) -> dict[int, tuple[int, int, int]]:
     out: dict[int, tuple[int, int, int]] = {}
     for code, name in enumerate(trace.strings):
         if match := _PASS.match(name):
-            out[code] = (Kind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
+            out[code] = (ActionKind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
         elif match := _ACTION.match(name):
-            out[code] = (Kind("FBIW".index(match[2])), int(match[3]), int(match[1]))
+            out[code] = (ActionKind("FBIW".index(match[2])), int(match[3]), int(match[1]))
         elif match := _OVERLAP.match(name):
-            out[code] = (Kind.OVERLAPPED, int(match[2]), int(match[1]))
+            out[code] = (ActionKind.OVERLAPPED, int(match[2]), int(match[1]))
         elif match := _MEGATRON.match(name):
-            out[code] = (Kind[match[1].upper()], UNKNOWN, UNKNOWN)
+            out[code] = (ActionKind[match[1].upper()], UNKNOWN, UNKNOWN)
     return out
 
 
@@ -121,7 +121,7 @@ def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]
     (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for messages.
     """
     work, events = gpu_work(trace), trace.events
-    actions = _of_ranges(trace, rows, labels, Source.LABELS)
+    actions = _of_ranges(trace, rows, labels, ActionSource.LABELS)
     computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
     if not len(computing):
         return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
@@ -134,7 +134,7 @@ def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]
     return Actions(**columns).take(kept)
 
 
-def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]], source: Source) -> Actions:
+def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]], source: ActionSource) -> Actions:
     events = trace.events
     triples = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
     ts, end = events.ts[rows], events.end[rows]
@@ -166,9 +166,9 @@ def _of_phases(trace: Trace, sends: Places) -> Actions:
         of_phase = wanted & (of == each)
         if of_phase.any():
             wanted &= ~of_phase | (busy >= _LEAST_SHARE * np.median(busy[of_phase]))
-    kind = np.where(of == Phase.FORWARD, Kind.FORWARD, Kind.BACKWARD).astype(np.int64)
+    kind = np.where(of == Phase.FORWARD, ActionKind.FORWARD, ActionKind.BACKWARD).astype(np.int64)
     unknown = np.full(len(first), UNKNOWN, np.int64)
-    known = np.full(len(first), Source.PHASES, np.int64)
+    known = np.full(len(first), ActionSource.PHASES, np.int64)
     return Actions(kind, unknown, unknown, step[first], start, end, known).take(np.flatnonzero(wanted))
 
 

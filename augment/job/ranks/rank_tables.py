@@ -19,7 +19,7 @@ import numpy as np
 from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.core.findings import Window
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.collectives import UNKNOWN, collectives
+from augment.facts.collectives.instances import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.enclosing import innermost
 from augment.facts.names.kernel_types import KernelType

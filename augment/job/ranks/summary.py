@@ -16,9 +16,9 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.findings import AugmentedTrace, Column, Findings, Window, columns_of
 from augment.core.trace import Trace
 from augment.errors import InputError
-from augment.facts.collectives.collectives import UNKNOWN, Group, collectives
 from augment.facts.collectives.device_states import device_states, host_gaps
 from augment.facts.collectives.host_collectives import HostCollectives, host_collectives
+from augment.facts.collectives.instances import UNKNOWN, Group, collectives
 from augment.facts.collectives.rank_progress import Spent, follows, held_up, spent_before
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
@@ -69,7 +69,7 @@ class Figures(msgspec.Struct):
         return np.frombuffer(self.values, np.float64).reshape(len(self.keys), len(self.columns))
 
 
-class Stream(msgspec.Struct, frozen=True):
+class RankStream(msgspec.Struct, frozen=True):
     """A stream with collectives: its ``name``, its track in the source, and the track of its device."""
 
     name: str
@@ -98,7 +98,7 @@ class RankSummary(msgspec.Struct):
     host: str
     groups: list[list[str | int]]
     kinds: list[str]
-    streams: list[Stream]
+    streams: list[RankStream]
     columns: dict[str, bytes]
     steps: dict[str, bytes]
     states: StateTable
@@ -221,9 +221,9 @@ def _host_columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
     return columns | _spent(trace, ts=ts, end=end)
 
 
-def _threads(trace: Trace, row: Int64s) -> list[Stream]:
+def _threads(trace: Trace, row: Int64s) -> list[RankStream]:
     """The thread of the backend under which the job's tracks are drawn; none without collectives."""
-    return [Stream("", int(track), int(track)) for track in trace.events.track[row[:1]]]
+    return [RankStream("", int(track), int(track)) for track in trace.events.track[row[:1]]]
 
 
 def _bytes(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
@@ -255,7 +255,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     return sorted(tracks | {main} if tracks and main != NO_INDEX else tracks)
 
 
-def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
+def _streams(trace: Trace, place: Places) -> tuple[list[RankStream], Int64s]:
     """The streams of the given GPU work, and the index of each piece's stream."""
     work = gpu_work(trace)
     number = work.stream_of(place)
@@ -264,7 +264,7 @@ def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
     streams_found = []
     for stream in (work.streams[at] for at in distinct.tolist()):
         device = work.devices[bisect_right(starts, stream.start) - 1]
-        streams_found.append(Stream(str(stream.stream), stream.track, device.track))
+        streams_found.append(RankStream(str(stream.stream), stream.track, device.track))
     return streams_found, which.astype(np.int64)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from augment.core.job_waits import Cause, Reason
 from augment.core.text import spelled, three_digits
-from augment.job.matching.alignment import Clock
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.ranks.rank_lists import ranks_text
 from augment.job.ranks.summary import Figures, RankSummary

@@ -74,9 +74,9 @@ class Evidence(Struct, frozen=True):
         Raises:
             AugmentError: a file cannot be used.
         """
-        from augment.readers.attachments.execution_trace import with_execution_trace
         from augment.readers.attachments.graph_capture import with_graph_capture
         from augment.readers.attachments.memory_timeline import with_memory_timeline
+        from augment.readers.attachments.recorded_files import with_execution_trace
 
         adding = {
             "execution_trace": with_execution_trace,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from augment.core.trace import Trace
 from augment.readers.containers import OpenText
-from augment.readers.perfetto import wire as wire
-from augment.readers.perfetto.wire import DamagedError, fields, varint
+from augment.readers.perfetto import wire_format as wire
+from augment.readers.perfetto.wire_format import DamagedError, fields, varint
 
 NAME = "perfetto"
 TITLE = "Perfetto's protobuf"

@@ -11,7 +11,7 @@ from augment.facts.source.arg_columns_scan import Job, plain
 from augment.facts.source.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, address, native
-from augment.readers.perfetto.state import Generation, Sequence, strings_at
+from augment.readers.perfetto.state import Generation, PacketSequence, strings_at
 from augment.readers.perfetto.values import interned_value
 
 _MOST_IIDS = 1 << 20  #: larger numbers are left to Python
@@ -21,7 +21,7 @@ _LARGEST = 1 << 54  #: the most values of strings: they share 64 bits with a fla
 class ArgScan:
     """Fills the columns of a job, block by block."""
 
-    def __init__(self, sequences: Mapping[int, Sequence]) -> None:
+    def __init__(self, sequences: Mapping[int, PacketSequence]) -> None:
         self._scan: Native = native("packet_args.scan_args")
         self._sequences = sequences
         self._state = layout.ArgScan()

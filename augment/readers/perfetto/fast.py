@@ -10,7 +10,7 @@ import numpy.typing as npt
 from augment.kernels import packet_layout as at
 from augment.kernels.native import address, native
 from augment.readers.perfetto.scan import PacketScanner
-from augment.readers.perfetto.state import KEYS, Sequence
+from augment.readers.perfetto.state import KEYS, PacketSequence
 from augment.readers.raw import ABSENT
 
 _MOST_IIDS = 1 << 20  #: of one kind; larger numbers are left to Python
@@ -163,12 +163,12 @@ class _Block:
         self._taken = 0
         self._generation: object = None
 
-    def pull_clock(self, sequence: Sequence) -> None:
+    def pull_clock(self, sequence: PacketSequence) -> None:
         """Copy the progress of an incremental clock back to Python."""
         if self.values.clock_kind == at.MOVING_CLOCK:
             sequence.clocks[self.values.clock_number].trace_ns = self.values.clock_trace
 
-    def refresh(self, sequence: Sequence, scanner: PacketScanner) -> None:
+    def refresh(self, sequence: PacketSequence, scanner: PacketScanner) -> None:
         """Update the block with new state."""
         now = sequence.now
         if now is not self._generation:
@@ -193,7 +193,7 @@ class _Block:
             self._numbers[kind] = numbers = larger
         numbers[iid] = number
 
-    def _set_clock(self, sequence: Sequence, scanner: PacketScanner) -> None:
+    def _set_clock(self, sequence: PacketSequence, scanner: PacketScanner) -> None:
         values = self.values
         kind, known = at.TRACE_CLOCK, None
         try:

@@ -10,14 +10,14 @@ from augment.facts.source.arg_columns_scan import Scan
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.limits import Limits
-from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.arg_scan import ArgScan
 from augment.readers.perfetto.fast import FastScanner
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.slices import raw_events
-from augment.readers.perfetto.state import Generation, Sequence, strings_at
+from augment.readers.perfetto.state import Generation, PacketSequence, strings_at
 from augment.readers.perfetto.values import as_event, key_and_value
-from augment.readers.perfetto.wire import DamagedError, fields
+from augment.readers.perfetto.wire_format import DamagedError, fields
 from augment.readers.raw import Broken
 
 _WINDOW = 2 << 20  #: bytes of whole packets that are examined together
@@ -34,7 +34,7 @@ def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
     scanner = FastScanner()
     outline = Outline()
     try:
-        _scan(path, _Counted(head, text), scanner, outline, text.limits)
+        _scan(path, _CountedPackets(head, text), scanner, outline, text.limits)
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     if text.damage:
@@ -46,7 +46,7 @@ def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
     return assemble(path, name, text.sha256(), again, raw, outline, decode, text.threads)
 
 
-class _Counted:
+class _CountedPackets:
     """A text that counts its bytes."""
 
     def __init__(self, head: bytes, text: OpenText) -> None:
@@ -59,7 +59,7 @@ class _Counted:
         return piece
 
 
-def _scan(path: str, text: _Counted, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
+def _scan(path: str, text: _CountedPackets, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
     """Take all packets. Text after the first invalid packet is not examined."""
     held, base, ended = b"", 0, False
     try:
@@ -99,7 +99,7 @@ class _Decoder:
     refer to.
     """
 
-    def __init__(self, sequences: dict[int, Sequence]) -> None:
+    def __init__(self, sequences: dict[int, PacketSequence]) -> None:
         self._sequences = sequences
 
     def arg_scan(self) -> Scan:
@@ -124,7 +124,7 @@ class _Decoder:
             for tag, value, _ in fields(text, 0, len(text)):
                 if tag == wire.PACKET_SEQUENCE:
                     number = value
-            sequence = self._sequences.get(number) or Sequence()
+            sequence = self._sequences.get(number) or PacketSequence()
             return {"bp": "e", **as_event(text, sequence.at(offset))}
         except DamagedError:
             return {}

@@ -16,12 +16,12 @@ from augment.kernels.packet_layout import (
     STREAM_ARG,
 )
 from augment.readers.events import integer
-from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.rows import Rows
-from augment.readers.perfetto.state import KEYS, Clock, Clocks, Sequence
-from augment.readers.perfetto.tracks import FromAgent, Tracks
+from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence
+from augment.readers.perfetto.track_ids import FileTracks, FromAgent
 from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
-from augment.readers.perfetto.wire import DamagedError, fields, signed, text, varint
+from augment.readers.perfetto.wire_format import DamagedError, fields, signed, text, varint
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 
 MAX_PACKET_BYTES = 256 << 20
@@ -38,8 +38,8 @@ class PacketScanner:
     """Takes packets in the order of the file."""
 
     def __init__(self) -> None:
-        self.rows, self.tracks, self.tally = Rows(), Tracks(), Tally()
-        self.sequences: dict[int, Sequence] = {}
+        self.rows, self.tracks, self.tally = Rows(), FileTracks(), Tally()
+        self.sequences: dict[int, PacketSequence] = {}
         self.members: dict[str, Any] = {}
         self.packets = self.snapshots = self.last_sequence = 0
         self._clocks = Clocks()
@@ -93,15 +93,15 @@ class PacketScanner:
         except DamagedError:
             self.tally.add("damaged_packet", offset)
 
-    def sequence(self, number: int) -> Sequence:
+    def sequence(self, number: int) -> PacketSequence:
         """The sequence of this number."""
         self.last_sequence = number
         known = self.sequences.get(number)
         if known is None:
-            known = self.sequences[number] = Sequence()
+            known = self.sequences[number] = PacketSequence()
         return known
 
-    def clock(self, number: int, sequence: Sequence) -> Clock | None:
+    def clock(self, number: int, sequence: PacketSequence) -> PacketClock | None:
         """The clock that a packet names."""
         return self._clocks.clock(number or sequence.clock, sequence)
 
@@ -110,7 +110,7 @@ class PacketScanner:
         """The clock to which all times are converted."""
         return self._clocks.trace_clock
 
-    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
+    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: PacketSequence) -> None:
         """Take a ``ClockSnapshot``."""
         self.snapshots += 1
         self._clocks.take_snapshot(data, start, stop, sequence)
@@ -238,7 +238,7 @@ class _Packet:
 class _Event:
     """A ``TrackEvent``."""
 
-    def __init__(self, scanner: PacketScanner, sequence: Sequence, data: bytes, start: int, stop: int) -> None:
+    def __init__(self, scanner: PacketScanner, sequence: PacketSequence, data: bytes, start: int, stop: int) -> None:
         self._scanner, self._sequence, self._data = scanner, sequence, data
         self._track, self._kind = sequence.track, 0
         self._name = self._category = 0

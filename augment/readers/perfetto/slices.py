@@ -15,11 +15,11 @@ from augment.readers.ascend import of_collectives
 from augment.readers.dialects import ASCEND_COLLECTIVES_THREAD, ASCEND_PLANE, ASCEND_SYNC, ASCEND_TASK, CATEGORIES
 from augment.readers.match import matched
 from augment.readers.perfetto.rows import Rows
-from augment.readers.perfetto.tracks import Tracks
+from augment.readers.perfetto.track_ids import FileTracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
 
 
-def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
+def raw_events(rows: Rows, tracks: FileTracks, tally: Tally) -> RawEvents:
     """The raw events of all packets of a file."""
     events = rows.events
     columns = {name: events.take(name) for name in events.columns}
@@ -50,7 +50,7 @@ def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
     )
 
 
-def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
+def _added(rows: Rows, tracks: FileTracks, columns: dict[str, Any]) -> Bools:
     """The rows that augment added."""
     is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
     of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
@@ -59,7 +59,7 @@ def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
     return added
 
 
-def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: Bools) -> None:
+def _name_counters(rows: Rows, tracks: FileTracks, columns: dict[str, Any], added: Bools) -> None:
     """Name the points of a counter after its track."""
     counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
     if len(counters):
@@ -67,7 +67,7 @@ def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: B
         columns["name"][counters] = names[columns["track"][counters]]
 
 
-def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: Any) -> None:
+def _name_kernels(rows: Rows, tracks: FileTracks, columns: dict[str, Any], phase: Any) -> None:
     """Make slices without a category on a stream kernels, unless they wait: some vendors write no category."""
     bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
     if len(bare):
@@ -181,7 +181,7 @@ def _categories(rows: Rows, columns: dict[str, Any]) -> Any:
     return np.array(known, np.uint8)[columns["category"]]
 
 
-def _places(rows: Rows, tracks: Tracks) -> list[Place]:
+def _places(rows: Rows, tracks: FileTracks) -> list[Place]:
     uuids = list(rows.tracks)
     places: list[Place] = []
     for track, device, stream in rows.places:

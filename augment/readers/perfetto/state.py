@@ -16,8 +16,8 @@ from augment.kernels.packet_layout import (
     SIZE_ARG,
     STREAM_ARG,
 )
-from augment.readers.perfetto import wire as wire
-from augment.readers.perfetto.wire import fields, text
+from augment.readers.perfetto import wire_format as wire
+from augment.readers.perfetto.wire_format import fields, text
 
 #: args that are columns, by the names that various writers use
 KEYS = {
@@ -71,7 +71,7 @@ class Generation(Struct):
     news: list[tuple[int, int, int]] = field(default_factory=list)  #: kind, iid, number, in the order of arrival
 
 
-class Clock(Struct):
+class PacketClock(Struct):
     """A clock at the last snapshot: it showed ``shown`` when the trace's clock showed ``trace_ns``."""
 
     shown: int
@@ -87,14 +87,14 @@ class Clock(Struct):
         return self.trace_ns + (timestamp - self.shown) * self.unit_ns
 
 
-class Sequence(Struct):
+class PacketSequence(Struct):
     """The state that packets of one ``trusted_packet_sequence_id`` refer to."""
 
     generations: list[Generation] = field(default_factory=lambda: [Generation(-1)])
     valid: bool = False  #: whether the required state is complete
     track: int = 0
     clock: int = 0
-    clocks: dict[int, Clock] = field(default_factory=dict)
+    clocks: dict[int, PacketClock] = field(default_factory=dict)
 
     @property
     def now(self) -> Generation:
@@ -170,9 +170,9 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
     return iid, entry_name, kind
 
 
-def strings_at(sequences: Mapping[int, Sequence], number: int, offset: int) -> tuple[Generation, int, int]:
+def strings_at(sequences: Mapping[int, PacketSequence], number: int, offset: int) -> tuple[Generation, int, int]:
     """The strings that a sequence has at a byte, and the range of bytes in which it has them."""
-    sequence = sequences.get(number) or Sequence()
+    sequence = sequences.get(number) or PacketSequence()
     now, until = sequence.at(offset), sequence.until(offset)
     return now, now.begins, _INT64_MAX if until is None else until
 
@@ -182,12 +182,12 @@ class Clocks:
 
     def __init__(self) -> None:
         self.trace_clock = BOOT_TIME
-        self._shared: dict[int, Clock] = {}
+        self._shared: dict[int, PacketClock] = {}
         self._set = False
 
-    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
+    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: PacketSequence) -> None:
         """Take a ``ClockSnapshot``."""
-        readings: list[tuple[int, Clock]] = []
+        readings: list[tuple[int, PacketClock]] = []
         for tag, value, end in fields(data, start, stop):
             if tag == wire.SNAPSHOT_PRIMARY and not self._set:
                 self.trace_clock, self._set = value, True
@@ -200,7 +200,7 @@ class Clocks:
             clock.trace_ns = trace_ns
             self._home(number, sequence)[number] = clock
 
-    def _trace_time(self, readings: list[tuple[int, Clock]], sequence: Sequence) -> int | None:
+    def _trace_time(self, readings: list[tuple[int, PacketClock]], sequence: PacketSequence) -> int | None:
         """The trace's time of a snapshot: from the trace's own clock, else from a clock that earlier snapshots related
         to it.
         """
@@ -213,10 +213,10 @@ class Clocks:
                 return known.trace_time(clock.shown)
         return None
 
-    def _home(self, number: int, sequence: Sequence) -> dict[int, Clock]:
+    def _home(self, number: int, sequence: PacketSequence) -> dict[int, PacketClock]:
         return sequence.clocks if _FIRST_OWN_CLOCK <= number <= _LAST_OWN_CLOCK else self._shared
 
-    def clock(self, number: int, sequence: Sequence) -> Clock | None:
+    def clock(self, number: int, sequence: PacketSequence) -> PacketClock | None:
         """The clock of this number. None if it is the trace's clock, or is taken for it because no snapshot relates the
         two.
 
@@ -231,8 +231,8 @@ class Clocks:
         return known
 
 
-def _clock(data: bytes, start: int, stop: int) -> tuple[int, Clock]:
-    number, clock = 0, Clock(0, 0)
+def _clock(data: bytes, start: int, stop: int) -> tuple[int, PacketClock]:
+    number, clock = 0, PacketClock(0, 0)
     for tag, value, _ in fields(data, start, stop):
         if tag == wire.CLOCK_ID:
             number = value

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from augment.kernels.packet_layout import DEEPEST, LEAST_DEEP_BYTES
-from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.state import Generation
-from augment.readers.perfetto.wire import DamagedError, double, fields, signed, text
+from augment.readers.perfetto.wire_format import DamagedError, double, fields, signed, text
 
 MOST_VALUES = 1 << 16  #: the most decoded args that are kept for a generation
 _NESTING = (wire.VALUE_DICT, wire.VALUE_ARRAY)

@@ -19,7 +19,7 @@ class Chart(Struct, frozen=True):
     text: str
 
 
-class Table(Struct, frozen=True):
+class ReportTable(Struct, frozen=True):
     """Rows with equal members; the unit of a column is its suffix, as in the sidecar. ``total`` counts all rows that
     there are, of which ``rows`` may be the first. ``folded`` tables are shown on demand."""
 
@@ -36,7 +36,7 @@ class Section(Struct, frozen=True):
     title: str
     lead: str = ""
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
 
     @property
     def anchor(self) -> str:

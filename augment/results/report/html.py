@@ -16,7 +16,7 @@ import msgspec
 
 from augment.core.text import period
 from augment.errors import UsageError
-from augment.results.report.document import Document, Row, Section, Table
+from augment.results.report.document import Document, ReportTable, Row, Section
 from augment.results.report.rows import totals
 
 _SEVERITIES = ("high", "warning", "info")
@@ -103,7 +103,7 @@ def _section(section: Section) -> str:
     return "".join(parts) + "</section>"
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     title = html.escape(table.title)
     rows = f"{table.total:,} row{'s' if table.total != 1 else ''}"
     if table.total > len(table.rows):
@@ -170,7 +170,7 @@ def _diagnostics(document: Document) -> Iterator[str]:
         yield f"<ul>{items}</ul></section>"
 
 
-def _columns(table: Table) -> dict[str, Any]:
+def _columns(table: ReportTable) -> dict[str, Any]:
     names = list(table.rows[0]) if table.rows else []
     return {"columns": names, "rows": [[row.get(name) for name in names] for row in table.rows]}
 

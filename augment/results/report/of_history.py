@@ -10,7 +10,7 @@ from augment.compare.totals import FIGURES
 from augment.history.store import Run
 from augment.results.report.document import Document, Section
 from augment.results.report.rows import made_table
-from augment.results.report.trend import MOST_SERIES, Entry, Figure, Series, change_rows, changed, section, verdict
+from augment.results.report.trend import MOST_SERIES, Entry, Series, TrendFigure, change_rows, changed, section, verdict
 
 MOST_RUNS = 300  #: the latest runs, which are drawn
 _LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed
@@ -84,7 +84,7 @@ def _about(run: Run) -> str:
     return "; ".join(filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else "")))
 
 
-def _matters(figure: Figure, series: Sequence[Series]) -> bool:
+def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
     if figure.unit != "ns" or figure.name == "step_ns" or any(each.changes_of(figure.name) for each in series):
         return True
     return any(
@@ -94,9 +94,9 @@ def _matters(figure: Figure, series: Sequence[Series]) -> bool:
     )
 
 
-def _figure(name: str, unit: str) -> Figure:
+def _figure(name: str, unit: str) -> TrendFigure:
     words = name.removesuffix(f"_{unit}").replace("_", " ")
-    return Figure(name, _TITLES.get(name, words[0].upper() + words[1:]), unit)
+    return TrendFigure(name, _TITLES.get(name, words[0].upper() + words[1:]), unit)
 
 
 def _row(run: Run) -> Mapping[str, Any]:

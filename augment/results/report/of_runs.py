@@ -7,18 +7,18 @@ from typing import Any
 
 from augment.results.report.document import Document, Section
 from augment.results.report.rows import made_table, mean, rows_of
-from augment.results.report.trend import Entry, Figure, Series, change_rows, section, verdict
+from augment.results.report.trend import Entry, Series, TrendFigure, change_rows, section, verdict
 
 Sidecar = Mapping[str, Any]
 #: the figures of a run, and the analysis that has the column
 FIGURES = (
-    (Figure("step_ns", "Time of a step", "ns"), "step_figures"),
-    (Figure("compute_ns", "Computation in a step", "ns"), "step_figures"),
-    (Figure("exposed_communication_ns", "Exposed communication in a step", "ns"), "step_figures"),
-    (Figure("host_wait_ns", "Waits for the host in a step", "ns"), "step_figures"),
-    (Figure("span_ns", "Time of the whole recording", "ns"), "temporal_breakdown"),
-    (Figure("mfu_ratio", "MFU", "ratio"), "step_efficiency"),
-    (Figure("peak_allocated_bytes", "Peak of allocated memory", "bytes"), "memory_profile"),
+    (TrendFigure("step_ns", "Time of a step", "ns"), "step_figures"),
+    (TrendFigure("compute_ns", "Computation in a step", "ns"), "step_figures"),
+    (TrendFigure("exposed_communication_ns", "Exposed communication in a step", "ns"), "step_figures"),
+    (TrendFigure("host_wait_ns", "Waits for the host in a step", "ns"), "step_figures"),
+    (TrendFigure("span_ns", "Time of the whole recording", "ns"), "temporal_breakdown"),
+    (TrendFigure("mfu_ratio", "MFU", "ratio"), "step_efficiency"),
+    (TrendFigure("peak_allocated_bytes", "Peak of allocated memory", "bytes"), "memory_profile"),
 )
 _STEP = [figure for figure, analysis in FIGURES if analysis == "step_figures"]
 _SPAN = next(figure for figure, _ in FIGURES if figure.name == "span_ns")

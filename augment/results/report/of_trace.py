@@ -12,7 +12,7 @@ from augment.results.report.kernels import kernels
 from augment.results.report.modules import modules
 from augment.results.report.over_time import over_time
 from augment.results.report.rows import not_possible, others, rows_of, table, totals
-from augment.results.report.steps import efficiency, steps
+from augment.results.report.trace_sections import efficiency, steps
 from augment.results.sidecars import with_job
 
 Sidecar = Mapping[str, Any]

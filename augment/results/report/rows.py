@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.results.report.document import Row, Section, Table
+from augment.results.report.document import ReportTable, Row, Section
 
 MOST_ROWS = 200  #: rows of a table that a page holds
 _CLIP = 160  #: the longest text of a cell
@@ -26,7 +26,7 @@ def table(
     by: str | None = None,
     columns: Sequence[str] = (),
     folded: bool = False,
-) -> list[Table]:
+) -> list[ReportTable]:
     """The table of an analysis, the rows with most of ``by`` first; of all ``columns``, or those named. No table if
     there is no row."""
     rows = rows_of(sidecar, analysis)
@@ -41,14 +41,14 @@ def made_table(
     by: str | None = None,
     columns: Sequence[str] = (),
     folded: bool = False,
-) -> Table:
+) -> ReportTable:
     """A table of ``rows``, at least one. Columns without any value are left out."""
     if by:
         rows = sorted(rows, key=lambda row: -(row.get(by) or 0))
     kept = rows[:MOST_ROWS]
     shown = [name for name in columns or rows[0] if not any(isinstance(row.get(name), dict) for row in kept)]
     names = [name for name in shown if any(row.get(name) not in (None, "", []) for row in kept)]
-    return Table(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
+    return ReportTable(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
 
 
 def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:

@@ -21,7 +21,7 @@ _CAPTION = "each run; dashed, its level (the median of the runs between two chan
 _COLOURS = (charts.BLUE, charts.VERMILION, charts.GREEN, charts.PURPLE, charts.ORANGE, charts.SKY)
 
 
-class Figure(Struct, frozen=True):
+class TrendFigure(Struct, frozen=True):
     """A figure of a run: its column, what a heading calls it, and its unit: ``ns``, ``bytes``, ``ratio``, ``count``."""
 
     name: str
@@ -57,7 +57,7 @@ class Series(Struct, frozen=True):
         return self.level_changes[name]
 
 
-def section(figure: Figure, series: Sequence[Series], order: Sequence[str]) -> Section | None:
+def section(figure: TrendFigure, series: Sequence[Series], order: Sequence[str]) -> Section | None:
     """The chart of a figure over the runs in ``order``; None if fewer than two have it, or it is always 0."""
     drawn = [each for each in series if any(entry.figures[figure.name] for entry in each.with_figure(figure.name))]
     if max((len(each.with_figure(figure.name)) for each in drawn), default=0) < 2:
@@ -78,7 +78,7 @@ def section(figure: Figure, series: Sequence[Series], order: Sequence[str]) -> S
     return Section(figure.title, lead, [chart])
 
 
-def change_rows(figures: Sequence[Figure], series: Sequence[Series]) -> list[Row]:
+def change_rows(figures: Sequence[TrendFigure], series: Sequence[Series]) -> list[Row]:
     """A row for each change of each figure."""
     several = len(series) > 1
     return [
@@ -98,14 +98,14 @@ def change_rows(figures: Sequence[Figure], series: Sequence[Series]) -> list[Row
     ]
 
 
-def verdict(figure: Figure, others: Sequence[Figure], series: Sequence[Series], subject: str) -> list[str]:
+def verdict(figure: TrendFigure, others: Sequence[TrendFigure], series: Sequence[Series], subject: str) -> list[str]:
     """A sentence for each series: how ``figure`` went, and the ``others`` of its unit that changed at the same run."""
     return [_verdict(figure, others, each, subject) for each in series if len(each.with_figure(figure.name)) > 1] or [
         "Fewer than two of the runs have a common figure."
     ]
 
 
-def changed(figure: Figure, series: Sequence[Series]) -> list[str]:
+def changed(figure: TrendFigure, series: Sequence[Series]) -> list[str]:
     """A sentence for each series in which the level of ``figure`` changed."""
     return [
         f"{f'{each.name}: ' if each.name else ''}{figure.title} is {', '.join(moved)}."
@@ -125,7 +125,7 @@ def shown(value: float, unit: str) -> str:
     return size(value) if unit == "bytes" else f"{100 * value:.1f} %" if unit == "ratio" else f"{value:,.4g}"
 
 
-def _lead(figure: Figure, series: Series) -> str:
+def _lead(figure: TrendFigure, series: Series) -> str:
     known = series.with_figure(figure.name)
     first, last = (known[place].figures[figure.name] for place in (0, -1))
     text = f"{shown(first, figure.unit)} in {known[0].run}, {shown(last, figure.unit)} in {known[-1].run}."
@@ -134,7 +134,7 @@ def _lead(figure: Figure, series: Series) -> str:
     return text
 
 
-def _brief(figure: Figure, series: Series) -> str:
+def _brief(figure: TrendFigure, series: Series) -> str:
     """How the figure of one of several series went."""
     last = series.with_figure(figure.name)[-1]
     text = f"{series.name}: {shown(last.figures[figure.name], figure.unit)}"
@@ -142,7 +142,7 @@ def _brief(figure: Figure, series: Series) -> str:
     return ", ".join([text, *moved])
 
 
-def _verdict(figure: Figure, others: Sequence[Figure], series: Series, subject: str) -> str:
+def _verdict(figure: TrendFigure, others: Sequence[TrendFigure], series: Series, subject: str) -> str:
     known = series.with_figure(figure.name)
     first, last = known[0], known[-1]
     text = f"{series.name}: {subject.lower()}" if series.name else subject
@@ -158,7 +158,7 @@ def _verdict(figure: Figure, others: Sequence[Figure], series: Series, subject: 
     return f"{text}; no change of its level was found in {counted(len(known), 'run')}."
 
 
-def _along(place: int, change: Change, figure: Figure, others: Sequence[Figure], series: Series) -> str:
+def _along(place: int, change: Change, figure: TrendFigure, others: Sequence[TrendFigure], series: Series) -> str:
     """What else changed at the run, in the same direction."""
     moved = [
         (other.after - other.before, each.title)
@@ -185,14 +185,14 @@ def _moved(change: Change) -> str:
     return f"{percent(abs(change.ratio))} {direction}" if change.ratio is not None else direction
 
 
-def _point(figure: Figure, series: Series, entry: Entry, scale: float) -> dict[str, Any]:
+def _point(figure: TrendFigure, series: Series, entry: Entry, scale: float) -> dict[str, Any]:
     value = entry.figures[figure.name]
     exact = f"{value:,.0f} {figure.unit}" if figure.unit in ("ns", "bytes") else f"{value:,.6g}"
     point = {"x": entry.run, "y": value / scale, "kind": series.name or "runs", "exact": exact}
     return {**point, "note": entry.note} if entry.note else point
 
 
-def _levels(figure: Figure, series: Series, scale: float) -> Iterator[dict[str, Any]]:
+def _levels(figure: TrendFigure, series: Series, scale: float) -> Iterator[dict[str, Any]]:
     """Two ends of each stretch of runs between two changes: the median."""
     known = series.with_figure(figure.name)
     runs = {entry.run: place for place, entry in enumerate(known)}

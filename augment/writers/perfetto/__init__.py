@@ -28,13 +28,13 @@ from augment.core.trace import Diagnostic, Trace
 from augment.writers import seams
 from augment.writers.files import replacing
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room
-from augment.writers.perfetto.annotations import annotation_events
+from augment.writers.perfetto.annotation_events import annotation_events
 from augment.writers.perfetto.args import Interned
 from augment.writers.perfetto.encoding import encode
 from augment.writers.perfetto.packets import Events
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
-from augment.writers.perfetto.suffixes import Numbers, Part, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import Part, Suffixes, SuffixNumbers, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
@@ -154,7 +154,7 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     out = _File(file, tracks, Interned())
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_INDEX, np.int64), Ends(np.zeros(0, np.int64))
-    arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
+    arrows = suffixes(SuffixNumbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
     out.write(out.of_annotations(annotations, arrows[1]))
     return repairs["flow_without_slices"], tracks
 

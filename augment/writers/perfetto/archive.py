@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.writers.perfetto import write_part
-from augment.writers.perfetto.several import Group, free_name
+from augment.writers.perfetto.several import TraceGroup, free_name
 from augment.writers.perfetto.suffixes import Links, Part
 from augment.writers.perfetto.tracks import Tracks
 
@@ -37,7 +37,7 @@ class Archive:
         self._file = file
         self._names: dict[str, str] = {}
 
-    def add(self, augmented: AugmentedTrace, group: Group, *_links: Links) -> list[Diagnostic]:
+    def add(self, augmented: AugmentedTrace, group: TraceGroup, *_links: Links) -> list[Diagnostic]:
         """Write a trace. Returns diagnostics of what was changed or left out."""
         name = free_name(group.name, self._names)
         plain = _ODD.sub("-", name)[:_LONGEST]

@@ -23,7 +23,7 @@ from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
-from augment.writers.perfetto.suffixes import Numbers, Part, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import Part, Suffixes, SuffixNumbers, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
@@ -64,7 +64,7 @@ class Plan(Struct):
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
     """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
     made, arrows = _without_suffixes(trace, tracks)
-    numbers = Numbers(trace, *_places(len(trace.events), made.order[:], made.late), annotations, part)
+    numbers = SuffixNumbers(trace, *_places(len(trace.events), made.order[:], made.late), annotations, part)
     of_source, made.added_suffixes = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), made.repairs)
     made.suffix_places, made.suffixes = of_source
     return made

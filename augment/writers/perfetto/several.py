@@ -37,7 +37,7 @@ from augment.version import __version__
 from augment.writers.perfetto import add, write_part
 from augment.writers.perfetto.added import Room
 from augment.writers.perfetto.suffixes import Links, Part
-from augment.writers.perfetto.tracks import Place, Tracks
+from augment.writers.perfetto.tracks import TrackPlace, Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
     BY_RANK,
@@ -131,7 +131,7 @@ def _said(name: str, value: str) -> bytes:
     return packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content)))
 
 
-class Group(Struct, frozen=True):
+class TraceGroup(Struct, frozen=True):
     """A trace's root track. ``short`` is appended to the names of added tracks, which may be pinned beside those of
     other traces. If ``streams_too``, it is also appended to the names of streams.
     """
@@ -173,7 +173,7 @@ class Several:
         """Write the list of traces in the file, for :func:`parts`."""
         self._file.write(_said(_PARTS.decode(), msgspec.json.encode(self._parts).decode()))
 
-    def add(self, augmented: AugmentedTrace, group: Group, *links: Links) -> list[Diagnostic]:
+    def add(self, augmented: AugmentedTrace, group: TraceGroup, *links: Links) -> list[Diagnostic]:
         """Write a trace. Returns diagnostics of what was changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
@@ -195,7 +195,7 @@ class Several:
             self._file.write(piece)
             length -= len(piece)
 
-    def add_tracks(self, group: Group, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
+    def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
         """Write a root track for tracks that belong to no single trace. ``shift_ns`` is added to all times."""
         self._taken.add(group.name)
         root = self._tracks + 1
@@ -207,7 +207,7 @@ class Several:
         self._roots += 1
 
 
-def _root_of(group: Group, place: int) -> bytes:
+def _root_of(group: TraceGroup, place: int) -> bytes:
     """The description of a root track, without its number."""
     content = text(TRACK_NAME, group.name) + number(TRACK_RANK, place)
     if group.description:
@@ -218,7 +218,7 @@ def _root_of(group: Group, place: int) -> bytes:
 class GroupTracks(Tracks):
     """The tracks of one trace below those of its group, which is the file's ``place``-th."""
 
-    def __init__(self, trace: Trace, count: int, group: Group, place: int) -> None:
+    def __init__(self, trace: Trace, count: int, group: TraceGroup, place: int) -> None:
         """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""
         super().__init__(trace, count)
         self.group, self.place = group, place
@@ -233,7 +233,7 @@ class GroupTracks(Tracks):
     def _new_root(self) -> int:
         return self._describe(_root_of(self.group, self.place))
 
-    def _is_thread(self, _place: Place) -> bool:
+    def _is_thread(self, _place: TrackPlace) -> bool:
         return False
 
     def _parent_of_device(self, _owner: Identity) -> int | None:
@@ -245,7 +245,7 @@ class GroupTracks(Tracks):
         index = next(index for index, place in enumerate(self.places) if place.pid == pid)
         return self._add(self._root(), shown, rank=_FIRST_PROCESS + index, ordered=True)
 
-    def _name_of(self, place: Place) -> str:
+    def _name_of(self, place: TrackPlace) -> str:
         """A name that is unique where needed: Perfetto merges tracks with equal name and process, but threads must stay
         apart.
         """
@@ -254,6 +254,6 @@ class GroupTracks(Tracks):
             name += self.short
         return f"{name} {place.tid}" if (place.pid, name) in self._ambiguous and place.tid is not None else name
 
-    def _rank_of(self, place: Place) -> int:
+    def _rank_of(self, place: TrackPlace) -> int:
         rank = Tracks._rank_of(self, place)
         return rank if self._on_device(place) else rank + self._number[id(place)]

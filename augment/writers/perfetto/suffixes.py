@@ -57,7 +57,7 @@ class Suffixes(NamedTuple):
 NO_SUFFIXES = Suffixes(np.zeros(0, np.int64), blobs_of(()))
 
 
-class Numbers(Struct):
+class SuffixNumbers(Struct):
     """The number of every slice of a file, and its place in the order of writing.
 
     Args:
@@ -92,7 +92,7 @@ class Numbers(Struct):
         return added, added
 
 
-def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Suffixes, dict[int, Suffixes]]:
+def suffixes(numbers: SuffixNumbers, source: Flows, repairs: Counter[str]) -> tuple[Suffixes, dict[int, Suffixes]]:
     """The fields of all arrows, those of ``source`` and those among the annotations: for the source's slices by their
     place, and for added tracks, by their ``id``, by row.
 
@@ -117,7 +117,7 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
     }
 
 
-def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
+def _fields(first: Int64s, second: Int64s, numbers: SuffixNumbers) -> Suffixes:
     """The fields of arrows between slices, by their numbers, and of links to other traces."""
     count, part = len(first), numbers.part
     none = np.empty(0, np.int64)

@@ -53,7 +53,7 @@ _NUMBER = re.compile(
 _MOST_DEVICES = 1024  #: larger numbers are not devices
 
 
-class Place(Struct):
+class TrackPlace(Struct):
     """The source's description of a (pid, tid)."""
 
     pid: Identity
@@ -71,7 +71,7 @@ class Tracks(AddedTracks):
         """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""
         super().__init__(count)
         self.trace = trace
-        self.places: list[Place] = []
+        self.places: list[TrackPlace] = []
         self._known: dict[object, int] = {}
         index: dict[tuple[Identity, Identity], int] = {}
         self.place_of_track: Int32s = np.zeros(max(len(self.trace.tracks), 1), np.int32)
@@ -80,7 +80,7 @@ class Tracks(AddedTracks):
             key = track.pid, _thread_id(track, numbers)
             if key not in index:
                 index[key] = len(self.places)
-                self.places.append(Place(*key, process_name=track.process_name, thread_name=track.thread_name))
+                self.places.append(TrackPlace(*key, process_name=track.process_name, thread_name=track.thread_name))
             place = self.places[index[key]]
             if not place.thread_name and key[1] != track.tid != str(key[1]):
                 place.thread_name = str(track.tid)
@@ -148,13 +148,13 @@ class Tracks(AddedTracks):
             self._known[key] = make()
         return self._known[key]
 
-    def _on_device(self, place: Place) -> bool:
+    def _on_device(self, place: TrackPlace) -> bool:
         return place.device is not None or place.pid in self._owners.device_pids
 
-    def _is_thread(self, place: Place) -> bool:
+    def _is_thread(self, place: TrackPlace) -> bool:
         return not self._on_device(place) and _fits(place.pid) and _fits(place.tid)
 
-    def _place(self, place: Place) -> int:
+    def _place(self, place: TrackPlace) -> int:
         home = self._home(place)
         if not self._is_thread(place):
             return self._add(home, self._name_of(place), rank=self._rank_of(place))
@@ -163,18 +163,18 @@ class Tracks(AddedTracks):
             thread += text(THREAD_NAME, place.thread_name)
         return self._describe(message(TRACK_THREAD, thread) + number(TRACK_PARENT, home))
 
-    def _name_of(self, place: Place) -> str:
+    def _name_of(self, place: TrackPlace) -> str:
         if self._on_device(place) and place.stream is not None and not place.thread_name:
             return f"stream {place.stream}"
         numbered = f"Thread {place.tid}" if isinstance(place.tid, int) else place.tid
         return (place.thread_name or "").strip() or numbered or "Events"
 
-    def _rank_of(self, place: Place) -> int:
+    def _rank_of(self, place: TrackPlace) -> int:
         if isinstance(place.stream, int) and 0 <= place.stream < _FIRST_STREAM:
             return _FIRST_STREAM + place.stream
         return _FIRST_OTHER
 
-    def _home(self, place: Place) -> int:
+    def _home(self, place: TrackPlace) -> int:
         """The device or process that a place lies in."""
         if not self._on_device(place):
             return self._process(place.pid)
@@ -221,7 +221,7 @@ class Tracks(AddedTracks):
 class _Owners:
     """The process that each device works for: the one that launches most of its work, else the busiest."""
 
-    def __init__(self, trace: Trace, places: list[Place], place_of_track: Int32s) -> None:
+    def __init__(self, trace: Trace, places: list[TrackPlace], place_of_track: Int32s) -> None:
         events = trace.events
         pids = {place.pid: None for place in places}
         self._number = {pid: index for index, pid in enumerate(pids)}

@@ -19,7 +19,7 @@ from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import safe_file_name, safe_path
-from augment_server.jobs.cards import MOST_LABELS, MOST_PRIORITY
+from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
 from augment_server.storage.pages import MOST_PAGE
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message

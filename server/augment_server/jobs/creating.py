@@ -14,7 +14,7 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import id_of, safe_file_name
 from augment_server.base.threads import Apart
 from augment_server.jobs import catalog
-from augment_server.jobs.cards import card_of
+from augment_server.jobs.job_metadata import card_of
 from augment_server.jobs.jobs import Jobs, Wanted
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.inputs import inputs_of, list_path, paths_of

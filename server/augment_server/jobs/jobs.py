@@ -12,9 +12,9 @@ from augment_server.base.errors import Refusal, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.jobs import parts
-from augment_server.jobs.cards import COLUMNS, Card
+from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Part, Step
-from augment_server.jobs.turns import NEXT, Turns
+from augment_server.jobs.queue_order import NEXT, Turns
 from augment_server.storage.filters import Field
 from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
 from augment_server.storage.pages import Asked, page
@@ -215,7 +215,7 @@ class Jobs:
         return parts.notes_of(self._storage.rows("SELECT made FROM parts WHERE job = ? AND origin < 0", job))
 
     def begin(self) -> Begun | None:
-        """Begin the next job in the order of :mod:`augment_server.jobs.turns`; None if none waits.
+        """Begin the next job in the order of :mod:`augment_server.jobs.queue_order`; None if none waits.
 
         Of a job with several steps, the next step that can begin is begun.
         """

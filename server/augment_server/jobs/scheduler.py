@@ -18,8 +18,8 @@ from augment_server.base.names import new_id
 from augment_server.base.observer import Observer
 from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
-from augment_server.jobs.orders import Order, Orders, handed_over
 from augment_server.jobs.progress import JobProgress, TraceProgress
+from augment_server.jobs.worker_requests import Order, Orders, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.storage.roots import take_over
 from augment_server.storage.storage import Storage, remove, sync_folder, sync_tree

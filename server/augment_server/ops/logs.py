@@ -13,7 +13,7 @@ from typing import Any
 
 from augment_server.base.interception import Call
 from augment_server.base.observer import Observer
-from augment_server.base.relay import relay_stderr
+from augment_server.base.stderr_capture import relay_stderr
 
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included

@@ -32,7 +32,7 @@ from typing import Any
 from augment.errors import AugmentError
 from augment_server.base.errors import Refusal
 from augment_server.base.names import new_id
-from augment_server.storage import columns
+from augment_server.storage import migrations
 from augment_server.storage.lease import Lease, boot, expect_local
 
 _SCHEMA = """
@@ -209,8 +209,8 @@ class Storage:
                 self._writer = self._connect()
                 undo.callback(self._writer.close)
                 self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
-                columns.complete(self._writer)
-                self.secret = columns.secret(self._writer)  #: the key of page tokens
+                migrations.complete(self._writer)
+                self.secret = migrations.secret(self._writer)  #: the key of page tokens
                 row = self._writer.execute("SELECT boot FROM lease").fetchone()
                 #: whether the machine has run since the last server: what that wrote is there, synced or not
                 self.is_same_boot = bool(row and row["boot"]) and row["boot"] == boot()

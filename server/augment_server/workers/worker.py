@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from augment.batch import memory, spilling
+from augment.batch import memory_limit, spilling
 from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.results import Result
@@ -140,7 +140,7 @@ def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
     folder = Path(order["folder"])
     with contextlib.ExitStack() as opened:
         sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
-        expect_room = opened.enter_context(memory.bounded(_bound(order, sources), folder))
+        expect_room = opened.enter_context(memory_limit.bounded(_bound(order, sources), folder))
 
         def say_on(**what: Any) -> None:
             expect_room()
@@ -155,11 +155,11 @@ def _bound(order: dict[str, Any], sources: Sequence[Path]) -> int | None:
     """
     bound = int(SPILLED * order.get("memory", 0))
     items = [Input(str(path), "", named=True, size=path.stat().st_size) for path in sources if path.exists()]
-    if memory.bound_for(items, bound) is None:
+    if memory_limit.bound_for(items, bound) is None:
         return None
     try:
         spilling.expect_possible(bound)
-        spilling.expect_disk(Path(order["folder"]), 2 * memory.needed_together(items))
+        spilling.expect_disk(Path(order["folder"]), 2 * memory_limit.needed_together(items))
     except AugmentError:
         return None
     return bound
@@ -219,7 +219,7 @@ def _read_all(paths: Sequence[Path], limits: Limits) -> Iterator[Trace]:
 
 def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Write a page."""
-    from augment_server.workers.telling import reported
+    from augment_server.workers.reports import reported
 
     out = Path(order["folder"]) / "out"
     return _told(order, reported(order, sources, out, lambda name, done, of: say(stage=name, done=done, of=of)))
@@ -228,7 +228,7 @@ def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Write the diagnosis of each input."""
     from augment_server.base.errors import refusal_of
-    from augment_server.workers.telling import diagnosed
+    from augment_server.workers.reports import diagnosed
 
     failures: list[list[Any]] = []
 
@@ -245,7 +245,7 @@ def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
 
 def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Compare the ranks of a job."""
-    from augment_server.workers.gathering import Gathering, stages_of
+    from augment_server.workers.job_finalizer import Gathering, stages_of
 
     stages = stages_of(order)
     gathering = Gathering(order, sources, Path(order["folder"]) / "out")

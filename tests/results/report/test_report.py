@@ -22,7 +22,7 @@ from augment.cli.registry import group
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.history import Run, RunFigure, Store
 from augment.results.report import charts, html
-from augment.results.report.document import Document, Section, Table
+from augment.results.report.document import Document, ReportTable, Section
 from augment.results.report.health import report_on
 from augment.results.report.kernels import kernels
 from augment.results.report.markdown import markdown
@@ -258,7 +258,7 @@ def test_one_message_is_told_once_and_code_is_code() -> None:
 
 def test_names_cannot_end_the_page() -> None:
     hostile = "</script><img src=x onerror=alert(1)>"
-    table = Table("t", hostile, [{"name": hostile}], 1)
+    table = ReportTable("t", hostile, [{"name": hostile}], 1)
     rows = [{"title": hostile, "advice": hostile, "severity": "high", "status": "found", "evidence": [hostile]}]
     document = Document(
         hostile, "trace", [hostile], [(hostile, hostile)], [Section(hostile, hostile, (), [table])], rows,
@@ -272,7 +272,7 @@ def test_names_cannot_end_the_page() -> None:
 
 def test_names_are_escaped_and_only_the_pages_own_scripts_run() -> None:
     hostile = '"><script>alert(1)</script>'
-    page = html.page(Document("t", "trace", (), (), [Section("s", "", (), [Table(hostile, "t", [{"a": 1}], 1)])]))
+    page = html.page(Document("t", "trace", (), (), [Section("s", "", (), [ReportTable(hostile, "t", [{"a": 1}], 1)])]))
     assert hostile not in page
     assert 'id="table-&quot;&gt;&lt;script&gt;' in page
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)

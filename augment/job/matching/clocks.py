@@ -29,7 +29,7 @@ from augment.arrays.statistics import grouped_medians, median
 from augment.arrays.types import Int64s
 from augment.core.findings import column
 from augment.core.trace import Diagnostic
-from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, placed, spread_of
+from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
 from augment.job.ranks.rank_lists import ranks_text
 from augment.job.ranks.summary import RankSummary
@@ -135,10 +135,10 @@ def row_of(clock: Clock, name: str) -> Row:
     )
 
 
-def _settled(ends: Matched, fits: dict[int, Fit], units: Sequence[Sequence[int]]) -> dict[int, Fit]:
+def _settled(ends: Matched, fits: dict[int, ClockFit], units: Sequence[Sequence[int]]) -> dict[int, ClockFit]:
     """Align each unit (members with a common clock) to the median of all. The first member keeps its clock."""
     middle = _middle(ends, fits)
-    better: dict[int, Fit] = {}
+    better: dict[int, ClockFit] = {}
     for members in units:
         rows = np.concatenate([ends.rows_of(member) for member in members])
         if not len(rows):  # joined by sends, or by the host alone
@@ -146,13 +146,13 @@ def _settled(ends: Matched, fits: dict[int, Fit], units: Sequence[Sequence[int]]
             continue
         fit = fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[member].at for member in members))
         if abs(fit.drift) > MOST_DRIFT:
-            fit = Fit(fit.offset, 0.0, fit.at)
+            fit = ClockFit(fit.offset, 0.0, fit.at)
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
     return {member: better[member].relative_to(better[start]) for member in fits}
 
 
-def _units(ends: Matched, fits: dict[int, Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
+def _units(ends: Matched, fits: dict[int, ClockFit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
     """Units of members with a common clock: those of a host, except outliers; and the number of outliers."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for member in fits:
@@ -180,7 +180,7 @@ def _is_apart(ahead: Int64s) -> bool:
     return bool(abs(median(ahead)) > max(_CLEARLY * spread_of(ahead.astype(np.float64)), _ONE_CLOCK_NS))
 
 
-def _middle(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
+def _middle(ends: Matched, fits: Mapping[int, ClockFit]) -> Int64s:
     """The median end of each collective on the common clock; :data:`_NONE` if none of its members has a fit."""
     rows = np.flatnonzero(np.isin(ends.member, list(fits)))
     common, instance = _corrected(ends, fits)[rows], ends.instance[rows]
@@ -194,7 +194,7 @@ def _middle(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
     return middle
 
 
-def _corrected(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
+def _corrected(ends: Matched, fits: Mapping[int, ClockFit]) -> Int64s:
     """The ends on the common clock; unchanged for members without a fit."""
     common: Int64s = ends.end.copy()
     for member, fit in fits.items():
@@ -203,7 +203,7 @@ def _corrected(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
     return common
 
 
-def _distance(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
+def _distance(ends: Matched, fits: Mapping[int, ClockFit]) -> Int64s:
     """The distance of each corrected end from the median of the other members' ends of its collective.
 
     It is 0 for members without a fit, and where there are no others.
@@ -244,7 +244,7 @@ def _doubts(ends: Matched, distance: Int64s, placement: Placement, count: int) -
 
 
 def _clock(
-    summary: RankSummary, member: int, fits: Mapping[int, Fit], ends: Matched, distance: Int64s, doubt: float
+    summary: RankSummary, member: int, fits: Mapping[int, ClockFit], ends: Matched, distance: Int64s, doubt: float
 ) -> Clock:
     """The clock of a member, judged by the residuals of its fit."""
     rows, fit = ends.rows_of(member), fits.get(member)
@@ -304,13 +304,13 @@ def _certain(clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> list[
     return judged
 
 
-def _simple(fit: Fit, end: Int64s, uncertainty: int) -> Fit:
+def _simple(fit: ClockFit, end: Int64s, uncertainty: int) -> ClockFit:
     """The fit without its drift if that does not matter; the offset is then that in the middle."""
     first, last = int(end.min()), int(end.max())
     if abs(fit.drift) * (last - first) / 2 > LEAST_DRIFT * uncertainty:
         return fit
     middle = np.array([(first + last) // 2])
-    return Fit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
+    return ClockFit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
 
 
 def _grain(*times: Int64s) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.rows import FigureRow, PartRow
+from augment.compare.diff_rows import FigureRow, PartRow
 from augment.core.findings import Findings, Outcome, Verdict
 from augment.core.text import signed_text, value_text
 

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
-from augment.batch import locations, memory
-from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
+from augment.batch import locations
+from augment.batch import memory_limit as memory
+from augment.batch.browser_limit import BROWSER_TEXT_BYTES, BrowserFit, Extent, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.core.trace import Diagnostic, Trace
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from augment.writers.perfetto.suffixes import Links
 
 
-class Choice(Struct, frozen=True):
+class MergeChoice(Struct, frozen=True):
     """What to merge of a job, and how.
 
     Without ``steps`` in the request, as much is merged as a browser can hold: ``limit_bytes`` of text (None: all).
@@ -66,7 +67,7 @@ class Merged(Struct, frozen=True):
     verdict: tuple[str, ...] = ()
 
 
-class _Rank(Struct, frozen=True):
+class _MergedRank(Struct, frozen=True):
     """The result of the first pass for a rank; ``first_ns`` is None for a trace without events."""
 
     member: Member
@@ -110,7 +111,7 @@ def _of_traces(job: Job) -> bool:
 
 
 def merge_all(
-    inputs: Sequence[Input], results: Mapping[str, Result], choice: Choice, report: Report
+    inputs: Sequence[Input], results: Mapping[str, Result], choice: MergeChoice, report: Report
 ) -> Iterator[tuple[str, Merged | None]]:
     """Write the timeline of each job among ``inputs`` with more than one rank: its path, and the outcome.
 
@@ -139,7 +140,7 @@ def default_output(job: Job) -> str:
     return locations.join(job.folder, job.stem + SUFFIX)
 
 
-def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -> Merged:
+def merge(job: Job, out: str, choice: MergeChoice, report: Report = lambda _: None) -> Merged:
     """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR archive of such if the name ends so.
 
     Args:
@@ -162,11 +163,11 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
         return _merged(job, path, choice, stage)
 
 
-def _bound(job: Job, choice: Choice) -> int | None:
+def _bound(job: Job, choice: MergeChoice) -> int | None:
     return memory.bound_for([member.input for member in job.members], choice.memory)
 
 
-def _merged(job: Job, path: Path, choice: Choice, report: Report) -> Merged:
+def _merged(job: Job, path: Path, choice: MergeChoice, report: Report) -> Merged:
     from augment.job.answer import answer
 
     ranks, failed = _looked_at(job, choice.request, report)
@@ -186,8 +187,8 @@ def _merged(job: Job, path: Path, choice: Choice, report: Report) -> Merged:
     return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
-def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
-    ranks: list[_Rank] = []
+def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_MergedRank], list[tuple[str, AugmentError]]]:
+    ranks: list[_MergedRank] = []
     failed: list[tuple[str, AugmentError]] = []
     for member in job.members:
         report(f"looking at {member.input.basename}")
@@ -203,7 +204,7 @@ def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Rank],
     return ranks, failed
 
 
-def _look(member: Member, request: Request) -> _Rank:
+def _look(member: Member, request: Request) -> _MergedRank:
     from augment.core.findings import AugmentedTrace
     from augment.facts.steps.steps import steps
     from augment.job.ranks.summary import summarize
@@ -215,7 +216,7 @@ def _look(member: Member, request: Request) -> _Rank:
         label = f"rank {rank}" if rank is not None else member.input.basename
         extent = Extent(label, trace.source.text_bytes, tuple(steps(trace).number.tolist()))
         first_ns = int(trace.events.ts[0]) if len(trace.events) else None
-        return _Rank(member, label, extent, first_ns, summarize(AugmentedTrace(trace, {})))
+        return _MergedRank(member, label, extent, first_ns, summarize(AugmentedTrace(trace, {})))
 
 
 @contextlib.contextmanager
@@ -240,7 +241,7 @@ def _written(out: str) -> Iterator[Path]:
 class _Timeline:
     """The second pass over the ranks."""
 
-    def __init__(self, ranks: Sequence[_Rank], answers: Answer, choice: Choice, chosen: Fit) -> None:
+    def __init__(self, ranks: Sequence[_MergedRank], answers: Answer, choice: MergeChoice, chosen: BrowserFit) -> None:
         self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
         self._instance, self._member, self._row = answers.links()
         self._shift_ns = 0
@@ -267,7 +268,7 @@ class _Timeline:
     def _several(self, file: BinaryIO) -> Several:
         """The file, begun with the job's own group if clocks are aligned and ranks are joined."""
         from augment.batch import job_group
-        from augment.writers.perfetto.several import Group, Several
+        from augment.writers.perfetto.several import Several, TraceGroup
 
         chosen = self._chosen
         window = job_group.window_of(self._answers, chosen.ranks, chosen.steps)
@@ -277,14 +278,14 @@ class _Timeline:
         labels = {at: self._ranks[at].label for at in chosen.ranks}
         names = [track.name for track in tracks]
         target = Several(file, job_group.view(self._answers, labels, names, chosen.steps, self._shift_ns))
-        target.add_tracks(Group(job_group.NAME, job_group.description(self._answers)), tracks, self._shift_ns)
+        target.add_tracks(TraceGroup(job_group.NAME, job_group.description(self._answers)), tracks, self._shift_ns)
         return target
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
         """Write one rank; its memory is free on return."""
         from augment.facts.source.clock_correction import on_clock
         from augment.facts.steps.window import within
-        from augment.writers.perfetto.several import Group
+        from augment.writers.perfetto.several import TraceGroup
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
@@ -294,7 +295,7 @@ class _Timeline:
             augmented = on_clock(self._augmented(at, part), self._clock(at))
             self._unused += self._choice.request.evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
-            return target.add(augmented, Group(rank.label, self._description(at), rank.label), *links)
+            return target.add(augmented, TraceGroup(rank.label, self._description(at), rank.label), *links)
 
     def notes(self) -> tuple[str, ...]:
         """Notes on the clocks, the linked collectives, and the unused files recorded with the ranks."""

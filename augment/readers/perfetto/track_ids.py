@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from augment.core.trace import Identity
-from augment.readers.perfetto import wire as wire
-from augment.readers.perfetto.wire import fields, signed, text
-from augment.readers.raw import ABSENT, Absent, Names, Place
+from augment.readers.perfetto import wire_format as wire
+from augment.readers.perfetto.wire_format import fields, signed, text
+from augment.readers.raw import ABSENT, Absent, Place, TrackNames
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
 _GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device
@@ -91,7 +91,7 @@ def _is_added(data: bytes, start: int, stop: int) -> bool:
     return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in members)
 
 
-class Tracks:
+class FileTracks:
     """All tracks of a file, by uuid."""
 
     def __init__(self) -> None:
@@ -179,9 +179,9 @@ class Tracks:
             chain.append(self._known[chain[-1].parent])
         return chain
 
-    def names(self, uuids: Iterable[int]) -> Names:
+    def names(self, uuids: Iterable[int]) -> TrackNames:
         """The names of processes and threads from the tracks in use."""
-        names = Names()
+        names = TrackNames()
         for uuid in uuids:
             pid, tid, _, _ = self._place(uuid)
             chain = self._chain(uuid)

@@ -13,7 +13,7 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.cli.step_waterfall import waterfall
-from augment.cli.tables import source_line
+from augment.cli.table_output import source_line
 from augment.core.text import exact_time, share
 
 if TYPE_CHECKING:

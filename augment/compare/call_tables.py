@@ -9,10 +9,10 @@ import numpy as np
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.compare.alignment import Alignment
 from augment.compare.calls import Side
+from augment.compare.diff_rows import Change, NameRow, PathRow
 from augment.compare.ledger import CONTROL, TEST, Ledger
 from augment.compare.names import Names, Paths
 from augment.compare.noise import chance_of, corrected
-from augment.compare.rows import Change, NameRow, PathRow
 from augment.compare.totals import verdict_of
 from augment.core.trace import LAUNCHES, Category
 from augment.facts.steps.steps import steps

@@ -13,7 +13,7 @@ from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.findings import column
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
@@ -84,7 +84,7 @@ class ImbalanceRow(Struct, frozen=True):
     max_step_ns: Annotated[int, column("The longest.", "ns")]
 
 
-class Tally(Struct, frozen=True):
+class LateTally(Struct, frozen=True):
     """What the members of a job did in some of its collectives: an int64 column each, a row a member.
 
     Of ``count`` collectives a member arrived last in ``last_count``, ``charged_ns`` later than the last but one, and
@@ -97,10 +97,10 @@ class Tally(Struct, frozen=True):
     wait_ns: Int64s
 
 
-def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count: int) -> Tally:
+def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count: int) -> LateTally:
     """The tally of ``count`` members in the ``chosen`` collectives, whose rows are ``parts``."""
     member, late = matched.member[parts], matched.member[parted.late[chosen]]
-    return Tally(
+    return LateTally(
         count=np.bincount(member, minlength=count),
         last_count=np.bincount(late, minlength=count),
         charged_ns=sums(late, parted.lead_ns[chosen], count),

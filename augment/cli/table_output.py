@@ -27,7 +27,7 @@ _LEAST_SHOWN = 0.0005  #: of a unit; less would be shown as 0.000
 _LONG_TEXT = 40  #: columns of text wider than this come last
 
 
-class Column(Struct, frozen=True):
+class TableColumn(Struct, frozen=True):
     """A column as shown. ``key`` says that it identifies rows; ``head`` may have two lines."""
 
     head: tuple[str, str]
@@ -88,7 +88,7 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     print_columns(f"{title} · {of}" if of else title, telling)
 
 
-def print_columns(title: str, columns: Sequence[Column]) -> None:
+def print_columns(title: str, columns: Sequence[TableColumn]) -> None:
     """Print a table, split into as many as the width requires."""
     console = _console()
     _emit_title(console, title)
@@ -96,7 +96,7 @@ def print_columns(title: str, columns: Sequence[Column]) -> None:
         _emit(console, _table(_fitted(block, console.width)))
 
 
-def columns_of(table: dict[str, Sequence[Any]]) -> list[Column]:
+def columns_of(table: dict[str, Sequence[Any]]) -> list[TableColumn]:
     """The columns of ``table`` for people: totals in one unit of time, statistics in one, long text last."""
     times = {name: [v for v in values if v is not None] for name, values in table.items() if name.endswith("_ns")}
     totals = [value for name, values in times.items() if not _is_statistic(name) for value in values]
@@ -112,14 +112,14 @@ def _is_statistic(name: str) -> bool:
     return name.split("_")[0] in _OF_MANY
 
 
-def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> Column:
+def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableColumn:
     """A column of the sidecar; the suffix of ``name`` is its unit."""
     stem, _, unit = name.rpartition("_")
     numbers = [value for value in values if value is not None]
     words, whole = stem.replace("_", " "), all(isinstance(value, int) for value in numbers)
     if name in IDENTITIES or any(isinstance(value, (str, list)) for value in numbers):
         text = any(not isinstance(value, int) for value in numbers)
-        return Column((name.replace("_", " "), ""), [_text(value) for value in values], key=True, text=text)
+        return TableColumn((name.replace("_", " "), ""), [_text(value) for value in values], key=True, text=text)
     if unit == "ns":
         return _numbers((words, time[1]), values, 1 / time[0], 3 if time[0] > 1 else 1 - whole)
     if unit == "ratio":
@@ -129,13 +129,15 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> Column
     if unit == "bytes":
         scale, sign = scale_of(max(numbers, default=0), SIZES)
         if min(filter(None, numbers), default=scale) < _LEAST_SHOWN * scale:  # sizes from bytes to gigabytes
-            return Column((words or "size", ""), [NOTHING if value is None else exact_size(value) for value in values])
+            return TableColumn(
+                (words or "size", ""), [NOTHING if value is None else exact_size(value) for value in values]
+            )
         return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
     return _numbers((name.replace("_", " "), ""), values, 1, 0 if whole else 2)
 
 
-def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits: int) -> Column:
-    return Column(head, [NOTHING if value is None else f"{value * factor:,.{digits}f}" for value in values])
+def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits: int) -> TableColumn:
+    return TableColumn(head, [NOTHING if value is None else f"{value * factor:,.{digits}f}" for value in values])
 
 
 def _text(value: Any) -> str:
@@ -145,7 +147,7 @@ def _text(value: Any) -> str:
     return " ".join((json_line(value) if isinstance(value, dict) else text).split())
 
 
-def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
+def _blocks(columns: Sequence[TableColumn], width: int) -> Iterator[list[TableColumn]]:
     """The columns split into as many tables as ``width`` requires.
 
     The first table has all identities; the others have only those needed to distinguish rows.
@@ -161,7 +163,7 @@ def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
     yield _in_order(columns, shown)
 
 
-def _telling(columns: Sequence[Column]) -> list[Column]:
+def _telling(columns: Sequence[TableColumn]) -> list[TableColumn]:
     """A narrow set of identities that distinguishes all rows; all of them if none suffices."""
     kept = [column for column in columns if column.key]
     for widest in sorted(kept, key=lambda key: key.width, reverse=True):
@@ -171,17 +173,17 @@ def _telling(columns: Sequence[Column]) -> list[Column]:
     return kept
 
 
-def _in_order(columns: Sequence[Column], chosen: Sequence[Column]) -> list[Column]:
+def _in_order(columns: Sequence[TableColumn], chosen: Sequence[TableColumn]) -> list[TableColumn]:
     return [column for column in columns if any(column is other for other in chosen)]
 
 
-def _least(columns: Sequence[Column]) -> int:
+def _least(columns: Sequence[TableColumn]) -> int:
     """The minimum width of ``columns``; only text may be cut."""
     widths = [min(column.width, _LEAST_TEXT) if column.text else column.width for column in columns]
     return sum(widths) + _BETWEEN * (len(columns) - 1)
 
 
-def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
+def _fitted(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
     """The columns with text cut, longest first, so that lines fit ``width``."""
     texts = sorted(column.width for column in columns if column.text)
     room = width - sum(column.width + _BETWEEN for column in columns if not column.text) - _BETWEEN * (len(texts) - 1)
@@ -194,7 +196,7 @@ def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
     return [_cut_to(column, max(most, *map(len, column.head))) if column.text else column for column in columns]
 
 
-def _cut_to(column: Column, width: int) -> Column:
+def _cut_to(column: TableColumn, width: int) -> TableColumn:
     return replace(column, cells=[_cut(cell, width) for cell in column.cells])
 
 
@@ -202,7 +204,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _table(columns: Sequence[Column]) -> Table:
+def _table(columns: Sequence[TableColumn]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.ordering import combinations, sums
-from augment.facts.collectives.collectives import UNKNOWN, Origin
+from augment.facts.collectives.instances import UNKNOWN, Origin
 from augment.facts.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
 from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
 from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION
@@ -28,7 +28,7 @@ SHARDED_GRADIENTS, SHARDED_OPTIMIZER = "sharded gradients", "sharded optimizer"
 FEW_SIZES = 4  #: activations of a model have few sizes; gradients have many
 
 
-class Tally(Struct):
+class RoleTally(Struct):
     """What one kind of collective of one group amounts to in the steps of all ranks (or in all, without steps).
 
     ``bytes`` are of those of known size; ``unsized`` counts the others.
@@ -76,9 +76,9 @@ class Use(Struct, frozen=True):
         return "; ".join(filter(None, (self.seen, self.doubt)))
 
 
-def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> dict[int, dict[str, Tally]]:
+def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> dict[int, dict[str, RoleTally]]:
     """The tallies by group and kind; ``identities`` gives each group's number."""
-    tallies_: dict[int, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+    tallies_: dict[int, dict[str, RoleTally]] = defaultdict(lambda: defaultdict(RoleTally))
     for summary in summaries:
         group, kind, size = (summary.column(name) for name in ("group", "kind", "bytes"))
         step = summary.column("step")
@@ -121,7 +121,7 @@ _SUMMED = ("count", "time_ns", "exposed_ns", "bytes", "forward", "backward", "op
 _TELL_NOTHING = ("Broadcast", "Barrier", "Reduce", "Gather", "Scatter")  #: used beside others by every dimension
 
 
-def judge(of: Mapping[str, Tally]) -> dict[str, Use]:
+def judge(of: Mapping[str, RoleTally]) -> dict[str, Use]:
     """The use of each kind of a group's collectives."""
     uses: dict[str, Use] = {}
     for kind, tally in of.items():
@@ -146,7 +146,7 @@ def judge(of: Mapping[str, Tally]) -> dict[str, Use]:
     return uses
 
 
-def style(of: Mapping[str, Tally]) -> str:
+def style(of: Mapping[str, RoleTally]) -> str:
     """How a group's collectives are used together, in a few words; empty if nothing is known."""
     if ALL_GATHER not in of or REDUCE_SCATTER not in of:
         return "all-reduce" if ALL_REDUCE in of else ""
@@ -171,7 +171,7 @@ _SHARDS = {
 }
 
 
-def _of_shards(of: Mapping[str, Tally]) -> Use:
+def _of_shards(of: Mapping[str, RoleTally]) -> Use:
     known = _SHARDS.get(style(of))
     if known:
         return Use(known[0], "medium", known[1])
@@ -180,7 +180,7 @@ def _of_shards(of: Mapping[str, Tally]) -> Use:
     return _unknown("gathers and reduce-scatters in an order of no known dimension")
 
 
-def _of_sums(tally: Tally) -> Use:
+def _of_sums(tally: RoleTally) -> Use:
     if not tally.placed:
         return _unknown("all-reduces; whether of forward or backward is not recorded")
     share = tally.backward / tally.placed

@@ -15,7 +15,7 @@ import msgspec
 from augment.batch import job_tracks
 from augment.batch.browser_limit import BROWSER_TEXT_BYTES
 from augment.batch.inputs import Input
-from augment.batch.merge import Choice, merge_all
+from augment.batch.merged_timeline import MergeChoice, merge_all
 from augment.batch.peek import identify
 from augment.batch.results import File, Result
 from augment.batch.stages import STAGES, conclude
@@ -98,7 +98,7 @@ class Gathering:
             return []
         stage("merging")
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
-        choice = Choice(self._request, limit_bytes=limit, align=wanted["align"])
+        choice = MergeChoice(self._request, limit_bytes=limit, align=wanted["align"])
         paths = []
         for path, merged in merge_all(self._inputs, self._results, choice, lambda _: None):
             paths.append(Path(path))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from augment.analyses import ANALYSES
-from augment.compare.rows import ROWS as OF_DIFF
+from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.tabular import Table, concatenated
 from augment.job.answer import ROWS as OF_JOB
 from augment.results.sidecars import Sidecar, sidecars_in

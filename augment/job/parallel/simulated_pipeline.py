@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.collectives import UNKNOWN
+from augment.facts.collectives.instances import UNKNOWN
 from augment.job.parallel.schedules import Passes, both_ways
-from augment.job.ranks.pipeline_actions import Kind
+from augment.job.ranks.pipeline_actions import ActionKind
 
-Node = tuple[Kind, int, int]  #: kind, part of the model from its input, microbatch
-Times = Mapping[Kind, float]
+Node = tuple[ActionKind, int, int]  #: kind, part of the model from its input, microbatch
+Times = Mapping[ActionKind, float]
 
 
 def played(stages: Sequence[Passes], times: Sequence[Times]) -> float | None:
@@ -26,7 +26,7 @@ def played(stages: Sequence[Passes], times: Sequence[Times]) -> float | None:
     if any(order is None for order in orders):
         return None
     known = {node for order in orders for _, nodes in order or () for node in nodes}
-    halves = any(kind == Kind.INPUT for kind, *_ in known)
+    halves = any(kind == ActionKind.INPUT for kind, *_ in known)
     done: dict[Node, float] = {}
     clock, place = [0.0] * len(stages), [0] * len(stages)
     moved = True
@@ -48,15 +48,15 @@ def played(stages: Sequence[Passes], times: Sequence[Times]) -> float | None:
 
 def _needs(node: Node, *, halves: bool) -> list[Node]:
     kind, part, batch = node
-    back = Kind.INPUT if halves else Kind.BACKWARD
-    if kind == Kind.FORWARD:
-        return [(Kind.FORWARD, part - 1, batch)]
-    if kind == Kind.WEIGHT:
-        return [(Kind.INPUT, part, batch)]
-    return [(back, part + 1, batch), (Kind.BACKWARD, part + 1, batch), (Kind.FORWARD, part, batch)]
+    back = ActionKind.INPUT if halves else ActionKind.BACKWARD
+    if kind == ActionKind.FORWARD:
+        return [(ActionKind.FORWARD, part - 1, batch)]
+    if kind == ActionKind.WEIGHT:
+        return [(ActionKind.INPUT, part, batch)]
+    return [(back, part + 1, batch), (ActionKind.BACKWARD, part + 1, batch), (ActionKind.FORWARD, part, batch)]
 
 
-def _order(stage: Passes, place: int, stages: Sequence[Passes]) -> list[tuple[Kind, list[Node]]] | None:
+def _order(stage: Passes, place: int, stages: Sequence[Passes]) -> list[tuple[ActionKind, list[Node]]] | None:
     """The passes of a stage, of which an overlapped one has two nodes; None if its backward is unknown.
 
     Unknown microbatches are counted by kind and part: in the order of the forward or in the opposite one, backward
@@ -66,35 +66,35 @@ def _order(stage: Passes, place: int, stages: Sequence[Passes]) -> list[tuple[Ki
     part = _parts(stage.chunk, place, stages)
     counts: dict[tuple[int, int], int] = {}
     forwards: dict[int, list[int]] = {}
-    order: list[tuple[Kind, list[Node]]] = []
+    order: list[tuple[ActionKind, list[Node]]] = []
     for kind, at, batch in zip(stage.kind.tolist(), part.tolist(), stage.microbatch.tolist(), strict=True):
-        way = _WAYS[Kind(kind)]
+        way = _WAYS[ActionKind(kind)]
         count = counts.get((way, at), 0)
         counts[way, at] = count + 1
         number = count if batch == UNKNOWN else batch
-        if way == Kind.FORWARD:
+        if way == ActionKind.FORWARD:
             forwards.setdefault(at, []).append(number)
         nodes: list[Node] = [(way, at, number)]
-        if kind == Kind.OVERLAPPED:
+        if kind == ActionKind.OVERLAPPED:
             other = next((each for each in part.tolist() if each != at), at)
-            back = counts.get((Kind.BACKWARD, other), 0)
+            back = counts.get((ActionKind.BACKWARD, other), 0)
             if other == at or back >= len(forwards.get(other, ())):
                 return None
-            counts[Kind.BACKWARD, other] = back + 1
-            nodes.append((Kind.BACKWARD, other, forwards[other][back]))
-        elif way == Kind.BACKWARD:
-            nodes = [(Kind(kind), at, number)]
-        order.append((Kind(kind), nodes))
+            counts[ActionKind.BACKWARD, other] = back + 1
+            nodes.append((ActionKind.BACKWARD, other, forwards[other][back]))
+        elif way == ActionKind.BACKWARD:
+            nodes = [(ActionKind(kind), at, number)]
+        order.append((ActionKind(kind), nodes))
     return order
 
 
 #: which count of passes each kind belongs to
 _WAYS = {
-    Kind.FORWARD: Kind.FORWARD,
-    Kind.OVERLAPPED: Kind.FORWARD,
-    Kind.BACKWARD: Kind.BACKWARD,
-    Kind.INPUT: Kind.BACKWARD,
-    Kind.WEIGHT: Kind.WEIGHT,
+    ActionKind.FORWARD: ActionKind.FORWARD,
+    ActionKind.OVERLAPPED: ActionKind.FORWARD,
+    ActionKind.BACKWARD: ActionKind.BACKWARD,
+    ActionKind.INPUT: ActionKind.BACKWARD,
+    ActionKind.WEIGHT: ActionKind.WEIGHT,
 }
 
 

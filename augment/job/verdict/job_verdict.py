@@ -20,8 +20,8 @@ from augment.arrays.types import Int64s
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.job_waits import Cause, Reason
 from augment.core.text import counted
-from augment.facts.collectives.collectives import UNKNOWN as UNKNOWN_WORLD
-from augment.job.matching.alignment import Clock
+from augment.facts.collectives.instances import UNKNOWN as UNKNOWN_WORLD
+from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.path.progress import progress_of, stretches
@@ -32,9 +32,9 @@ from augment.job.ranks.summary import RankSummary
 from augment.job.verdict import verdict_text
 from augment.job.verdict.causes import main_cause
 from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of
+from augment.job.verdict.late_ranks import is_sparse
 from augment.job.verdict.scenarios import scenarios
 from augment.job.verdict.slow_groups import slow_groups
-from augment.job.verdict.stragglers import is_sparse
 from augment.job.verdict.uneven import uneven
 from augment.job.verdict.verdict_rows import Row
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from augment.core.context import Stage, derived
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
-from augment.diagnosis.whole import is_doubtful, is_excerpt
 from augment.facts.critical.savings import Cut, joined
 from augment.facts.source.cut_mark import is_period
 
@@ -25,7 +25,7 @@ APART = 0.9  #: two findings overlap if together they save less than this share 
 _FIRST, _LAST = ("launch_bound", "host_gaps"), ("unaligned_shapes", "low_roofline")
 
 
-class Diagnosis(Struct, frozen=True):
+class RankedFindings(Struct, frozen=True):
     """The ``findings``, the most important first; every rule's ``answers`` by its name, in the registry's order."""
 
     findings: tuple[Finding, ...]
@@ -33,7 +33,7 @@ class Diagnosis(Struct, frozen=True):
 
 
 @derived(until="diagnosis")
-def diagnose(trace: Trace) -> Diagnosis:
+def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
     rules = sorted(RULES, key=_turn)
     asked = [partial(_answer, trace, rule) for rule in rules]
@@ -46,7 +46,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     overlaps = _overlaps(trace, findings, cuts)
     several = sum(each.found.saved_ns is not None for each in findings) > 1
     findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several) for each in findings]
-    return Diagnosis(tuple(findings), answers)
+    return RankedFindings(tuple(findings), answers)
 
 
 def _answer(trace: Trace, rule: Rule) -> Answer:

@@ -20,7 +20,7 @@ from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.operator_work import OperatorWork, operator_work
 from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
 from augment.facts.operators.recomputation import recomputed
-from augment.facts.operators.roofs import Bound, Floats, Roofs, roofs
+from augment.facts.operators.roofline_bounds import Bound, Floats, Roofs, roofs
 from augment.facts.operators.work_families import work_families
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
