@@ -28,31 +28,31 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "examples")]
 
-import click  # noqa: E402
-import msgspec  # noqa: E402
+import click
+import msgspec
 
 from augment import (
-    __version__,  # noqa: E402
-    facts,  # noqa: E402
+    __version__,
+    facts,
 )
-from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
-from augment.cli.registry import COMMANDS, command_named, group  # noqa: E402
-from augment.compare.sidecar import ROWS, diff_schema  # noqa: E402
-from augment.core.findings import columns_of  # noqa: E402
-from augment.diagnosis.rules import RULES  # noqa: E402
-from augment.facts.names.kernel_types import PATTERNS  # noqa: E402
-from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
-from augment.job.sidecar import job_schema  # noqa: E402
-from augment.pipeline import augment  # noqa: E402
-from augment.readers import READERS, read  # noqa: E402
-from augment.readers.dialects import ASCEND_CALL, ASCEND_CALLS, ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES  # noqa: E402
-from augment.writers import WRITERS  # noqa: E402
-from augment.writers.metrics import document, encode  # noqa: E402
-from augment.writers.metrics_schema import schema  # noqa: E402
-from augment_server.base.errors import REASONS  # noqa: E402
-from augment_server.base.limits import Limits  # noqa: E402
-from augment_server.ops.flags import flag_of, table_rows  # noqa: E402
-from simulator import JobOptions, simulate  # noqa: E402
+from augment.analyses import ANALYSES, Analysis, options_of
+from augment.cli.registry import COMMANDS, command_named, group
+from augment.compare.sidecar import ROWS, diff_schema
+from augment.core.findings import columns_of
+from augment.diagnosis.rules import RULES
+from augment.facts.names.kernel_types import PATTERNS
+from augment.job.answer import ROWS as JOB_ROWS
+from augment.job.sidecar import job_schema
+from augment.pipeline import augment
+from augment.readers import READERS, read
+from augment.readers.dialects import ASCEND_CALL, ASCEND_CALLS, ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES
+from augment.writers import WRITERS
+from augment.writers.metrics import document, encode
+from augment.writers.metrics_schema import schema
+from augment_server.base.errors import REASONS
+from augment_server.base.limits import Limits
+from augment_server.ops.flags import flag_of, table_rows
+from simulator import JobOptions, simulate
 
 HELP_WIDTH = 100
 API = ("augment", "augment.torch", "augment.history", "augment.client")  #: modules whose public names have a page
