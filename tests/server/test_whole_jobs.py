@@ -86,7 +86,7 @@ def test_the_files_are_the_commands(server: Server, traces: Traces) -> None:
     assert (job.state, list(job.failures), job.attempt_count) == (SUCCEEDED, [], 1), job.error
     assert made(server, job) == traces.wanted
     assert job.artifacts[-1].file_name == "job.metrics.json"
-    assert not os.listdir(server.core._storage.root / "ranks")
+    eventually(lambda: not os.listdir(server.core._storage.root / "ranks"))
     assert [stage.stage for stage in job.progress.stages] == ["converting", "comparing", "drawing", "merging"]
     assert job.progress.done_count == job.progress.total_count == RANKS + 3
 

@@ -328,9 +328,9 @@ class Scheduler:
         elif await self._recorded(job, lambda: self._jobs.end(job, state, error, made)):
             if state != SUCCEEDED:  # published, but not recorded
                 await self._apart(remove, self._storage.artifacts(job))
-            self._ended(job, state, reason)
             if begun.step:
                 await self._apart(remove, self._storage.ranks(job))
+            self._ended(job, state, reason)
         elif state == SUCCEEDED:  # the job was cancelled in the meantime
             await self._apart(remove, self._storage.artifacts(job))
 
