@@ -44,9 +44,9 @@ DIAGNOSIS = "augment.diagnosis"
 OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
 
 
-def simulated(folder: Path, ranks: int, *, layers: int = 1, **options: Any) -> list[Path]:
+def simulated(folder: Path, ranks: int, *, layers: int = 1, steps: int = 2, **options: Any) -> list[Path]:
     """The traces of a simulated job."""
-    made = simulate(JobOptions(ranks=ranks, steps=2, layers=layers, **options), folder)
+    made = simulate(JobOptions(ranks=ranks, steps=steps, layers=layers, **options), folder)
     return [path for path, _ in made]
 
 
@@ -124,7 +124,7 @@ def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: P
 
 
 def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    simulated(tmp_path / "job", 3, layers=6, clock_offset_ns=OFFSETS[:3], straggler=1, first_step=3)
+    simulated(tmp_path / "job", 3, layers=6, steps=4, clock_offset_ns=OFFSETS[:3], straggler=1, first_step=3)
     merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(4, 4)))
     perfetto.load(tmp_path / "job.pftrace")
     assert perfetto.problems() == {}

@@ -28,7 +28,7 @@ from augment_server.workers import workers
 BEGIN = """
 import json, sys
 sys.path += json.loads(sys.argv.pop())
-from augment_server import worker
+from augment_server.workers import worker
 made = worker._made
 def evil_or_made(order, say):
     names = dict(OUTSIDE={outside!r})

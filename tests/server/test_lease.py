@@ -189,10 +189,10 @@ def test_an_upload_that_cannot_be_recovered(tmp_path: Path, monkeypatch: pytest.
         (state / "blobs" / digest).rename(state / "parts" / name.removeprefix("uploads/"))
     move = os.rename
 
-    def fail(before: Path, after: Path) -> None:
+    def fail(before: Path, after: Path, **folders: int) -> None:
         if Path(after).name == digests[0]:
             raise OSError(5, "Input/output error")
-        move(before, after)
+        move(before, after, **folders)
 
     monkeypatch.setattr(os, "rename", fail)
     logged = []
@@ -206,7 +206,8 @@ def test_an_upload_that_cannot_be_recovered(tmp_path: Path, monkeypatch: pytest.
     assert not nothing
     with serving(state) as server:
         again = server.upload(tmp_path / "a.json")
-        assert server.wait(server.create(again).name).state == v1.Job.STATE_SUCCEEDED
+        job = server.wait(server.create(again).name)
+        assert job.state == v1.Job.STATE_SUCCEEDED, job.error
 
 
 def test_an_upload_goes_on_from_the_last_byte_after_a_kill(tmp_path: Path) -> None:
