@@ -63,12 +63,12 @@ def command(
         with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
             made = _document(source, test, trend, labels, scratch, client)
         if static:
-            from augment.results.report.static import write_charts
+            from augment.results.report.html import write_charts
 
             for path in write_charts(made, Path(static)):
                 emit(str(path))
         if markdown:
-            from augment.results.report.markdown import markdown as short_form
+            from augment.results.report.html import markdown as short_form
 
             if out:
                 _write(short_form(made), Path(out))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -58,3 +59,95 @@ class Document(Struct, frozen=True):
     sections: Sequence[Section]
     findings: Sequence[Row] = field(default=())
     diagnostics: Sequence[Row] = field(default=())
+
+
+# Rows of a sidecar, by analysis, and tables of them.
+
+
+MOST_ROWS = 200  #: rows of a table that a page holds
+_CLIP = 160  #: the longest text of a cell
+
+
+def rows_of(sidecar: Mapping[str, Any], analysis: str) -> list[dict[str, Any]]:
+    """The rows of an analysis; none if it is absent or skipped."""
+    return list(sidecar["analyses"].get(analysis, {}).get("rows", ()))
+
+
+def table(
+    sidecar: Mapping[str, Any],
+    analysis: str,
+    title: str,
+    *,
+    by: str | None = None,
+    columns: Sequence[str] = (),
+    folded: bool = False,
+) -> list[ReportTable]:
+    """The table of an analysis, the rows with most of ``by`` first; of all ``columns``, or those named. No table if
+    there is no row."""
+    rows = rows_of(sidecar, analysis)
+    return [made_table(analysis, title, rows, by=by, columns=columns, folded=folded)] if rows else []
+
+
+def made_table(
+    name: str,
+    title: str,
+    rows: Sequence[Row],
+    *,
+    by: str | None = None,
+    columns: Sequence[str] = (),
+    folded: bool = False,
+) -> ReportTable:
+    """A table of ``rows``, at least one. Columns without any value are left out."""
+    if by:
+        rows = sorted(rows, key=lambda row: -(row.get(by) or 0))
+    kept = rows[:MOST_ROWS]
+    shown = [name for name in columns or rows[0] if not any(isinstance(row.get(name), dict) for row in kept)]
+    names = [name for name in shown if any(row.get(name) not in (None, "", []) for row in kept)]
+    return ReportTable(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
+
+
+def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
+    """The tables of all analyses that no section has ``shown``, folded."""
+    tables = [
+        made_table(name, _title(name), analysis["rows"], folded=True)
+        for name, analysis in sidecar["analyses"].items()
+        if analysis["rows"] and name not in shown
+    ]
+    return Section("All other figures", "", (), tables)
+
+
+def _title(analysis: str) -> str:
+    """``GPU time by phase``."""
+    words = analysis.replace("_", " ")
+    for word in ("gpu", "cupti", "ddp", "flops"):
+        words = re.sub(rf"\b{word}\b", word.upper().replace("FLOPS", "FLOPs"), words)
+    return words[0].upper() + words[1:]
+
+
+def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A line of the header: the analyses that were skipped, and why; none if all could be done."""
+    skipped = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
+    if skipped:
+        yield "not possible", "; ".join(skipped)
+
+
+def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:
+    """The sums of ``figures`` by key, in the order of first appearance."""
+    sums: dict[Any, list[float]] = defaultdict(lambda: [0.0] * len(figures))
+    for row in rows:
+        total = sums[key(row)]
+        for place, figure in enumerate(figures):
+            total[place] += row.get(figure) or 0
+    return dict(sums)
+
+
+def mean(rows: Sequence[Row], figure: str) -> float | None:
+    """The mean of the values that there are."""
+    values = [row[figure] for row in rows if row.get(figure) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return value if not isinstance(value, str) or len(value) <= _CLIP else value[: _CLIP - 1] + "…"

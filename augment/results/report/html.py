@@ -9,15 +9,16 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Any
 
 import msgspec
 
-from augment.core.text import period
+from augment.core.text import counted, period
 from augment.errors import UsageError
-from augment.results.report.document import Document, ReportTable, Row, Section
-from augment.results.report.rows import totals
+from augment.results.report.document import Document, ReportTable, Row, Section, totals
+from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
 _SUMMED = ("GPU", "rank", "ranks", "recorded", "steps")
@@ -195,3 +196,58 @@ def _charts_script() -> str:
 
 def _resource(name: str) -> str:
     return resources.files("augment.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+# The short form of a report, for a pull request or a ticket.
+
+
+_LEADS = 6
+
+
+def markdown(document: Document) -> str:
+    """Verdict, findings and what each section says first, as Markdown."""
+    lines = [f"### {document.title}", "", *said(document)]
+    rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
+    advice = [f" {row['advice']}." if row.get("advice") else "" for row in rows]
+    if rows:
+        lines.append("")
+    lines += [
+        f"- **{row.get('severity') or 'info'}**: {row['title']}.{what}" for row, what in zip(rows, advice, strict=True)
+    ]
+    leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
+    caveats = [f"- {text}" for text in doubts(document)]
+    if leads:
+        lines += ["", *leads]
+    if caveats:
+        lines += ["", f"<details><summary>{counted(len(caveats), 'caveat')}</summary>", "", *caveats, "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+# Charts of a report as SVG and PNG files, for papers and slides.
+
+
+_STATIC_WIDTH = 800
+
+
+def write_charts(document: Document, folder: Path) -> Iterator[Path]:
+    """Write each chart of ``document`` twice; the paths.
+
+    Raises:
+        UsageError: vl-convert is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise UsageError("--static needs vl-convert: pip install 'kineto-augment[charts]'") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for chart in (chart for section in document.sections for chart in section.charts):
+        spec = dict(chart.spec)
+        if "vega-lite" in spec["$schema"]:
+            svg = vl_convert.vegalite_to_svg({**spec, "width": _STATIC_WIDTH, "background": "white"})
+        else:
+            svg = vl_convert.vega_to_svg({**spec, "width": _STATIC_WIDTH, "signals": [], "background": "white"})
+        for path, content in ((".svg", svg.encode()), (".png", vl_convert.svg_to_png(svg, scale=2))):
+            target = folder / f"{chart.name}{path}"
+            with replacing(target) as file:
+                file.write(content)
+            yield target

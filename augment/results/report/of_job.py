@@ -7,8 +7,18 @@ from typing import Any
 
 from augment.core.text import percent, short, size, time
 from augment.results.report import charts
-from augment.results.report.document import Chart, Document, Row, Section
-from augment.results.report.rows import made_table, not_possible, others, rows_of, table, totals
+from augment.results.report.document import (
+    Chart,
+    Document,
+    Row,
+    Section,
+    made_table,
+    not_possible,
+    others,
+    rows_of,
+    table,
+    totals,
+)
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 40

@@ -10,7 +10,7 @@ from typing import Any
 from augment.core.text import counted
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
-from augment.results.report import of_diff, of_history, of_job, of_runs, of_trace
+from augment.results.report import of_diff, of_job, of_trace, trend
 from augment.results.report.document import Document
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
@@ -47,7 +47,7 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
         runs_of_history = Store(folder).runs(labels)
         if len(runs_of_history) < 2:
             raise InputError(folder, f"holds {counted(len(runs_of_history), 'such run')}; a trend needs two")
-        return of_history.document(runs_of_history, _name(folder))
+        return trend.document_of_history(runs_of_history, _name(folder))
     if labels:
         raise UsageError(
             "--label and --branch choose runs of a history: name the folder that augment history add wrote"
@@ -61,7 +61,7 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
     if len(runs) < 2:
         raise InputError(folder, "holds the metrics of fewer than two runs; give a folder with a folder for each run")
     named = [(name, [sidecar.content for sidecar in sidecars]) for name, sidecars in sorted(runs.items())]
-    return of_runs.document(named, _name(folder))
+    return trend.document_of_runs(named, _name(folder))
 
 
 def _of_folder(folder: str, analyse: Analyse) -> Document:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
+from augment.compare.totals import FIGURES
 from augment.core.text import counted, percent, size, time
 from augment.history.changes import FEWEST, Change, changes
+from augment.history.store import Run
 from augment.results.report import charts
-from augment.results.report.document import Row, Section
+from augment.results.report.document import Document, Row, Section, made_table, mean, rows_of
 
 MOST_SERIES = 6  #: series of a chart
 _NEAR = 1  #: changes of two figures that are so many runs apart belong together
@@ -207,3 +210,162 @@ def _mark(series: Series, place: int, change: Change) -> dict[str, Any]:
     by = "" if change.ratio is None else f" {100 * change.ratio:+.1f} %"
     run = series.entries[place].run
     return {"x": run, "kind": series.name or "runs", "text": f"{run}{by}"}
+
+
+# The report of a trend: figures over many runs, from their sidecars.
+
+
+Sidecar = Mapping[str, Any]
+#: the figures of a run, and the analysis that has the column
+_RUN_FIGURES = (
+    (TrendFigure("step_ns", "Time of a step", "ns"), "step_figures"),
+    (TrendFigure("compute_ns", "Computation in a step", "ns"), "step_figures"),
+    (TrendFigure("exposed_communication_ns", "Exposed communication in a step", "ns"), "step_figures"),
+    (TrendFigure("host_wait_ns", "Waits for the host in a step", "ns"), "step_figures"),
+    (TrendFigure("span_ns", "Time of the whole recording", "ns"), "temporal_breakdown"),
+    (TrendFigure("mfu_ratio", "MFU", "ratio"), "step_efficiency"),
+    (TrendFigure("peak_allocated_bytes", "Peak of allocated memory", "bytes"), "memory_profile"),
+)
+_STEP = [figure for figure, analysis in _RUN_FIGURES if analysis == "step_figures"]
+_SPAN = next(figure for figure, _ in _RUN_FIGURES if figure.name == "span_ns")
+
+
+def document_of_runs(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) -> Document:
+    """The report of named runs in their order; a run is the sidecars of its ranks."""
+    series = Series("", [Entry(name, _figures_of(sidecars)) for name, sidecars in runs])
+    figures = [figure for figure, _ in _RUN_FIGURES]
+    order = [entry.run for entry in series.entries]
+    sections = [made for each in figures if (made := section(each, [series], order))]
+    changed = change_rows(figures, [series])
+    tables = [made_table("changes", "Changes of a level", changed)] if changed else []
+    table = [
+        {"run": entry.run, "traces": len(sidecars), **{each.name: entry.figures.get(each.name) for each in figures}}
+        for entry, (_, sidecars) in zip(series.entries, runs, strict=True)
+    ]
+    sections += [Section("Changes", "", (), tables), Section("Runs", "", (), [made_table("runs", "Figures", table)])]
+    in_steps = len(series.with_figure("step_ns")) >= 2
+    said = (
+        verdict(_STEP[0], _STEP[1:], [series], "A step") if in_steps else verdict(_SPAN, (), [series], "The recording")
+    )
+    facts = [("runs", f"{len(runs)}: {runs[0][0]} to {runs[-1][0]}")]
+    return Document(title, "trend", said, facts, [each for each in sections if each])
+
+
+def _figures_of(sidecars: Sequence[Sidecar]) -> dict[str, float]:
+    """The mean over the ranks of each figure that any of them has."""
+    figures = {}
+    for figure, analysis in _RUN_FIGURES:
+        means = [mean(rows_of(sidecar, analysis), figure.name) for sidecar in sidecars]
+        values = [value for value in means if value is not None]
+        if values:
+            figures[figure.name] = sum(values) / len(values)
+    return figures
+
+
+# The report of a history's runs: each figure over the runs, and the runs where its level changed.
+
+
+MOST_RUNS = 300  #: the latest runs, which are drawn
+_LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed
+_TITLES = {"step_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}
+_FIRST = ("step_ns", "memory_peak_bytes")
+_Key = tuple[str, str, int]
+
+
+def document_of_history(runs: Sequence[Run], title: str) -> Document:
+    """The report of runs in their order, of which there are two at least. Runs of different branches, devices or
+    numbers of ranks are series of their own, because they cannot be compared."""
+    latest = runs[-MOST_RUNS:]
+    series, order, left_out = _series(latest)
+    figures = [_figure(each.name, each.unit) for each in sorted(FIGURES, key=lambda each: each.name not in _FIRST)]
+    step, others = figures[0], figures[1:]
+    sections = [made for each in figures if _matters(each, series) and (made := section(each, series, order))]
+    tables = [made_table("changes", "Changes of a level", rows)] if (rows := change_rows(figures, series)) else []
+    table = made_table(
+        "runs", "Figures of each run: the median of its steps", [_run_row(run) for run in reversed(latest)]
+    )
+    sections += [Section("Changes", _HOW if tables else "", (), tables), Section("Runs", left_out, (), [table])]
+    said = [*verdict(step, others, series, "A step"), *changed(others[0], series)]
+    return Document(title, "trend", said, _facts(runs, len(latest)), [each for each in sections if each])
+
+
+_HOW = (
+    "A change is a new level of at least three runs, by 1 % or more; runs that only vary have one in 1 of 100 "
+    "histories of a figure."
+)
+
+
+def _series(runs: Sequence[Run]) -> tuple[list[Series], list[str], str]:
+    """The series with most runs, the names of their runs in order, and a sentence about the others."""
+    keys = [_key(run) for run in runs]
+    members: dict[_Key, list[Entry]] = {}
+    names = _unique(runs, keys)
+    for run, key, name in zip(runs, keys, names, strict=True):
+        figures = {name: figure.median for name, figure in run.figures.items()}
+        members.setdefault(key, []).append(Entry(name, figures, _about(run)))
+    differs = [len({key[place] for key in members}) > 1 for place in range(3)]
+    order = sorted(members, key=lambda key: -len(members[key]))
+    chosen = [Series(_name(key, differs), members[key]) for key in order[:MOST_SERIES]]
+    drawn = dict.fromkeys(name for key, name in zip(keys, names, strict=True) if key in order[:MOST_SERIES])
+    rest = sum(len(members[key]) for key in order[MOST_SERIES:])
+    more = f"{rest} runs of {len(order) - MOST_SERIES} other branches or devices are not drawn." if rest else ""
+    return chosen, list(drawn), more
+
+
+def _key(run: Run) -> _Key:
+    """What runs have in common that can be compared."""
+    return run.labels.get("branch", ""), run.labels.get("device", ""), run.rank_count
+
+
+def _name(key: _Key, differs: Sequence[bool]) -> str:
+    branch, device, ranks = key
+    parts = (branch or "no branch", device or "unknown device", f"{ranks} rank{'' if ranks == 1 else 's'}")
+    return ", ".join(part for part, differ in zip(parts, differs, strict=True) if differ)
+
+
+def _unique(runs: Sequence[Run], keys: Sequence[_Key]) -> list[str]:
+    """The names of runs; a name that a series has already has its number behind it."""
+    seen: Counter[tuple[_Key, str]] = Counter()
+    names = []
+    for run, key in zip(runs, keys, strict=True):
+        seen[key, run.name] += 1
+        again = seen[key, run.name]
+        names.append(f"{run.name[:40]} ({again})" if again > 1 else run.name[:40])
+    return names
+
+
+def _about(run: Run) -> str:
+    steps = run.figures["step_ns"].step_count if "step_ns" in run.figures else 0
+    return "; ".join(filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else "")))
+
+
+def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
+    if figure.unit != "ns" or figure.name == "step_ns" or any(each.changes_of(figure.name) for each in series):
+        return True
+    return any(
+        entry.figures.get(figure.name, 0.0) >= _LEAST_SHARE * entry.figures.get("step_ns", 0.0)
+        for each in series
+        for entry in each.entries
+    )
+
+
+def _figure(name: str, unit: str) -> TrendFigure:
+    words = name.removesuffix(f"_{unit}").replace("_", " ")
+    return TrendFigure(name, _TITLES.get(name, words[0].upper() + words[1:]), unit)
+
+
+def _run_row(run: Run) -> Mapping[str, Any]:
+    figures = {each.name: run.figures[each.name].median if each.name in run.figures else None for each in FIGURES}
+    return {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count, **figures}
+
+
+def _facts(runs: Sequence[Run], drawn: int) -> list[tuple[str, str]]:
+    first, last = runs[-drawn], runs[-1]
+    count = f"{drawn}" if drawn == len(runs) else f"the latest {drawn} of {len(runs)}"
+    facts = [("runs", f"{count}, from {first.recorded} to {last.recorded} (UTC)")]
+    keys = dict.fromkeys(key for run in runs for key in run.labels)
+    for key in keys:
+        values = list(dict.fromkeys(run.labels[key] for run in runs if key in run.labels))
+        if len(values) <= MOST_SERIES:
+            facts.append((key, ", ".join(values)))
+    return facts

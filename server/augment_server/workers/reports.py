@@ -11,8 +11,7 @@ from augment.errors import InputError
 from augment.readers.limits import Limits
 from augment.results.report import health
 from augment.results.report.document import Document
-from augment.results.report.html import page
-from augment.results.report.markdown import markdown
+from augment.results.report.html import markdown, page
 from augment.results.report.subject import document_of
 from augment.results.sidecars import Sidecar, readable
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
