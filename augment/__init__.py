@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from augment.readers.attachments.memory_timeline import read_memory_timeline, with_memory_timeline
     from augment.readers.attachments.recorded_files import link_execution_trace, with_execution_trace
     from augment.readers.attachments.tables import with_tables
-    from augment.results.metric_frames import frames
+    from augment.results.sidecars import frames
     from augment.version import __version__
     from augment.viewer.notebook import show
 
@@ -59,7 +59,7 @@ _HOMES = {
     "read_memory_timeline": "augment.readers.attachments.memory_timeline",
     "with_memory_timeline": "augment.readers.attachments.memory_timeline",
     "with_tables": "augment.readers.attachments.tables",
-    "frames": "augment.results.metric_frames",
+    "frames": "augment.results.sidecars",
     "show": "augment.viewer.notebook",
     "Table": "augment.core.tabular",
     "Trace": "augment.core.trace",

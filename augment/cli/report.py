@@ -14,7 +14,7 @@ from augment.cli.remote import client_of, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client
-    from augment.results.report.document import Document
+    from augment.results.report.sections import Document
 
 
 @click.command("report", short_help="Write one self-contained HTML page about a trace, a job, a comparison or runs.")
@@ -63,12 +63,12 @@ def command(
         with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
             made = _document(source, test, trend, labels, scratch, client)
         if static:
-            from augment.results.report.html import write_charts
+            from augment.results.report.page import write_charts
 
             for path in write_charts(made, Path(static)):
                 emit(str(path))
         if markdown:
-            from augment.results.report.html import markdown as short_form
+            from augment.results.report.page import markdown as short_form
 
             if out:
                 _write(short_form(made), Path(out))
@@ -82,7 +82,7 @@ def command(
 def _write_page(document: Document, path: Path) -> None:
     """Write the page, and print its path."""
     from augment.cli.terminal import say
-    from augment.results.report.html import page
+    from augment.results.report.page import page
 
     _write(page(document), path)
     say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.results.report.document import Chart, Row
+from augment.results.report.sections import Chart, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
@@ -58,7 +58,9 @@ def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, 
         "order": {"field": "order"},
         "tooltip": [{"field": "label", "title": y}, {"field": "part"}, {"field": "exact", "title": "exactly"}],
     }
-    return Chart(name, _spec(data, {"type": "bar", "height": {"band": 0.8}}, encoding, max(24 * bars, 48)), text)
+    return Chart(
+        name, _spec(data, max(24 * bars, 48), mark={"type": "bar", "height": {"band": 0.8}}, encoding=encoding), text
+    )
 
 
 def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Chart:
@@ -82,7 +84,7 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
     letters = max(len(row["shown"]) for row in rows)
     room = max(0.12, _LETTER * letters) * ((most - least) or 1)  # for the words behind the longest bar
     encoding["x"] = {**encoding["x"], "scale": {"domain": [least, most + room], "nice": False}}
-    return Chart(name, _layers(data, [bars, words], 24 * len(rows)), text)
+    return Chart(name, _spec(data, 24 * len(rows), layer=[bars, words]), text)
 
 
 def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
@@ -102,7 +104,7 @@ def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
         },
         "tooltip": [{"field": "rank"}, {"field": "step"}, {"field": "exact", "title": title}],
     }
-    return Chart(name, _spec(rows, {"type": "rect"}, encoding, min(max(20 * ranks, 60), 560)), text)
+    return Chart(name, _spec(rows, min(max(20 * ranks, 60), 560), mark={"type": "rect"}, encoding=encoding), text)
 
 
 def scatter(
@@ -147,16 +149,16 @@ def scatter(
         "encoding": {"x": {"field": "x", **axis}, "y": {"field": "y", **axis}, "text": {"field": "shown"}},
     }
     layers: list[Spec] = [*([roof] if lines else []), points, *([words] if named else [])]
-    return Chart(name, _layers(rows, layers, 320), text)
+    return Chart(name, _spec(rows, 320, layer=layers), text)
 
 
 class Curves(Struct, frozen=True):
     """What :func:`trend` draws. Points have ``x``, ``y``, ``kind``, ``exact`` and perhaps ``note``; levels ``x``,
     ``y``, ``kind`` and the ``stretch`` whose ends they are; changes ``x``, ``kind`` and ``text``."""
 
-    points: Sequence[Row]
-    levels: Sequence[Row]
-    changes: Sequence[Row]
+    points: list[Row]
+    levels: list[Row]
+    changes: list[Row]
 
 
 def trend(name: str, text: str, curves: Curves, order: Sequence[str], *, y: str, colours: Mapping[str, str]) -> Chart:
@@ -186,7 +188,7 @@ def trend(name: str, text: str, curves: Curves, order: Sequence[str], *, y: str,
     rule["encoding"] = {"x": x, "color": color, "tooltip": [{"field": "text", "title": "changed at"}]}
     words = [_words([row for row in marks if row["align"] == align], x, align) for align in ("left", "right")]
     layers: list[Spec] = [level, runs, *([rule] if marks else []), *(each for each in words if each)]
-    return Chart(name, _layers(curves.points, layers, 240), text)
+    return Chart(name, _spec(curves.points, 240, layer=layers), text)
 
 
 def _in_rows(changes: Sequence[Row], order: Sequence[str]) -> list[dict[str, Any]]:
@@ -218,7 +220,7 @@ def over_time(name: str, text: str, rows: Sequence[Row], *, y: str, colours: Map
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
         "tooltip": [{"field": "x", "title": "ms"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
     }
-    return Chart(name, _spec(rows, {"type": "line", "interpolate": "step-after"}, encoding, 120), text)
+    return Chart(name, _spec(rows, 120, mark={"type": "line", "interpolate": "step-after"}, encoding=encoding), text)
 
 
 def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
@@ -236,7 +238,7 @@ def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
         "mark": {"type": "text", "align": "left", "dx": 3, "color": "black", "fontSize": 10},
         "encoding": {"x": {"field": "x", "type": "quantitative"}, "y": vertical, "text": {"field": "shown"}},
     }
-    return Chart(name, _layers(rows, [boxes, words], 20 * depth), text)
+    return Chart(name, _spec(rows, 20 * depth, layer=[boxes, words]), text)
 
 
 def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
@@ -303,13 +305,5 @@ def _domain(colours: Mapping[str, str]) -> Spec:
     return {"domain": list(colours), "range": list(colours.values())}
 
 
-def _spec(rows: Sequence[Row], mark: Spec, encoding: Spec, height: int) -> Spec:
-    return {**_frame(rows, height), "mark": mark, "encoding": encoding}
-
-
-def _layers(rows: Sequence[Row], layers: Sequence[Spec], height: int) -> Spec:
-    return {**_frame(rows, height), "layer": list(layers)}
-
-
-def _frame(rows: Sequence[Row], height: int) -> Spec:
-    return {"$schema": _SCHEMA, "width": "container", "height": height, "data": {"values": list(rows)}}
+def _spec(rows: Sequence[Row], height: int, **what: Any) -> Spec:
+    return {"$schema": _SCHEMA, "width": "container", "height": height, "data": {"values": list(rows)}, **what}

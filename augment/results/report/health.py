@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from augment.core.text import exact_time, percent, period, time
+from augment.results.report.sections import unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -16,57 +18,15 @@ if TYPE_CHECKING:
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
 
+
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
-_OF_COMMUNICATION = ("exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble")
-_SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
-_HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
 
 
 def is_grave(row: Report, level: str) -> bool:
     """Whether a row is a finding of ``level`` or above that is more than merely possible."""
     return row.get("severity") in LEVELS[level] and row.get("confidence") != "low"
-
-
-def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator[Report]:
-    """The report on each job: the ranks in one folder that communicate with each other.
-
-    A rank whose communication the traces of the others explain is judged again with what they tell: its report changes.
-    """
-    from augment.job.answer import answer
-    from augment.job.sidecar import document
-    from augment.results.report.job_findings import findings
-
-    folders: dict[str, list[Report]] = {}
-    for report in reports:
-        if report["summary"]:
-            folders.setdefault(os.path.dirname(report["input"]) or ".", []).append(report)
-    for folder, ranks in folders.items():
-        if len(ranks) < 2:
-            continue
-        result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
-        job = document(result, os.path.basename(os.path.abspath(folder)))
-        name = f"job {job['source']['name']}, {len(ranks)} traces"
-        for member, rank in enumerate(ranks):
-            _told(rank, result, member, limits)
-        yield {"input": name, "verdict": job["verdict"]["text"], "rows": findings(result)}
-
-
-def _told(report: Report, result: Answer, member: int, limits: Limits | None) -> None:
-    """Judge a rank again if its job knows who is late, and this explains what was found."""
-    from augment.job.rank_waits import job_waits
-
-    waits = job_waits(result, member)
-    late = waits is not None and any(each.is_own for each in waits.late_ranks)
-    if waits is None or not (late or any(_is_communication(row) for row in report["rows"])):
-        return
-    sidecar, _ = _judged(report["input"], lambda _: None, limits, waits)
-    report["verdict"], report["rows"] = sidecar["verdict"]["text"], sidecar["analyses"][_ANALYSIS]["rows"]
-
-
-def _is_communication(row: Report) -> bool:
-    return row["status"] == "found" and row["rule"] in _OF_COMMUNICATION
 
 
 def report_on(path: str, stage: Callable[[str], object], limits: Limits | None = None) -> Report:
@@ -124,6 +84,110 @@ def _judged(
     return as_read(augmented), summarize(augmented)
 
 
+_OF_COMMUNICATION = {"exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble"}
+
+
+def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator[Report]:
+    """The report on each job: the ranks in one folder that communicate with each other.
+
+    A rank whose communication the traces of the others explain is judged again with what they tell: its report changes.
+    """
+    from augment.job.answer import answer
+    from augment.job.sidecar import document
+
+    folders: dict[str, list[Report]] = {}
+    for report in reports:
+        if report["summary"]:
+            folders.setdefault(os.path.dirname(report["input"]) or ".", []).append(report)
+    for folder, ranks in folders.items():
+        if len(ranks) < 2:
+            continue
+        result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
+        job = document(result, os.path.basename(os.path.abspath(folder)))
+        name = f"job {job['source']['name']}, {len(ranks)} traces"
+        for member, rank in enumerate(ranks):
+            _told(rank, result, member, limits)
+        yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result)}
+
+
+def _told(report: Report, result: Answer, member: int, limits: Limits | None) -> None:
+    """Judge a rank again if its job knows who is late, and this explains what was found."""
+    from augment.job.rank_waits import job_waits
+
+    waits = job_waits(result, member)
+    if waits is None:
+        return
+    rules = {row["rule"] for row in report["rows"] if row["status"] == "found"}
+    if not rules & _OF_COMMUNICATION and not any(each.is_own for each in waits.late_ranks):
+        return
+    sidecar, _ = _judged(report["input"], lambda _: None, limits, waits)
+    report["verdict"], report["rows"] = sidecar["verdict"]["text"], sidecar["analyses"][_ANALYSIS]["rows"]
+
+
+def job_findings(answer: Answer) -> list[Report]:
+    """What is wrong with a job as a whole, as rows like those of the diagnosis of one trace, the gravest first: the
+    stages of its pipelines.
+
+    No saving is predicted: what a stage waits for the others shows how much there is to gain, not how much a cure
+    gains.
+    """
+    outcome = answer.outcomes.get("pipeline")
+    pipelines: dict[int, list[Any]] = {}
+    for row in getattr(outcome, "rows", ()):
+        pipelines.setdefault(row.pipeline, []).append(row)
+    rows = [row for stages in pipelines.values() for row in _of_pipeline(stages, several=len(pipelines) > 1)]
+    return sorted(rows, key=lambda row: row["severity"] != "warning")
+
+
+def _of_pipeline(stages: Sequence[Any], *, several: bool) -> Iterator[Report]:
+    from augment.diagnosis.rule import WARNING_RATIO
+
+    name = f" of pipeline {stages[0].pipeline}" if several else ""
+    slowest = max(stages, key=lambda stage: stage.work_ns)
+    others = [stage for stage in stages if stage is not slowest]
+    window = max(sum(stage.window_ns for stage in others), 1)
+    waiting = sum(max(stage.imbalance_ns, 0) for stage in others) / window
+    if waiting >= WARNING_RATIO:
+        usual = sum(stage.work_ns for stage in others) / len(others)
+        yield _stage_row(
+            "stage_imbalance",
+            waiting,
+            f"Stage {slowest.stage}{name} (rank {slowest.rank}) works {percent(slowest.work_ns / max(usual, 1) - 1)} "
+            f"longer than the mean of the others, which wait for it {percent(waiting)} of their time",
+            f"Move layers from stage {slowest.stage} to other stages; the embedding and the loss count, too",
+            stages,
+        )
+    theory = sum(stage.theory_ns or 0 for stage in stages) / max(sum(stage.window_ns for stage in stages), 1)
+    if theory >= WARNING_RATIO:
+        first = stages[0]
+        yield _stage_row(
+            "pipeline_bubble",
+            theory,
+            f"The order of passes{name} ({first.schedule}, {first.stage_count} stages, {first.microbatch_count} "
+            f"microbatches) leaves the stages without work for {percent(theory)} of their time",
+            "Use more microbatches, or an interleaved or zero-bubble schedule",
+            stages,
+        )
+
+
+def _stage_row(rule: str, ratio: float, title: str, advice: str, stages: Sequence[Any]) -> Report:
+    from augment.diagnosis.rule import HIGH_RATIO
+
+    return {
+        "rule": rule,
+        "status": "found",
+        "severity": "warning" if ratio >= HIGH_RATIO else "info",
+        "title": title,
+        "confidence": "medium",
+        "advice": advice,
+        "evidence": [
+            f"stage {stage.stage}: works {time(stage.work_ns / max(stage.step_count, 1))} of "
+            f"{time(stage.window_ns / max(stage.step_count, 1))} a step"
+            for stage in sorted(stages, key=lambda stage: stage.stage)
+        ],
+    }
+
+
 def metrics_among(names: Iterable[str]) -> list[str]:
     """The names of metrics to report on, those of a job first; not of comparisons."""
     chosen = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
@@ -135,6 +199,10 @@ def json_of(report: Report) -> str:
     from augment.core.jsontext import json_line
 
     return json_line({name: report[name] for name in ("input", "verdict", "rows")})
+
+
+_SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
+_HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
 
 
 def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Iterator[str]:
@@ -167,7 +235,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
 def _text(row: Report, brief: bool) -> Iterator[str]:
     status = row.get("status", "found")
     if status != "found":
-        yield f"  {_SIGNS[status]} {_unfound(row, row['rule'])}"
+        yield f"  {_SIGNS[status]} {unfound(row, row['rule'])}"
         return
     sure = "" if row["confidence"] == "high" else f" ({row['confidence']} confidence)"
     yield f"  {_SIGNS[status]} {row['severity']}{sure}: {row['title']}"
@@ -177,16 +245,11 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
         yield f"      → {row['advice']}"
         if row.get("overlaps"):
             yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
-        yield f"      {row['rule']}, confidence {row['confidence']}" + _where(row)
-
-
-def _where(row: Report) -> str:
-    from augment.core.text import exact_time, period
-
-    if row.get("start_ns") is None:
-        return ""
-    where = f"{exact_time(row['dur_ns'])} on {row['track'] or 'the host'}"
-    return f"; the longest of {row['count']}: {where} (augment open --at {period(row['start_ns'], row['dur_ns'])})"
+        where = ""
+        if row.get("start_ns") is not None:
+            where = f"; the longest of {row['count']}: {exact_time(row['dur_ns'])} on {row['track'] or 'the host'}"
+            where += f" (augment open --at {period(row['start_ns'], row['dur_ns'])})"
+        yield f"      {row['rule']}, confidence {row['confidence']}{where}"
 
 
 def _markdown(row: Report) -> Iterator[str]:
@@ -196,9 +259,4 @@ def _markdown(row: Report) -> Iterator[str]:
         yield f"- **{row['severity']}**: {row['title']}. {row['advice']}. {certain}"
     else:
         rule = f"`{row['rule']}`"
-        yield f"- {_SIGNS[status]} {_unfound(row, rule)}"
-
-
-def _unfound(row: Report, rule: str) -> str:
-    """The rule, what it saw or what is missing, and what would provide that."""
-    return f"{rule}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")
+        yield f"- {_SIGNS[status]} {unfound(row, rule)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.core.text import TIMES, percent, scale_of, short, time
 from augment.results.report import charts
-from augment.results.report.document import Document, Row, Section, made_table, others, rows_of, table, totals
+from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table, totals
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 12

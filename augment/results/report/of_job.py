@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.core.text import percent, short, size, time
 from augment.results.report import charts
-from augment.results.report.document import (
+from augment.results.report.sections import (
     Chart,
     Document,
     Row,

@@ -1,4 +1,4 @@
-"""The report of one trace, from its sidecar."""
+"""The report of one trace, from its sidecar: the header, and a function for each section, in the page's order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.core.text import counted, percent, short, size, time
 from augment.results.report import charts
-from augment.results.report.document import (
+from augment.results.report.sections import (
     Chart,
     Document,
     Row,
@@ -23,8 +23,6 @@ from augment.results.report.document import (
 from augment.results.sidecars import with_job
 
 Sidecar = Mapping[str, Any]
-_LEAST = 0.0005  #: shares of the path below this are not drawn
-_IDLE = {"host_wait": "waits for the host", "kernel_wait": "between kernels", "other": "other"}
 
 
 def document(sidecar: Sidecar) -> Document:
@@ -32,25 +30,20 @@ def document(sidecar: Sidecar) -> Document:
     source = sidecar["source"]
     makers = (efficiency, steps, over_time, critical_path, kernels, modules, communication, idle, launches, memory)
     sections = [maker(sidecar) for maker in makers]
-    verdict = sidecar.get("verdict") or {"text": ()}
+    verdict: Sequence[str] = (sidecar.get("verdict") or {}).get("text", ())
+    if not verdict and all(each["status"] == "skipped" for each in sidecar["analyses"].values()):
+        reasons = [str(each["reason"]) for each in sidecar["analyses"].values()]
+        verdict = [f"Nothing could be analysed: {reasons[0] if reasons else 'no analysis ran'}."]
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=source["name"],
         subject="trace",
-        verdict=with_job(sidecar, verdict["text"] or _nothing(sidecar)),
+        verdict=with_job(sidecar, verdict),
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
     )
-
-
-def _nothing(sidecar: Sidecar) -> Sequence[str]:
-    """A sentence where no analysis had anything to say."""
-    if any(each["status"] != "skipped" for each in sidecar["analyses"].values()):
-        return ()
-    reasons = [str(each["reason"]) for each in sidecar["analyses"].values()]
-    return [f"Nothing could be analysed: {reasons[0] if reasons else 'no analysis ran'}."]
 
 
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
@@ -70,6 +63,144 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     yield from not_possible(sidecar)
     yield "SHA-256 of the trace", source["sha256"]
     yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}, {source['format']}"
+
+
+_EFFICIENCY_PARTS = {
+    "ideal_compute_ns": ("at the peak of the device", charts.GREEN),
+    "compute_above_ns": ("compute-bound work above its roof", charts.BLUE),
+    "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
+    "memory_above_ns": ("memory-bound work above its roof", charts.BLUE),
+    "latency_bound_ns": ("small kernels, bound by latency", charts.YELLOW),
+    "unmodelled_ns": ("computation without a model", charts.GREY),
+    "exposed_communication_ns": ("exposed communication", charts.VERMILION),
+    "exposed_copy_ns": ("exposed copies", charts.PURPLE),
+    "host_wait_ns": ("waits for the host", charts.ORANGE),
+    "kernel_wait_ns": ("between kernels", charts.ORANGE),
+    "other_wait_ns": ("idle otherwise", charts.GREY),
+}
+
+
+def efficiency(sidecar: Sidecar) -> Section:
+    """The mean step, from the work at the peak to its whole time."""
+    rows = rows_of(sidecar, "step_efficiency")
+    wall = mean(rows, "wall_ns")
+    if not rows or not wall:
+        return Section("Where a step goes")
+    bars: list[Row] = []
+    start = 0.0
+    for name, (label, colour) in _EFFICIENCY_PARTS.items():
+        ns = mean(rows, name) or 0.0
+        if not ns:
+            continue
+        exact, shown = f"{ns:,.0f} ns", f"{time(ns)}, {percent(ns / wall)}"
+        bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
+        start += ns
+    mfu = mean(rows, "mfu_ratio")
+    lead = f"A step takes {time(wall)} on average" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
+    if mfu is None:
+        lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
+    chart = charts.waterfall("step_efficiency", lead, bars, x_title="time of the mean step (ms)")
+    return Section("Where a step goes", lead, [chart], table(sidecar, "step_efficiency", "Each step", folded=True))
+
+
+_STEP_PARTS = {
+    "compute_ns": ("computation", charts.BLUE),
+    "exposed_communication_ns": ("exposed communication", charts.VERMILION),
+    "exposed_memory_ns": ("exposed copies", charts.PURPLE),
+    "host_wait_ns": ("idle: waits for the host", charts.ORANGE),
+    "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
+    "other_wait_ns": ("idle: other", charts.GREY),
+}
+_MOST_STEPS = 60
+
+
+def steps(sidecar: Sidecar) -> Section:
+    """Each step of the device with most work."""
+    rows = rows_of(sidecar, "step_figures")
+    devices = sorted(
+        {row["device"] for row in rows},
+        key=lambda device: -(mean([row for row in rows if row["device"] == device], "busy_ns") or 0),
+    )
+    if not rows or len(rows) < 2:
+        return Section("Steps")
+    chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
+    outlying = {row["step"] for row in rows_of(sidecar, "steps") if row.get("is_outlier")}
+    bars = [
+        charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
+        for row in chosen
+        for name, (label, _) in _STEP_PARTS.items()
+        if row.get(name)
+    ]
+    if not bars:
+        return Section("Steps")
+    lead = f"{len(chosen)} steps take {time(mean(chosen, 'step_ns') or 0)} on average"
+    lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
+    more = len(devices) - 1
+    if more > 0:
+        lead += f" The chart shows GPU {devices[0]}; the table has {more} more."
+    used = {label: colour for label, colour in _STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
+    chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
+    return Section("Steps", lead, [chart], table(sidecar, "step_figures", "Figures of each step"))
+
+
+_MOST_DEVICES = len(charts.COLOURS)
+_CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
+    (
+        "busy_over_time",
+        "Time in which the device had work",
+        "busy (%)",
+        lambda row: 100 * row["busy_ns"] / (row["dur_ns"] or 1),
+        lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})",
+    ),
+    (
+        "queue_over_time",
+        "Work launched and not yet started: an empty queue waits for the host",
+        "queued",
+        lambda row: row["queued_count"],
+        lambda row: f"{row['queued_count']:,} queued, {row['launch_count']:,} launches",
+    ),
+    (
+        "memory_over_time",
+        "Memory allocated on the device",
+        "allocated (GB)",
+        lambda row: None if row["allocated_bytes"] is None else row["allocated_bytes"] / 1e9,
+        lambda row: f"{size(row['allocated_bytes'])} ({row['allocated_bytes']:,} bytes)",
+    ),
+)
+
+
+def over_time(sidecar: Sidecar) -> Section:
+    """Charts of one axis of time each, of the devices with most work."""
+    rows = rows_of(sidecar, "activity_over_time")
+    busy = totals(rows, _device_label, "busy_ns")
+    chosen = sorted(sorted(busy, key=lambda label: -busy[label][0])[:_MOST_DEVICES])
+    colours = dict(zip(chosen, charts.COLOURS, strict=False))
+    shown = [row for row in rows if _device_label(row) in colours]
+    if not shown:
+        return Section("Over time")
+    parts = len({row["part"] for row in shown})
+    lead = f"The recording in {parts} parts of equal length; of queues and memory the greatest value in each part."
+    if len(busy) > len(chosen):
+        lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
+    folded = table(sidecar, "activity_over_time", "Each part", folded=True)
+    drawn = []
+    for name, text, y, value, exact in _CURVES:
+        points = [
+            {"x": row["start_ns"] / 1e6, "y": value(row), "kind": _device_label(row), "exact": exact(row)}
+            for row in shown
+            if value(row) is not None
+        ]
+        if any(point["y"] for point in points):
+            drawn.append(charts.over_time(name, text, points, y=y, colours=colours))
+    return Section("Over time", lead, drawn, folded)
+
+
+def _device_label(row: Row) -> str:
+    rank = "" if row["rank"] is None else f"rank {row['rank']} "
+    return f"{rank}GPU {row['device']}"
+
+
+_LEAST = 0.0005  #: shares of the path below this are not drawn
 
 
 def critical_path(sidecar: Sidecar) -> Section:
@@ -95,6 +226,163 @@ def critical_path(sidecar: Sidecar) -> Section:
     return Section("Critical path", lead, [chart], savings)
 
 
+_MOST_LEAVES = 120
+_MOST_POINTS = 150
+_BOUNDS = {"compute": charts.BLUE, "memory": charts.ORANGE, "latency": charts.GREY}
+
+
+def kernels(sidecar: Sidecar) -> Section:
+    """Kernels by family and name, operators, and how near each is to its roof."""
+    rows = [row for row in rows_of(sidecar, "kernel_breakdown") if row["sum_ns"]]
+    if not rows:
+        return Section("Kernels and operators")
+    families = totals(rows, lambda row: row.get("family") or row["kernel_type"], "sum_ns")
+    whole = sum(ns for (ns,) in families.values()) or 1
+    order = sorted(families, key=lambda family: -families[family][0])
+    named = ", ".join(f"{family.replace('_', ' ')} {percent(families[family][0] / whole)}" for family in order[:3])
+    lead = f"Most GPU time: {named}."
+    drawn = [_treemap(rows, order, lead)]
+    drawn += _roofline(rows_of(sidecar, "roofline"))
+    tables = [
+        *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
+        *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
+        *table(sidecar, "operator_breakdown", "Operators", by="self_gpu_ns"),
+        *table(sidecar, "roofline", "Operators against their device's peak, the most lost time first", by="lost_ns"),
+    ]
+    return Section("Kernels and operators", lead, drawn, tables)
+
+
+def _treemap(rows: Sequence[Row], order: Sequence[str], text: str) -> Chart:
+    places = {family: place for place, family in enumerate(order)}
+    nodes: list[Row] = [{"id": "all", "parent": None}]
+    nodes += [{"id": f"family {family}", "parent": "all"} for family in order]
+    largest = sorted(rows, key=lambda row: -row["sum_ns"])
+    for place, row in enumerate(largest[:_MOST_LEAVES]):
+        family = row.get("family") or row["kernel_type"]
+        colour = charts.COLOURS[places[family] % len(charts.COLOURS)]
+        exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
+        label = f"{family}: {short(row['name'])}"
+        nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))
+    rest = sum(row["sum_ns"] for row in largest[_MOST_LEAVES:])
+    if rest:
+        label = f"{len(rows) - _MOST_LEAVES} more kernels"
+        nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
+    return charts.treemap("kernels_by_family", f"Kernels as areas, by family. {text}", nodes)
+
+
+def _roofline(rows: Sequence[Row]) -> list[Chart]:
+    usable = [
+        row for row in rows if row.get("intensity") and row.get("achieved_tflops") and row.get("bound") in _BOUNDS
+    ]
+    if not usable:
+        return []
+    largest = sorted(usable, key=lambda row: -row["time_ns"])[:_MOST_POINTS]
+    points = []
+    for row in largest:
+        label = f"{short(row['operator'] or 'no operator')} {row['number'] or ''} {short(row['shapes'] or '')}"
+        share = percent(row["roof_ratio"] or 0)
+        exact = f"{row['achieved_tflops']:.4g} TFLOP/s, {share} of its roof, {time(row['time_ns'])}"
+        at = row["intensity"], row["achieved_tflops"]
+        points.append(charts.point(*at, row["bound"], row["time_ns"] / 1e6, label, exact))
+    used = {bound: colour for bound, colour in _BOUNDS.items() if any(point["kind"] == bound for point in points)}
+    xs = [point["x"] for point in points]
+    lines = _roofs(rows, min(xs) / 3, max(xs) * 3)
+    text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
+        "; the dashed lines are what the device can do." if lines else "."
+    )
+    return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
+
+
+def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:
+    """The roof of each type of number: the memory's bandwidth up to the peak of the operations."""
+    memory = [
+        row["size_bytes"] / row["roof_ns"]
+        for row in rows
+        if row["bound"] == "memory" and row.get("roof_ns") and row.get("size_bytes")
+    ]
+    bandwidth = sorted(memory)[len(memory) // 2] if memory else None  # GB/s: bytes per ns
+    lines: list[Row] = []
+    for number in dict.fromkeys(row["number"] for row in rows):
+        compute = [
+            row["flops"] / row["roof_ns"] / 1e3
+            for row in rows
+            if row["bound"] == "compute" and row["number"] == number and row.get("roof_ns") and row.get("flops")
+        ]
+        if not compute:
+            continue
+        peak = sorted(compute)[len(compute) // 2]
+        name = f"peak of {number or 'its numbers'}, {peak:.4g} TFLOP/s"
+        if bandwidth:
+            knee = peak * 1e3 / bandwidth
+            start = min(low, knee / 2)
+            lines.append({"x": start, "y": start * bandwidth / 1e3, "line": name})
+            lines.append({"x": knee, "y": peak, "line": name})
+            lines.append({"x": max(high, knee * 2), "y": peak, "line": name, "shown": name})
+        else:
+            lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
+    return lines
+
+
+_LEAST_BOX = 0.002  #: shares below this are not drawn
+_CHARACTERS = 130  #: so many characters fit into the width of the chart
+_IN_PASS: dict[str, Callable[[Row], int]] = {
+    "all": lambda row: row["gpu_ns"],
+    "forward": lambda row: row["gpu_ns"] - (row["backward_gpu_ns"] or 0),
+    "backward": lambda row: row["backward_gpu_ns"] or 0,
+}
+
+
+def modules(sidecar: Sidecar) -> Section:
+    """GPU time of modules within modules, forward and backward."""
+    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"] and row["module"]]
+    if not rows:
+        return Section("Modules")
+    backward = sum(row["backward_gpu_ns"] or 0 for row in rows if "/" not in row["module"])
+    whole = sum(row["gpu_ns"] for row in rows if "/" not in row["module"])
+    lead = f"{percent(backward / whole)} of the GPU time in modules is of the backward pass." if whole else ""
+    passes = {"forward": "Forward pass", "backward": "Backward pass"} if backward else {"all": "GPU time"}
+    drawn = []
+    for name, title in passes.items():
+        boxes = _boxes(rows, _IN_PASS[name])
+        depth = 1 + max((box["depth"] for box in boxes), default=0)
+        chart = "modules" if name == "all" else f"modules_{name}"
+        text = f"{title}: modules within modules; the width is time of the GPU."
+        drawn.append(charts.flame(chart, text, boxes, depth))
+    return Section("Modules", lead, drawn, table(sidecar, "gpu_time_by_module", "Modules", by="gpu_ns"))
+
+
+def _boxes(rows: Sequence[Row], time_of: Callable[[Row], int]) -> list[dict[str, Any]]:
+    """The rectangle of each module: its share of the GPU time, within that of the module around it. Siblings are in
+    the order of their time in all, so that all charts have them in one order."""
+    time: dict[str, int] = defaultdict(int)
+    whole_time: dict[str, int] = defaultdict(int)
+    for row in rows:
+        time[row["module"]] += time_of(row)
+        whole_time[row["module"]] += row["gpu_ns"]
+    inner: dict[str, list[str]] = defaultdict(list)
+    for path in time:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in time:
+            parent = parent.rpartition("/")[0]
+        inner[parent].append(path)
+    whole = sum(time[path] for path in inner[""]) or 1
+    boxes: list[dict[str, Any]] = []
+    pending = [("", 0.0, 0)]
+    while pending:
+        parent, at, depth = pending.pop()
+        for path in sorted(inner[parent], key=lambda name: -whole_time[name]):
+            share = time[path] / whole
+            if share >= _LEAST_BOX:
+                name = path.rpartition("/")[2]
+                room = int(share * _CHARACTERS)
+                shown = name if len(name) <= room else name[: room - 1] + "…" if room > 3 else ""
+                box = {"x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path, "shown": shown}
+                boxes.append({**box, "exact": f"{time[path]:,} ns, {percent(share)}"})
+                pending.append((path, at, depth + 1))
+            at += share
+    return boxes
+
+
 def communication(sidecar: Sidecar) -> Section:
     """Collectives of this rank."""
     rows = rows_of(sidecar, "collectives")
@@ -113,6 +401,9 @@ def communication(sidecar: Sidecar) -> Section:
     lead = f"Collectives take {time(whole)}, {percent(exposed / (whole or 1))} of it not hidden by computation."
     chart = charts.stacked("collectives", lead, bars, y="collective", x_title="time (ms)", parts=parts)
     return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
+
+
+_IDLE = {"host_wait": "waits for the host", "kernel_wait": "between kernels", "other": "other"}
 
 
 def idle(sidecar: Sidecar) -> Section:
@@ -193,316 +484,3 @@ def _owner(row: Row) -> str:
 
 def _device(row: Row) -> str:
     return str(row["device_type"]) if row["device"] is None else f"{row['device_type']} {row['device']}"
-
-
-# Sections about steps: where the time, and the MFU, of each went.
-
-
-_STEP_PARTS = {
-    "compute_ns": ("computation", charts.BLUE),
-    "exposed_communication_ns": ("exposed communication", charts.VERMILION),
-    "exposed_memory_ns": ("exposed copies", charts.PURPLE),
-    "host_wait_ns": ("idle: waits for the host", charts.ORANGE),
-    "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: other", charts.GREY),
-}
-_EFFICIENCY_PARTS = {
-    "ideal_compute_ns": ("at the peak of the device", charts.GREEN),
-    "compute_above_ns": ("compute-bound work above its roof", charts.BLUE),
-    "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
-    "memory_above_ns": ("memory-bound work above its roof", charts.BLUE),
-    "latency_bound_ns": ("small kernels, bound by latency", charts.YELLOW),
-    "unmodelled_ns": ("computation without a model", charts.GREY),
-    "exposed_communication_ns": ("exposed communication", charts.VERMILION),
-    "exposed_copy_ns": ("exposed copies", charts.PURPLE),
-    "host_wait_ns": ("waits for the host", charts.ORANGE),
-    "kernel_wait_ns": ("between kernels", charts.ORANGE),
-    "other_wait_ns": ("idle otherwise", charts.GREY),
-}
-_MOST_STEPS = 60
-
-
-def efficiency(sidecar: Mapping[str, Any]) -> Section:
-    """The mean step, from the work at the peak to its whole time."""
-    rows = rows_of(sidecar, "step_efficiency")
-    wall = mean(rows, "wall_ns")
-    if not rows or not wall:
-        return Section("Where a step goes")
-    bars: list[Row] = []
-    start = 0.0
-    for name, (label, colour) in _EFFICIENCY_PARTS.items():
-        ns = mean(rows, name) or 0.0
-        if not ns:
-            continue
-        exact, shown = f"{ns:,.0f} ns", f"{time(ns)}, {percent(ns / wall)}"
-        bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
-        start += ns
-    mfu = mean(rows, "mfu_ratio")
-    lead = f"A step takes {time(wall)} on average" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
-    if mfu is None:
-        lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
-    chart = charts.waterfall("step_efficiency", lead, bars, x_title="time of the mean step (ms)")
-    return Section("Where a step goes", lead, [chart], table(sidecar, "step_efficiency", "Each step", folded=True))
-
-
-def steps(sidecar: Mapping[str, Any]) -> Section:
-    """Each step of the device with most work."""
-    rows = rows_of(sidecar, "step_figures")
-    devices = sorted(
-        {row["device"] for row in rows},
-        key=lambda device: -(mean([row for row in rows if row["device"] == device], "busy_ns") or 0),
-    )
-    if not rows or len(rows) < 2:
-        return Section("Steps")
-    chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
-    outlying = {row["step"] for row in rows_of(sidecar, "steps") if row.get("is_outlier")}
-    bars = [
-        charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
-        for row in chosen
-        for name, (label, _) in _STEP_PARTS.items()
-        if row.get(name)
-    ]
-    if not bars:
-        return Section("Steps")
-    lead = f"{len(chosen)} steps take {time(mean(chosen, 'step_ns') or 0)} on average"
-    lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
-    more = len(devices) - 1
-    if more > 0:
-        lead += f" The chart shows GPU {devices[0]}; the table has {more} more."
-    used = {label: colour for label, colour in _STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
-    chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
-    return Section("Steps", lead, [chart], table(sidecar, "step_figures", "Figures of each step"))
-
-
-# The section about time: how busy each device was, how far the host was ahead, and memory, from part to part.
-
-
-_MOST_DEVICES = len(charts.COLOURS)
-_GB = 1e9
-
-
-def over_time(sidecar: Mapping[str, Any]) -> Section:
-    """Charts of one axis of time each, of the devices with most work."""
-    rows = rows_of(sidecar, "activity_over_time")
-    busy = totals(rows, _device_label, "busy_ns")
-    chosen = sorted(sorted(busy, key=lambda label: -busy[label][0])[:_MOST_DEVICES])
-    colours = dict(zip(chosen, charts.COLOURS, strict=False))
-    shown = [row for row in rows if _device_label(row) in colours]
-    if not shown:
-        return Section("Over time")
-    parts = len({row["part"] for row in shown})
-    lead = f"The recording in {parts} parts of equal length; of queues and memory the greatest value in each part."
-    if len(busy) > len(chosen):
-        lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
-    folded = table(sidecar, "activity_over_time", "Each part", folded=True)
-    return Section("Over time", lead, list(_charts(shown, colours)), folded)
-
-
-def _charts(rows: Sequence[Row], colours: Mapping[str, str]) -> Iterator[Chart]:
-    for name, text, y, value, exact in _CURVES:
-        points = [
-            {"x": row["start_ns"] / 1e6, "y": value(row), "kind": _device_label(row), "exact": exact(row)}
-            for row in rows
-            if value(row) is not None
-        ]
-        if any(point["y"] for point in points):
-            yield charts.over_time(name, text, points, y=y, colours=colours)
-
-
-def _device_label(row: Row) -> str:
-    rank = "" if row["rank"] is None else f"rank {row['rank']} "
-    return f"{rank}GPU {row['device']}"
-
-
-def _allocated(row: Row) -> float | None:
-    return None if row["allocated_bytes"] is None else row["allocated_bytes"] / _GB
-
-
-_CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
-    (
-        "busy_over_time",
-        "Time in which the device had work",
-        "busy (%)",
-        lambda row: 100 * row["busy_ns"] / (row["dur_ns"] or 1),
-        lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})",
-    ),
-    (
-        "queue_over_time",
-        "Work launched and not yet started: an empty queue waits for the host",
-        "queued",
-        lambda row: row["queued_count"],
-        lambda row: f"{row['queued_count']:,} queued, {row['launch_count']:,} launches",
-    ),
-    (
-        "memory_over_time",
-        "Memory allocated on the device",
-        "allocated (GB)",
-        _allocated,
-        lambda row: f"{size(row['allocated_bytes'])} ({row['allocated_bytes']:,} bytes)",
-    ),
-)
-
-
-# The section about kernels and operators: families, the longest, and the roofline.
-
-
-_MOST_LEAVES = 120
-_MOST_POINTS = 150
-_BOUNDS = {"compute": charts.BLUE, "memory": charts.ORANGE, "latency": charts.GREY}
-
-
-def kernels(sidecar: Mapping[str, Any]) -> Section:
-    """Kernels by family and name, operators, and how near each is to its roof."""
-    rows = [row for row in rows_of(sidecar, "kernel_breakdown") if row["sum_ns"]]
-    if not rows:
-        return Section("Kernels and operators")
-    families = totals(rows, lambda row: row.get("family") or row["kernel_type"], "sum_ns")
-    whole = sum(ns for (ns,) in families.values()) or 1
-    order = sorted(families, key=lambda family: -families[family][0])
-    named = ", ".join(f"{family.replace('_', ' ')} {percent(families[family][0] / whole)}" for family in order[:3])
-    lead = f"Most GPU time: {named}."
-    drawn = [_treemap(rows, order, lead)]
-    drawn += _roofline(rows_of(sidecar, "roofline"))
-    tables = [
-        *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
-        *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
-        *table(sidecar, "operator_breakdown", "Operators", by="self_gpu_ns"),
-        *table(sidecar, "roofline", "Operators against their device's peak, the most lost time first", by="lost_ns"),
-    ]
-    return Section("Kernels and operators", lead, drawn, tables)
-
-
-def _treemap(rows: Sequence[Row], order: Sequence[str], text: str) -> Chart:
-    places = {family: place for place, family in enumerate(order)}
-    nodes: list[Row] = [{"id": "all", "parent": None}]
-    nodes += [{"id": f"family {family}", "parent": "all"} for family in order]
-    largest = sorted(rows, key=lambda row: -row["sum_ns"])
-    for place, row in enumerate(largest[:_MOST_LEAVES]):
-        family = row.get("family") or row["kernel_type"]
-        colour = charts.COLOURS[places[family] % len(charts.COLOURS)]
-        exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
-        label = f"{family}: {short(row['name'])}"
-        nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))
-    rest = sum(row["sum_ns"] for row in largest[_MOST_LEAVES:])
-    if rest:
-        label = f"{len(rows) - _MOST_LEAVES} more kernels"
-        nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
-    return charts.treemap("kernels_by_family", f"Kernels as areas, by family. {text}", nodes)
-
-
-def _roofline(rows: Sequence[Row]) -> list[Chart]:
-    usable = [
-        row for row in rows if row.get("intensity") and row.get("achieved_tflops") and row.get("bound") in _BOUNDS
-    ]
-    if not usable:
-        return []
-    largest = sorted(usable, key=lambda row: -row["time_ns"])[:_MOST_POINTS]
-    points = [_roofline_point(row) for row in largest]
-    used = {bound: colour for bound, colour in _BOUNDS.items() if any(point["kind"] == bound for point in points)}
-    xs = [point["x"] for point in points]
-    lines = _roofs(rows, min(xs) / 3, max(xs) * 3)
-    text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
-        "; the dashed lines are what the device can do." if lines else "."
-    )
-    return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
-
-
-def _roofline_point(row: Row) -> Row:
-    label = f"{short(row['operator'] or 'no operator')} {row['number'] or ''} {short(row['shapes'] or '')}"
-    share = percent(row["roof_ratio"] or 0)
-    exact = f"{row['achieved_tflops']:.4g} TFLOP/s, {share} of its roof, {time(row['time_ns'])}"
-    return charts.point(row["intensity"], row["achieved_tflops"], row["bound"], row["time_ns"] / 1e6, label, exact)
-
-
-def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:
-    """The roof of each type of number: the memory's bandwidth up to the peak of the operations."""
-    memory = [
-        row["size_bytes"] / row["roof_ns"]
-        for row in rows
-        if row["bound"] == "memory" and row.get("roof_ns") and row.get("size_bytes")
-    ]
-    bandwidth = sorted(memory)[len(memory) // 2] if memory else None  # GB/s: bytes per ns
-    lines: list[Row] = []
-    for number in dict.fromkeys(row["number"] for row in rows):
-        compute = [
-            row["flops"] / row["roof_ns"] / 1e3
-            for row in rows
-            if row["bound"] == "compute" and row["number"] == number and row.get("roof_ns") and row.get("flops")
-        ]
-        if not compute:
-            continue
-        peak = sorted(compute)[len(compute) // 2]
-        name = f"peak of {number or 'its numbers'}, {peak:.4g} TFLOP/s"
-        if bandwidth:
-            knee = peak * 1e3 / bandwidth
-            start = min(low, knee / 2)
-            lines.append({"x": start, "y": start * bandwidth / 1e3, "line": name})
-            lines.append({"x": knee, "y": peak, "line": name})
-            lines.append({"x": max(high, knee * 2), "y": peak, "line": name, "shown": name})
-        else:
-            lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
-    return lines
-
-
-# The section about modules: a flame graph of GPU time.
-
-
-_LEAST_BOX = 0.002  #: shares below this are not drawn
-_IN_PASS: dict[str, Callable[[Row], int]] = {
-    "all": lambda row: row["gpu_ns"],
-    "forward": lambda row: row["gpu_ns"] - (row["backward_gpu_ns"] or 0),
-    "backward": lambda row: row["backward_gpu_ns"] or 0,
-}
-_CHARACTERS = 130  #: so many characters fit into the width of the chart
-
-
-def modules(sidecar: Mapping[str, Any]) -> Section:
-    """GPU time of modules within modules, forward and backward."""
-    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"] and row["module"]]
-    if not rows:
-        return Section("Modules")
-    backward = sum(row["backward_gpu_ns"] or 0 for row in rows if "/" not in row["module"])
-    whole = sum(row["gpu_ns"] for row in rows if "/" not in row["module"])
-    lead = f"{percent(backward / whole)} of the GPU time in modules is of the backward pass." if whole else ""
-    passes = {"forward": "Forward pass", "backward": "Backward pass"} if backward else {"all": "GPU time"}
-    drawn = [_flame(rows, name, title) for name, title in passes.items()]
-    return Section("Modules", lead, drawn, table(sidecar, "gpu_time_by_module", "Modules", by="gpu_ns"))
-
-
-def _flame(rows: Sequence[Row], name: str, title: str) -> Chart:
-    boxes = _boxes(rows, _IN_PASS[name])
-    depth = 1 + max((box["depth"] for box in boxes), default=0)
-    chart = "modules" if name == "all" else f"modules_{name}"
-    return charts.flame(chart, f"{title}: modules within modules; the width is time of the GPU.", boxes, depth)
-
-
-def _boxes(rows: Sequence[Row], time_of: Callable[[Row], int]) -> list[dict[str, Any]]:
-    """The rectangle of each module: its share of the GPU time, within that of the module around it. Siblings are in
-    the order of their time in all, so that all charts have them in one order."""
-    time: dict[str, int] = defaultdict(int)
-    whole_time: dict[str, int] = defaultdict(int)
-    for row in rows:
-        time[row["module"]] += time_of(row)
-        whole_time[row["module"]] += row["gpu_ns"]
-    inner: dict[str, list[str]] = defaultdict(list)
-    for path in time:
-        parent = path.rpartition("/")[0]
-        while parent and parent not in time:
-            parent = parent.rpartition("/")[0]
-        inner[parent].append(path)
-    whole = sum(time[path] for path in inner[""]) or 1
-    boxes: list[dict[str, Any]] = []
-    pending = [("", 0.0, 0)]
-    while pending:
-        parent, at, depth = pending.pop()
-        for path in sorted(inner[parent], key=lambda name: -whole_time[name]):
-            share = time[path] / whole
-            if share >= _LEAST_BOX:
-                name = path.rpartition("/")[2]
-                room = int(share * _CHARACTERS)
-                shown = name if len(name) <= room else name[: room - 1] + "…" if room > 3 else ""
-                box = {"x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path, "shown": shown}
-                boxes.append({**box, "exact": f"{time[path]:,} ns, {percent(share)}"})
-                pending.append((path, at, depth + 1))
-            at += share
-    return boxes

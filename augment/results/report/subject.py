@@ -11,7 +11,7 @@ from augment.core.text import counted
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
 from augment.results.report import of_diff, of_job, of_trace, trend
-from augment.results.report.document import Document
+from augment.results.report.sections import Document
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 

@@ -1,4 +1,6 @@
-"""Figures over runs: a chart of each, with the runs where its level changed."""
+"""The report of many runs, of a history or from their sidecars: a chart of each figure over the runs, with the runs
+where its level changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from augment.core.text import counted, percent, size, time
 from augment.history.changes import FEWEST, Change, changes
 from augment.history.store import Run
 from augment.results.report import charts
-from augment.results.report.document import Document, Row, Section, made_table, mean, rows_of
+from augment.results.report.sections import Document, Row, Section, made_table, mean, rows_of
 
 MOST_SERIES = 6  #: series of a chart
 _NEAR = 1  #: changes of two figures that are so many runs apart belong together
@@ -70,11 +72,19 @@ def section(figure: TrendFigure, series: Sequence[Series], order: Sequence[str])
         _lead(figure, compared[0]) if len(series) == 1 else f"{'; '.join(_brief(figure, each) for each in compared)}."
     )
     scale, word = _SCALES[figure.unit]
-    curves = charts.Curves(
-        points=[_point(figure, each, entry, scale) for each in drawn for entry in each.with_figure(figure.name)],
-        levels=[level for each in drawn for level in _levels(figure, each, scale)],
-        changes=[_mark(each, place, change) for each in drawn for place, change in each.changes_of(figure.name)],
-    )
+    curves = charts.Curves([], [], [])
+    for each in drawn:
+        kind = {"kind": each.name or "runs"}
+        for entry in each.with_figure(figure.name):
+            value = entry.figures[figure.name]
+            exact = f"{value:,.0f} {figure.unit}" if figure.unit in ("ns", "bytes") else f"{value:,.6g}"
+            note = {"note": entry.note} if entry.note else {}
+            curves.points.append({"x": entry.run, "y": value / scale, **kind, "exact": exact, **note})
+        curves.levels.extend(_levels(figure, each, scale))
+        for place, change in each.changes_of(figure.name):
+            by = "" if change.ratio is None else f" {100 * change.ratio:+.1f} %"
+            run = each.entries[place].run
+            curves.changes.append({"x": run, **kind, "text": f"{run}{by}"})
     colours = {each.name or "runs": colour for each, colour in zip(series, _COLOURS, strict=False) if each in drawn}
     y = figure.title if figure.unit == "count" else f"{figure.title} ({word})"
     chart = charts.trend(f"trend_{figure.name}", f"{figure.title}: {_CAPTION}", curves, order, y=y, colours=colours)
@@ -170,12 +180,9 @@ def _along(place: int, change: Change, figure: TrendFigure, others: Sequence[Tre
         for at, other in series.changes_of(each.name)
         if abs(at - place) <= _NEAR and (other.after > other.before) == (change.after > change.before)
     ]
-    named = [f"{title[0].lower()}{title[1:]} ({'+' if ns > 0 else '-'}{time(abs(ns))})" for ns, title in _most(moved)]
+    moved.sort(key=lambda each: -abs(each[0]))
+    named = [f"{title[0].lower()}{title[1:]} ({'+' if ns > 0 else '-'}{time(abs(ns))})" for ns, title in moved[:2]]
     return f" With it changed {' and '.join(named)}." if named else ""
-
-
-def _most(moved: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    return sorted(moved, key=lambda each: -abs(each[0]))[:2]
 
 
 def _named(entry: Entry) -> str:
@@ -188,13 +195,6 @@ def _moved(change: Change) -> str:
     return f"{percent(abs(change.ratio))} {direction}" if change.ratio is not None else direction
 
 
-def _point(figure: TrendFigure, series: Series, entry: Entry, scale: float) -> dict[str, Any]:
-    value = entry.figures[figure.name]
-    exact = f"{value:,.0f} {figure.unit}" if figure.unit in ("ns", "bytes") else f"{value:,.6g}"
-    point = {"x": entry.run, "y": value / scale, "kind": series.name or "runs", "exact": exact}
-    return {**point, "note": entry.note} if entry.note else point
-
-
 def _levels(figure: TrendFigure, series: Series, scale: float) -> Iterator[dict[str, Any]]:
     """Two ends of each stretch of runs between two changes: the median."""
     known = series.with_figure(figure.name)
@@ -202,17 +202,9 @@ def _levels(figure: TrendFigure, series: Series, scale: float) -> Iterator[dict[
     starts = [runs[series.entries[place].run] for place, _ in series.changes_of(figure.name)]
     for number, (start, end) in enumerate(itertools.pairwise([0, *starts, len(known)])):
         level = float(np.median([entry.figures[figure.name] for entry in known[start:end]])) / scale
-        stretch = {"y": level, "kind": series.name or "runs", "stretch": f"{series.name} {number}"}
-        yield from ({"x": known[place].run, **stretch} for place in (start, end - 1))
-
-
-def _mark(series: Series, place: int, change: Change) -> dict[str, Any]:
-    by = "" if change.ratio is None else f" {100 * change.ratio:+.1f} %"
-    run = series.entries[place].run
-    return {"x": run, "kind": series.name or "runs", "text": f"{run}{by}"}
-
-
-# The report of a trend: figures over many runs, from their sidecars.
+        for place in (start, end - 1):
+            run, stretch = known[place].run, f"{series.name} {number}"
+            yield {"x": run, "y": level, "kind": series.name or "runs", "stretch": stretch}
 
 
 Sidecar = Mapping[str, Any]
@@ -262,14 +254,9 @@ def _figures_of(sidecars: Sequence[Sidecar]) -> dict[str, float]:
     return figures
 
 
-# The report of a history's runs: each figure over the runs, and the runs where its level changed.
-
-
 MOST_RUNS = 300  #: the latest runs, which are drawn
 _LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed
 _TITLES = {"step_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}
-_FIRST = ("step_ns", "memory_peak_bytes")
-_Key = tuple[str, str, int]
 
 
 def document_of_history(runs: Sequence[Run], title: str) -> Document:
@@ -277,13 +264,24 @@ def document_of_history(runs: Sequence[Run], title: str) -> Document:
     numbers of ranks are series of their own, because they cannot be compared."""
     latest = runs[-MOST_RUNS:]
     series, order, left_out = _series(latest)
-    figures = [_figure(each.name, each.unit) for each in sorted(FIGURES, key=lambda each: each.name not in _FIRST)]
+    figures = []
+    for each in sorted(FIGURES, key=lambda each: each.name not in _TITLES):
+        words = each.name.removesuffix(f"_{each.unit}").replace("_", " ")
+        figures.append(TrendFigure(each.name, _TITLES.get(each.name, words[0].upper() + words[1:]), each.unit))
     step, others = figures[0], figures[1:]
     sections = [made for each in figures if _matters(each, series) and (made := section(each, series, order))]
     tables = [made_table("changes", "Changes of a level", rows)] if (rows := change_rows(figures, series)) else []
-    table = made_table(
-        "runs", "Figures of each run: the median of its steps", [_run_row(run) for run in reversed(latest)]
-    )
+    rows_of_runs = [
+        {
+            "run": run.name,
+            "recorded": run.recorded,
+            "labels": run.labels_text(),
+            "ranks": run.rank_count,
+            **{each.name: run.figures[each.name].median if each.name in run.figures else None for each in FIGURES},
+        }
+        for run in reversed(latest)
+    ]
+    table = made_table("runs", "Figures of each run: the median of its steps", rows_of_runs)
     sections += [Section("Changes", _HOW if tables else "", (), tables), Section("Runs", left_out, (), [table])]
     said = [*verdict(step, others, series, "A step"), *changed(others[0], series)]
     return Document(title, "trend", said, _facts(runs, len(latest)), [each for each in sections if each])
@@ -297,46 +295,30 @@ _HOW = (
 
 def _series(runs: Sequence[Run]) -> tuple[list[Series], list[str], str]:
     """The series with most runs, the names of their runs in order, and a sentence about the others."""
-    keys = [_key(run) for run in runs]
-    members: dict[_Key, list[Entry]] = {}
-    names = _unique(runs, keys)
-    for run, key, name in zip(runs, keys, names, strict=True):
+    members: dict[tuple[str, str, int], list[Entry]] = {}  # by what runs have in common that can be compared
+    names = []
+    seen: Counter[tuple[Any, str]] = Counter()
+    for run in runs:
+        key = run.labels.get("branch", ""), run.labels.get("device", ""), run.rank_count
+        seen[key, run.name] += 1
+        again = seen[key, run.name]  # a name that a series has already has its number behind it
+        name = f"{run.name[:40]} ({again})" if again > 1 else run.name[:40]
+        steps = run.figures["step_ns"].step_count if "step_ns" in run.figures else 0
+        about = filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else ""))
         figures = {name: figure.median for name, figure in run.figures.items()}
-        members.setdefault(key, []).append(Entry(name, figures, _about(run)))
+        members.setdefault(key, []).append(Entry(name, figures, "; ".join(about)))
+        names.append((key, name))
     differs = [len({key[place] for key in members}) > 1 for place in range(3)]
     order = sorted(members, key=lambda key: -len(members[key]))
-    chosen = [Series(_name(key, differs), members[key]) for key in order[:MOST_SERIES]]
-    drawn = dict.fromkeys(name for key, name in zip(keys, names, strict=True) if key in order[:MOST_SERIES])
+    chosen = []
+    for branch, device, ranks in order[:MOST_SERIES]:
+        parts = (branch or "no branch", device or "unknown device", f"{ranks} rank{'' if ranks == 1 else 's'}")
+        title = ", ".join(part for part, differ in zip(parts, differs, strict=True) if differ)
+        chosen.append(Series(title, members[branch, device, ranks]))
+    drawn = dict.fromkeys(name for key, name in names if key in order[:MOST_SERIES])
     rest = sum(len(members[key]) for key in order[MOST_SERIES:])
     more = f"{rest} runs of {len(order) - MOST_SERIES} other branches or devices are not drawn." if rest else ""
     return chosen, list(drawn), more
-
-
-def _key(run: Run) -> _Key:
-    """What runs have in common that can be compared."""
-    return run.labels.get("branch", ""), run.labels.get("device", ""), run.rank_count
-
-
-def _name(key: _Key, differs: Sequence[bool]) -> str:
-    branch, device, ranks = key
-    parts = (branch or "no branch", device or "unknown device", f"{ranks} rank{'' if ranks == 1 else 's'}")
-    return ", ".join(part for part, differ in zip(parts, differs, strict=True) if differ)
-
-
-def _unique(runs: Sequence[Run], keys: Sequence[_Key]) -> list[str]:
-    """The names of runs; a name that a series has already has its number behind it."""
-    seen: Counter[tuple[_Key, str]] = Counter()
-    names = []
-    for run, key in zip(runs, keys, strict=True):
-        seen[key, run.name] += 1
-        again = seen[key, run.name]
-        names.append(f"{run.name[:40]} ({again})" if again > 1 else run.name[:40])
-    return names
-
-
-def _about(run: Run) -> str:
-    steps = run.figures["step_ns"].step_count if "step_ns" in run.figures else 0
-    return "; ".join(filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else "")))
 
 
 def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
@@ -347,16 +329,6 @@ def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
         for each in series
         for entry in each.entries
     )
-
-
-def _figure(name: str, unit: str) -> TrendFigure:
-    words = name.removesuffix(f"_{unit}").replace("_", " ")
-    return TrendFigure(name, _TITLES.get(name, words[0].upper() + words[1:]), unit)
-
-
-def _run_row(run: Run) -> Mapping[str, Any]:
-    figures = {each.name: run.figures[each.name].median if each.name in run.figures else None for each in FIGURES}
-    return {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count, **figures}
 
 
 def _facts(runs: Sequence[Run], drawn: int) -> list[tuple[str, str]]:

@@ -15,8 +15,8 @@ import pytest
 from test_report import history_of, metrics, outputs, run  # noqa: F401
 
 import demo
-from augment.results.report.document import Document
-from augment.results.report.html import page
+from augment.results.report.page import page
+from augment.results.report.sections import Document
 from augment.results.report.subject import document_of
 from augment.results.report.trend import document_of_history as of_history
 

@@ -21,13 +21,14 @@ from msgspec.structs import replace
 from augment.cli.registry import group
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.history import Run, RunFigure, Store
-from augment.results.report import charts, html
-from augment.results.report.document import Document, ReportTable, Section
+from augment.results.report import charts
+from augment.results.report import page as html
 from augment.results.report.health import report_on
-from augment.results.report.html import markdown
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_trace import document as of_trace
 from augment.results.report.of_trace import kernels, modules, over_time
+from augment.results.report.page import markdown
+from augment.results.report.sections import Document, ReportTable, Section
 from augment.results.report.subject import document_of, trend_of
 from augment.results.report.trend import document_of_history as of_history
 from augment.results.sidecars import readable

@@ -1,4 +1,6 @@
-"""One self-contained HTML page: style, script, charts and numbers in one file that needs no network."""
+"""Writes a report: as one self-contained HTML page (style, script, charts and numbers in one file that needs no
+network), as Markdown for a pull request or a ticket, and its charts as files for papers and slides.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import msgspec
 
 from augment.core.text import counted, period
 from augment.errors import UsageError
-from augment.results.report.document import Document, ReportTable, Row, Section, totals
+from augment.results.report.sections import Document, ReportTable, Section, totals, unfound
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
@@ -39,166 +41,42 @@ def page(document: Document) -> str:
         },
         "tables": {table.name: _columns(table) for section in document.sections for table in section.tables},
     }
+    embedded = msgspec.json.encode(data).decode()
+    for mark in ("<", "\u2028", "\u2029"):  # JSON that may stand within a script element
+        embedded = embedded.replace(mark, f"\\u{ord(mark):04x}")
+    diagnostics = ""
+    if document.diagnostics:
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document))
+        diagnostics = (
+            '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
+        )
+        diagnostics += f"<ul>{items}</ul></section>"
+    cards, heading = "".join(_findings(document)), '<h2 id="findings" class="hidden">Findings</h2>'
+    # the facts that fit a line below the title
+    summary = [
+        text if name in ("GPU", "ranks", "recorded") else f"{name} {text}"
+        for name, text in document.facts
+        if name in _SUMMED and len(text) <= _BRIEF
+    ]
     charts, script = _charts_script() if data["charts"] else "", _resource("page.js")
     return Template(_resource("page.html")).substitute(
         scripts=" ".join(map(_hash_source, (charts, script))),
         title=html.escape(document.title),
         style=_resource("page.css"),
-        summary=html.escape(" · ".join(_summary(document))),
+        summary=html.escape(" · ".join(summary)),
         verdict="".join(f"<p>{_text(text)}</p>" for text in said(document)),
         facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
         subject=html.escape(document.subject),
         contents="".join(
             f'<li><a href="#{each.anchor}">{html.escape(each.title)}</a></li>' for each in document.sections
         ),
-        findings=_findings_section(document),
+        findings=f'<section aria-labelledby="findings">{heading}{cards}</section>' if cards else "",
         sections="".join(_section(each) for each in document.sections),
-        diagnostics="".join(_diagnostics(document)),
-        data=_embedded(data),
+        diagnostics=diagnostics,
+        data=embedded,
         charts=charts,
         script=script,
     )
-
-
-def _hash_source(script: str) -> str:
-    """The source expression that lets this script of the page run; the policy lets no other run."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def said(document: Document) -> Sequence[str]:
-    """The verdict; without one, what the first sections say."""
-    return document.verdict or [section.lead for section in document.sections if section.lead][:2]
-
-
-def _summary(document: Document) -> Iterator[str]:
-    """The facts that fit a line below the title."""
-    for name, text in document.facts:
-        if name in _SUMMED and len(text) <= _BRIEF:
-            yield text if name in ("GPU", "ranks", "recorded") else f"{name} {text}"
-
-
-def _text(text: str) -> str:
-    """A sentence in HTML; what is between backticks is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
-
-
-def doubts(document: Document) -> list[str]:
-    """The diagnostics in words; those of one message together."""
-    return [f"{count:,.0f} {message}" for message, (count,) in totals(document.diagnostics, _message, "count").items()]
-
-
-def _message(row: Row) -> str:
-    return str(row["message"])
-
-
-def _section(section: Section) -> str:
-    parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
-    if section.lead:
-        parts.append(f'<p class="lead">{_text(section.lead)}</p>')
-    for chart in section.charts:
-        text = html.escape(chart.text)
-        caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
-        place = f'<div class="chart" id="chart-{html.escape(chart.name)}"></div>'
-        parts.append(f"<figure>{place}{caption}</figure>")
-    parts += map(_table, section.tables)
-    return "".join(parts) + "</section>"
-
-
-def _table(table: ReportTable) -> str:
-    title = html.escape(table.title)
-    rows = f"{table.total:,} row{'s' if table.total != 1 else ''}"
-    if table.total > len(table.rows):
-        rows = f"the first {len(table.rows):,} of {rows}; all are in the metrics file"
-    opened = "" if table.folded else " open"
-    summary = f"<summary>{title} <small>({rows})</small></summary>"
-    return f'<details class="table"{opened} id="table-{html.escape(table.name)}">{summary}</details>'
-
-
-def _findings_section(document: Document) -> str:
-    cards = "".join(_findings(document))
-    heading = '<h2 id="findings" class="hidden">Findings</h2>'
-    return f'<section aria-labelledby="findings">{heading}{cards}</section>' if cards else ""
-
-
-def _findings(document: Document) -> Iterator[str]:
-    """Cards of what was found, then lists of what is fine and of what was not recorded."""
-    shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
-    for row in shown:
-        severity = row["severity"] if row.get("severity") in _SEVERITIES else "info"
-        title = f'<h3><span class="badge">{severity}</span> {html.escape(row["title"])}</h3>'
-        yield f'<article class="finding {severity}">{title}'
-        if row.get("advice"):
-            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"
-        evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
-        if evidence:
-            yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
-        opened = document.title if document.subject == "trace" else ""
-        yield f'<p class="small">{" · ".join(_where(row, opened))}</p></article>'
-    for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
-        rows = [row for row in document.findings if row.get("status") == status]
-        if rows:
-            items = "".join(f"<li>{html.escape(_said(row))}</li>" for row in rows)
-            yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
-
-
-def _said(row: Any) -> str:
-    """The rule, what it saw or what is missing, and what would provide that."""
-    return f"{row['rule']}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")
-
-
-def _where(row: Any, opened: str) -> Iterator[str]:
-    """What a finding rests on, and how to look at it in the trace ``opened``."""
-    if row.get("rule"):
-        yield f"rule <code>{html.escape(row['rule'])}</code>"
-    if row.get("confidence"):
-        yield f"confidence {html.escape(str(row['confidence']))}"
-    if row.get("overlaps"):
-        yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
-    if row.get("start_ns") is not None:
-        start_ms = row["start_ns"] / 1e6
-        place = f" on {html.escape(row['track'])}" if row.get("track") else ""
-        moment = f"{start_ms:,.3f} ms after the first event"
-        yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
-        if opened:
-            at = period(row["start_ns"], row.get("dur_ns") or 0)
-            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {at}</code>"
-
-
-def _diagnostics(document: Document) -> Iterator[str]:
-    if document.diagnostics:
-        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document))
-        yield '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
-        yield f"<ul>{items}</ul></section>"
-
-
-def _columns(table: ReportTable) -> dict[str, Any]:
-    names = list(table.rows[0]) if table.rows else []
-    return {"columns": names, "rows": [[row.get(name) for name in names] for row in table.rows]}
-
-
-def _embedded(data: Any) -> str:
-    """JSON that may stand within a script element."""
-    return (
-        msgspec.json.encode(data)
-        .decode()
-        .replace("<", "\\u003c")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
-
-
-def _charts_script() -> str:
-    try:
-        return _resource("vega.js").replace("</script", "<\\/script")
-    except FileNotFoundError:
-        raise UsageError("the script that draws charts was not made: run python -m building.charts") from None
-
-
-def _resource(name: str) -> str:
-    return resources.files("augment.results.report").joinpath(name).read_text(encoding="utf-8")
-
-
-# The short form of a report, for a pull request or a ticket.
 
 
 _LEADS = 6
@@ -208,12 +86,11 @@ def markdown(document: Document) -> str:
     """Verdict, findings and what each section says first, as Markdown."""
     lines = [f"### {document.title}", "", *said(document)]
     rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
-    advice = [f" {row['advice']}." if row.get("advice") else "" for row in rows]
     if rows:
         lines.append("")
-    lines += [
-        f"- **{row.get('severity') or 'info'}**: {row['title']}.{what}" for row, what in zip(rows, advice, strict=True)
-    ]
+    for row in rows:
+        advice = f" {row['advice']}." if row.get("advice") else ""
+        lines.append(f"- **{row.get('severity') or 'info'}**: {row['title']}.{advice}")
     leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
     caveats = [f"- {text}" for text in doubts(document)]
     if leads:
@@ -223,14 +100,11 @@ def markdown(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Charts of a report as SVG and PNG files, for papers and slides.
-
-
 _STATIC_WIDTH = 800
 
 
 def write_charts(document: Document, folder: Path) -> Iterator[Path]:
-    """Write each chart of ``document`` twice; the paths.
+    """Write each chart of ``document`` as SVG and as PNG; the paths.
 
     Raises:
         UsageError: vl-convert is not installed.
@@ -251,3 +125,99 @@ def write_charts(document: Document, folder: Path) -> Iterator[Path]:
             with replacing(target) as file:
                 file.write(content)
             yield target
+
+
+def said(document: Document) -> Sequence[str]:
+    """The verdict; without one, what the first sections say."""
+    return document.verdict or [section.lead for section in document.sections if section.lead][:2]
+
+
+def doubts(document: Document) -> list[str]:
+    """The diagnostics in words; those of one message together."""
+    counts = totals(document.diagnostics, lambda row: str(row["message"]), "count")
+    return [f"{count:,.0f} {message}" for message, (count,) in counts.items()]
+
+
+def _hash_source(script: str) -> str:
+    """The source expression that lets this script of the page run; the policy lets no other run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _text(text: str) -> str:
+    """A sentence in HTML; what is between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
+    if section.lead:
+        parts.append(f'<p class="lead">{_text(section.lead)}</p>')
+    for chart in section.charts:
+        text = html.escape(chart.text)
+        caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
+        place = f'<div class="chart" id="chart-{html.escape(chart.name)}"></div>'
+        parts.append(f"<figure>{place}{caption}</figure>")
+    for table in section.tables:
+        title = html.escape(table.title)
+        rows = f"{table.total:,} row{'s' if table.total != 1 else ''}"
+        if table.total > len(table.rows):
+            rows = f"the first {len(table.rows):,} of {rows}; all are in the metrics file"
+        opened = "" if table.folded else " open"
+        summary = f"<summary>{title} <small>({rows})</small></summary>"
+        parts.append(f'<details class="table"{opened} id="table-{html.escape(table.name)}">{summary}</details>')
+    return "".join(parts) + "</section>"
+
+
+def _findings(document: Document) -> Iterator[str]:
+    """Cards of what was found, then lists of what is fine and of what was not recorded."""
+    shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
+    for row in shown:
+        severity = row["severity"] if row.get("severity") in _SEVERITIES else "info"
+        title = f'<h3><span class="badge">{severity}</span> {html.escape(row["title"])}</h3>'
+        yield f'<article class="finding {severity}">{title}'
+        if row.get("advice"):
+            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"
+        evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
+        if evidence:
+            yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
+        opened = document.title if document.subject == "trace" else ""
+        yield f'<p class="small">{" · ".join(_where(row, opened))}</p></article>'
+    for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
+        rows = [row for row in document.findings if row.get("status") == status]
+        if rows:
+            items = "".join(f"<li>{html.escape(unfound(row, row['rule']))}</li>" for row in rows)
+            yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
+
+
+def _where(row: Any, opened: str) -> Iterator[str]:
+    """What a finding rests on, and how to look at it in the trace ``opened``."""
+    if row.get("rule"):
+        yield f"rule <code>{html.escape(row['rule'])}</code>"
+    if row.get("confidence"):
+        yield f"confidence {html.escape(str(row['confidence']))}"
+    if row.get("overlaps"):
+        yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
+    if row.get("start_ns") is not None:
+        start_ms = row["start_ns"] / 1e6
+        place = f" on {html.escape(row['track'])}" if row.get("track") else ""
+        moment = f"{start_ms:,.3f} ms after the first event"
+        yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
+        if opened:
+            at = period(row["start_ns"], row.get("dur_ns") or 0)
+            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {at}</code>"
+
+
+def _columns(table: ReportTable) -> dict[str, Any]:
+    names = list(table.rows[0]) if table.rows else []
+    return {"columns": names, "rows": [[row.get(name) for name in names] for row in table.rows]}
+
+
+def _charts_script() -> str:
+    try:
+        return _resource("vega.js").replace("</script", "<\\/script")
+    except FileNotFoundError:
+        raise UsageError("the script that draws charts was not made: run python -m building.charts") from None
+
+
+def _resource(name: str) -> str:
+    return resources.files("augment.results.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a report consists of: sections with charts and tables."""
+"""What a report consists of: sections with charts and tables; and tables of a sidecar's rows."""
 
 from __future__ import annotations
 
@@ -61,9 +61,6 @@ class Document(Struct, frozen=True):
     diagnostics: Sequence[Row] = field(default=())
 
 
-# Rows of a sidecar, by analysis, and tables of them.
-
-
 MOST_ROWS = 200  #: rows of a table that a page holds
 _CLIP = 160  #: the longest text of a cell
 
@@ -108,20 +105,15 @@ def made_table(
 
 def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
     """The tables of all analyses that no section has ``shown``, folded."""
-    tables = [
-        made_table(name, _title(name), analysis["rows"], folded=True)
-        for name, analysis in sidecar["analyses"].items()
-        if analysis["rows"] and name not in shown
-    ]
+    tables = []
+    for name, analysis in sidecar["analyses"].items():
+        if not analysis["rows"] or name in shown:
+            continue
+        title = name.replace("_", " ")  # becomes "GPU time by phase"
+        for word in ("gpu", "cupti", "ddp", "flops"):
+            title = re.sub(rf"\b{word}\b", word.upper().replace("FLOPS", "FLOPs"), title)
+        tables.append(made_table(name, title[0].upper() + title[1:], analysis["rows"], folded=True))
     return Section("All other figures", "", (), tables)
-
-
-def _title(analysis: str) -> str:
-    """``GPU time by phase``."""
-    words = analysis.replace("_", " ")
-    for word in ("gpu", "cupti", "ddp", "flops"):
-        words = re.sub(rf"\b{word}\b", word.upper().replace("FLOPS", "FLOPs"), words)
-    return words[0].upper() + words[1:]
 
 
 def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -139,6 +131,11 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
         for place, figure in enumerate(figures):
             total[place] += row.get(figure) or 0
     return dict(sums)
+
+
+def unfound(row: Row, rule: str) -> str:
+    """A row of a rule that found nothing: what it saw or what is missing, and what would provide that."""
+    return f"{rule}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")
 
 
 def mean(rows: Sequence[Row], figure: str) -> float | None:
