@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-service clean quick fuzz wheels
+.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-service bench-truth clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -64,6 +64,9 @@ bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, b
 bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory; crowds and kills
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/service_load.py
+
+bench-truth: $(STAMP)  ## faults of an independent generator in ../shared: how many are named, and how far promises miss; ARGS=--quick
+	$(BIN)/python benchmarks/truth.py $(ARGS)
 
 wheels: $(STAMP) ## wheels of all platforms into dist/, inspected; run where this machine can (qemu-user, Wine)
 	$(BIN)/python -m building.wheels
