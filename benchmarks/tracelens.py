@@ -19,9 +19,8 @@ from typing import Any
 import augment
 from augment.core.trace import Trace
 from augment.facts.operators.counted_operators import formula_of
-from augment.facts.operators.operator_calls import Call, Unrecorded
+from augment.facts.operators.operator_calls import Call, Unrecorded, Work
 from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.work_model import Work
 
 #: run by VENV's Python: what each call was called with, its category and 10^9 operations
 THEIRS = """

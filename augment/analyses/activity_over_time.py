@@ -27,9 +27,15 @@ from augment.arrays.ordering import distinct
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.device_activity import (
+    COMMUNICATION,
+    COMPUTATION,
+    MEMORY,
+    TypeCoverage,
+    queue_lengths,
+    type_coverage,
+)
 from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.gpu.queue_lengths import queue_lengths
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 NAME = "activity_over_time"

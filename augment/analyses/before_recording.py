@@ -32,8 +32,8 @@ from augment.arrays.types import Bools, Int64s
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
-from augment.facts.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
 from augment.facts.gpu.gpu_work import GpuWork, gpu_work
+from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 
 NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)

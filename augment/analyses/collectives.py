@@ -40,7 +40,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.collectives.instances import ARGS, Collectives, collectives
 from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.names.kernel_types import bus_factor
 from augment.facts.source.arg_columns import arg_columns
 
 NAME = "collectives"

@@ -24,8 +24,8 @@ from augment.arrays.types import Int64s, Places
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.facts.names.kernel_types import KernelType
 
 NAME = "communication_computation_overlap"

@@ -32,8 +32,7 @@ from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.core.attachments import ExecutionNodes
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Diagnostic, Trace
-from augment.facts.host.call_stacks import call_stacks, nesting
-from augment.facts.host.enclosing import outermost_of
+from augment.facts.host.call_stacks import call_stacks, nesting, outermost_of
 from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 
 NAME = "execution_trace"

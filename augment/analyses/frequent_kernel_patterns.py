@@ -38,8 +38,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.gpu.launched_work import launched_work
-from augment.facts.host.call_stacks import call_stacks, places_of
-from augment.facts.host.enclosing import directly_around
+from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 
 NAME = "frequent_kernel_patterns"
 HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)

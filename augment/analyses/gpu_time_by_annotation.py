@@ -24,8 +24,7 @@ from msgspec import Struct
 from augment.arrays.types import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Category, Identity, Trace
-from augment.facts.gpu.annotated_work import annotation_diagnostics, annotations_of_work
-from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of
+from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by, gpu_time_of
 
 NAME = "gpu_time_by_annotation"
 NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))

@@ -23,11 +23,10 @@ from msgspec import Struct
 from augment.arrays.types import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
-from augment.facts.gpu.gpu_time import TimeShare, gpu_time_by
+from augment.facts.gpu.gpu_time import TimeShare, gpu_time_by, module_work
 from augment.facts.gpu.gpu_work import Device
-from augment.facts.gpu.module_work import module_work
 from augment.facts.host.call_stacks import crossing_diagnostics
-from augment.facts.host.modules import modules
+from augment.facts.host.training_phases import modules
 
 NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)

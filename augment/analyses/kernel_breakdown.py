@@ -35,8 +35,8 @@ from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.operators.matrix_use import MatrixUse, matrix_use
-from augment.facts.operators.work_families import work_families
+from augment.facts.operators.matrix_products import MatrixUse, matrix_use
+from augment.facts.operators.operator_work import work_families
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)

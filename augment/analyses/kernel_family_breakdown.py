@@ -34,8 +34,8 @@ from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
-from augment.facts.operators.matrix_use import MatrixUse, matrix_use
-from augment.facts.operators.work_families import work_families
+from augment.facts.operators.matrix_products import MatrixUse, matrix_use
+from augment.facts.operators.operator_work import work_families
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
-from augment.facts.gpu.type_coverage import all_masks, mask_name, type_coverage
+from augment.facts.gpu.device_activity import all_masks, mask_name, type_coverage
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)

@@ -37,7 +37,7 @@ from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.gpu.launch_delays import LaunchDelays, launch_delays
+from augment.facts.gpu.launched_work import LaunchDelays, launch_delays
 from augment.facts.host.queued_tasks import operators_around
 
 NAME = "launch_outliers"

@@ -36,7 +36,7 @@ from augment.arrays.types import Int64s
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 from augment.facts.gpu.gpu_work import Stream, gpu_work
-from augment.facts.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
+from augment.facts.gpu.launched_work import LaunchDelays, launch_delays, launch_diagnostics
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)

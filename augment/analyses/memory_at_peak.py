@@ -27,7 +27,7 @@ from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Identity, Trace
-from augment.facts.host.enclosing import around_moments
+from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 NAME = "memory_at_peak"

@@ -28,7 +28,7 @@ from augment.arrays.types import Int64s
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
-from augment.facts.gpu.copy_rates import CopyRate, copy_rates
+from augment.facts.gpu.device_activity import CopyRate, copy_rates
 from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
 
 NAME = "memory_bandwidth"

@@ -35,8 +35,7 @@ from augment.core.attachments import MemoryChanges
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
-from augment.facts.memory.memory_events import DeviceMemory
+from augment.facts.memory.memory_events import CATEGORIES, DeviceMemory, compared_with_instants, held_by_category
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices

@@ -34,10 +34,8 @@ from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launch_delays import launch_diagnostics
-from augment.facts.gpu.launched_work import launched_work
-from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.enclosing import innermost
+from augment.facts.gpu.launched_work import launch_diagnostics, launched_work
+from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.names.matching import starting
 
 NAME = "operator_launch_delay"

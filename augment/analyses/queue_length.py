@@ -26,9 +26,9 @@ from augment.arrays.types import Int64s
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.facts.gpu.device_activity import queue_lengths
 from augment.facts.gpu.gpu_work import Stream
-from augment.facts.gpu.launch_delays import launch_diagnostics
-from augment.facts.gpu.queue_lengths import queue_lengths
+from augment.facts.gpu.launched_work import launch_diagnostics
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)

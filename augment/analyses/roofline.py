@@ -67,7 +67,7 @@ from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work
-from augment.facts.operators.list_kernels import list_kernels
+from augment.facts.operators.counted_operators import list_kernels
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks, why_unknown
 from augment.facts.operators.roofline_bounds import Bound, Floats, roofs

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Identity, Trace
-from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import StepFigures, memory_peaks, step_figures
 from augment.facts.steps.step_windows import recorded_windows
 

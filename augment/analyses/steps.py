@@ -40,9 +40,9 @@ from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import TIMES, four_digits
 from augment.core.trace import Category, Identity, Trace
-from augment.facts.gpu.before_recording import before_recording, before_recording_diagnostics
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.gpu.launched_work import before_recording, before_recording_diagnostics
 from augment.facts.steps.step_windows import step_windows
 from augment.facts.steps.steps import steps, steps_of_gpu_work
 

@@ -31,10 +31,10 @@ from msgspec import Struct
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
-from augment.facts.gpu.before_recording import before_recording_diagnostics
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.facts.waits.device_states import STATES, DeviceStates, device_states
+from augment.facts.gpu.launched_work import before_recording_diagnostics
+from augment.facts.waits.gap_causes import STATES, DeviceStates, device_states
 
 NAME = "temporal_breakdown"
 NEEDS = (GPU_WORK,)

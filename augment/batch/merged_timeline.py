@@ -283,7 +283,7 @@ class _Timeline:
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
         """Write one rank; its memory is free on return."""
-        from augment.facts.source.clock_correction import on_clock
+        from augment.facts.source.several_ranks import on_clock
         from augment.facts.steps.window import within
         from augment.writers.perfetto.several import TraceGroup
 

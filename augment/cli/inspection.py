@@ -12,8 +12,7 @@ from augment.arrays.types import NO_INDEX, Int64s
 from augment.cli.perfetto_limits import perfetto_findings
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
-from augment.facts.gpu.arrow_correlations import correlations_of
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.matching import strings_where
 from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text

@@ -10,9 +10,9 @@ from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
 from augment.compare.calls import Calls, Side, levels
 from augment.compare.sequences import align
 from augment.core.trace import Category
-from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.work_families import work_families
+from augment.facts.gpu.launched_work import before_recording
+from augment.facts.operators.operator_work import work_families
 from augment.facts.steps.steps import steps
 
 

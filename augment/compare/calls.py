@@ -10,10 +10,9 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.compare.names import Names, Paths
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import CallStacks, call_stacks
-from augment.facts.host.enclosing import directly_around, enclosing
+from augment.facts.host.call_stacks import CallStacks, call_stacks, directly_around, enclosing
 from augment.facts.operators.captured_graphs import graph_work
-from augment.facts.operators.work_families import work_families
+from augment.facts.operators.operator_work import work_families
 from augment.facts.steps.step_windows import StepWindows, step_of_work
 from augment.facts.steps.steps import steps
 

@@ -30,8 +30,8 @@ from augment.core.tabular import Table
 from augment.core.text import counted
 from augment.core.trace import Diagnostic, Trace
 from augment.errors import UsageError, expect_known
-from augment.facts.gpu.before_recording import before_recording_diagnostics
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.readers import read
 
 Input = Trace | str | os.PathLike[str]

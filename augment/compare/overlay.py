@@ -22,9 +22,9 @@ from augment.core.annotations import SliceTrack
 from augment.core.bounds import bounded
 from augment.core.findings import AugmentedTrace, Findings, Outcome
 from augment.core.trace import Diagnostic, Trace
-from augment.facts.gpu.busiest import busiest_stream
+from augment.facts.gpu.gpu_time import busiest_stream
 from augment.facts.gpu.gpu_work import Stream, gpu_work
-from augment.facts.source.clock_correction import on_clock
+from augment.facts.source.several_ranks import on_clock
 from augment.writers.files import replacing
 from augment.writers.perfetto.several import FirstView, Several, TraceGroup
 from augment.writers.perfetto.suffixes import Links

@@ -18,10 +18,10 @@ from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
 from augment.compare.alignment import main_thread
 from augment.compare.calls import CALLS, Side
 from augment.compare.names import Names
-from augment.facts.gpu.before_recording import before_recording
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.host.occupancy import innermost, occupants
+from augment.facts.gpu.launched_work import before_recording
+from augment.facts.host.host_segments import innermost, occupants
 from augment.facts.steps.step_idle import step_idle
 from augment.facts.waits.gap_causes import GapCategory
 

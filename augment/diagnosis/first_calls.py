@@ -12,7 +12,7 @@ from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import innermost
+from augment.facts.host.call_stacks import innermost
 from augment.facts.host.queued_tasks import operators_around
 
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch

@@ -8,7 +8,7 @@ from augment.core.text import Words, counted, listed, percent, short, time
 from augment.core.trace import Trace
 from augment.diagnosis.devices import known_slices
 from augment.diagnosis.recording_completeness import kernel_launches
-from augment.facts.host.operator_times import operator_times
+from augment.facts.host.call_stacks import operator_times
 from augment.facts.steps.steps import steps
 
 MOST_NAMED = 3  #: operators

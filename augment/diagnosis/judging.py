@@ -8,7 +8,7 @@ from augment.core.job_waits import JobWaits
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.savings import Cut
+from augment.facts.critical.what_if import Cut
 
 
 def judged(

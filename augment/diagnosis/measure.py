@@ -16,7 +16,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Confidence, Spans
-from augment.facts.critical.savings import Cut, saved_ns, without_host_time
+from augment.facts.critical.what_if import Cut, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.matching import matching, starting
 from augment.facts.steps.step_idle import StepIdle, step_idle

@@ -14,7 +14,7 @@ from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES, Rule
-from augment.facts.critical.savings import Cut, joined
+from augment.facts.critical.what_if import Cut, joined
 from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair

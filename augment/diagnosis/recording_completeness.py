@@ -13,9 +13,8 @@ from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.diagnosis.captures import captures
 from augment.diagnosis.measure import HELD_NS, late_beginnings, late_starts, measure
-from augment.facts.gpu.before_recording import before_recording
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launches import launches
+from augment.facts.gpu.gpu_work import gpu_work, launches
+from augment.facts.gpu.launched_work import before_recording
 from augment.facts.names.matching import strings_where
 from augment.facts.source.cut_mark import lacks_causes
 from augment.facts.waits.gap_causes import launch_end

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from augment.arrays.types import Int64s
 from augment.core.text import Words
 from augment.core.trace import Trace
-from augment.facts.critical.savings import Cut
+from augment.facts.critical.what_if import Cut
 
 Severity = Literal["high", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]

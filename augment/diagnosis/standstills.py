@@ -21,7 +21,7 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.critical_path import BoundBy, host_kinds
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import innermost
+from augment.facts.host.call_stacks import innermost
 from augment.facts.host.host_segments import host_segments
 from augment.facts.names.matching import STEP, matching
 

@@ -12,7 +12,7 @@ from augment.diagnosis.measure import rows_in_steps
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.dependencies import DependencyKind
-from augment.facts.waits.sync_calls import freeing_calls
+from augment.facts.waits.sync_dependencies import freeing_calls
 
 
 @derived

@@ -2,7 +2,7 @@
 
 ::
 
-    from augment import derived as facts
+    from augment import facts
 
     work = facts.gpu.work(trace)
     stacks = facts.host.stacks(trace)

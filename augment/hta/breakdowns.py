@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX
 from augment.core.trace import Category
-from augment.facts.gpu.annotated_work import annotations_of_work
+from augment.facts.gpu.gpu_time import annotations_of_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table

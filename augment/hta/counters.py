@@ -12,8 +12,7 @@ import numpy as np
 
 from augment.arrays.statistics import time_weighted
 from augment.arrays.types import Int64s
-from augment.facts.gpu.copy_rates import copy_rates
-from augment.facts.gpu.queue_lengths import queue_lengths, rows_of_changes
+from augment.facts.gpu.device_activity import copy_rates, queue_lengths, rows_of_changes
 from augment.hta.frames import frame_of, pandas, without_single_device
 from augment.hta.traces import Trace
 from augment.pipeline import augment

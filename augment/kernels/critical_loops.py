@@ -9,7 +9,7 @@ NEVER = 1 << 62  #: later than the end of any recording
 
 @compiled
 def bind(target: Column, arrival: Column, head: Column, following: Column, binding: Column) -> int:
-    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.facts.critical.critical_loops.bind`."""
+    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.facts.critical.critical_graph.bind`."""
     for edge in range(len(target)):
         to = target[edge]
         following[edge] = head[to]
@@ -48,7 +48,7 @@ def saved(
     order: Column, head: Column, following: Column, source: Column, weight: Column, ts: Column, due: Column,
     leaving: Column, cut_edge: Column, cut_ns: Column, jobs: Column, early: Column, cut: Column, result: Column,
 ) -> int:  # fmt: skip
-    """Fill ``result`` for jobs of six numbers each: see :func:`augment.facts.critical.critical_loops.saved`.
+    """Fill ``result`` for jobs of six numbers each: see :func:`augment.facts.critical.critical_graph.saved`.
 
     Before and after the call, ``early`` equals ``ts`` and ``cut`` is 0.
     """

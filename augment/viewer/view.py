@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.errors import UsageError
-from augment.facts.gpu.busiest import busiest_devices, busiest_stream
+from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.writers.perfetto.several import FirstView

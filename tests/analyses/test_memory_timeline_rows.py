@@ -17,7 +17,7 @@ from augment.analyses import memory_profile, memory_timeline
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
-from augment.facts.source.clock_correction import trace_on_clock
+from augment.facts.source.several_ranks import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.attachments.memory_timeline import CATEGORIES, with_memory_timeline

@@ -8,8 +8,8 @@ from augment.arrays.types import NO_INDEX
 from augment.compare import diff
 from augment.compare.tiling import BEFORE
 from augment.core.trace import Trace
-from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording
 from tables import Event, annotation, call, kernel, op, trace_of
 
 LAYER = ("gemm", "relu", "norm")

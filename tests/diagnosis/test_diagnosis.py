@@ -21,7 +21,7 @@ from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import title
-from augment.facts.critical.savings import joined
+from augment.facts.critical.what_if import joined
 from augment.writers import metrics
 from tables import op
 from tables import trace_of as made_of

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from augment.core.trace import NO_CORRELATION, Trace
-from augment.facts.gpu.arrow_correlations import correlations_of
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launch_delays import launch_diagnostics
+from augment.facts.gpu.gpu_work import correlations_of, gpu_work
+from augment.facts.gpu.launched_work import launch_diagnostics
 from augment.pipeline import augment
 from augment.readers import read
 from traces import Event, copy, kernel, launch, op, step, write_trace

@@ -18,8 +18,8 @@ from augment.analyses import critical_path, steps
 from augment.core.annotations import SliceTrack
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
-from augment.facts.gpu.before_recording import before_recording, before_recording_diagnostics, launch_unknown
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording, before_recording_diagnostics, launch_unknown
 from augment.facts.steps.step_windows import step_of_work, step_windows
 from augment.facts.steps.steps import steps_of_gpu_work
 from augment.readers import read

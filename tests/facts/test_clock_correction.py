@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from augment.arrays.types import Int64s
 from augment.core.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.findings import AugmentedTrace, Findings, Skipped, Window
-from augment.facts.source.clock_correction import on_clock, trace_on_clock
+from augment.facts.source.several_ranks import on_clock, trace_on_clock
 from writer_traces import chrome_trace
 
 EPOCH_US = 1_759_276_800_000_000

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.core.trace import Category, Trace
-from augment.facts.critical import critical_loops, what_if
+from augment.facts.critical import critical_graph as critical_loops
+from augment.facts.critical import what_if
 from augment.facts.critical.critical_events import event_graph
-from augment.facts.critical.critical_graph import Graph, critical_graph
-from augment.facts.critical.critical_loops import NEVER
+from augment.facts.critical.critical_graph import NEVER, Graph, critical_graph
 from augment.facts.critical.critical_path import (
     NAMED,
     BoundBy,

@@ -17,8 +17,7 @@ from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import Graph, critical_graph
 from augment.facts.critical.critical_path import BoundBy
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launches import launches
+from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.readers import read

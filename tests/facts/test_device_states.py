@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from augment.analyses import temporal_breakdown
 from augment.core.annotations import SliceTrack
 from augment.core.findings import Findings
-from augment.facts.waits.device_states import STATES, device_states
+from augment.facts.waits.gap_causes import STATES, device_states
 from tables import Event, call, copy, kernel, slices_of, trace_of
 
 WORK = st.lists(

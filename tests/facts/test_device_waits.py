@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits.device_waits import KNOWN_BY, device_waits
+from augment.facts.waits.stream_idle import KNOWN_BY, device_waits
 from tables import Event, call, kernel, sync, trace_of
 
 

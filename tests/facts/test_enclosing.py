@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.core.trace import Category, Trace, Track
-from augment.facts.host.call_stacks import OUTER_FIRST, call_stacks
-from augment.facts.host.enclosing import around_moments, directly_around, enclosing, innermost, outermost, outermost_of
+from augment.facts.host.call_stacks import (
+    OUTER_FIRST,
+    around_moments,
+    call_stacks,
+    directly_around,
+    enclosing,
+    innermost,
+    outermost,
+    outermost_of,
+)
 from tables import Event, kernel, trace_of
 
 TIMES = st.integers(0, 12)

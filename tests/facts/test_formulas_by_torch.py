@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from augment.facts.operators.formulas_attention import ATTENTION
-from augment.facts.operators.formulas_convolution import CONVOLUTION
-from augment.facts.operators.formulas_matmul import MATMUL
+from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import Call
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install torch, its CPU build is enough")

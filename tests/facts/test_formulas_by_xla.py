@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from augment.facts.operators.formulas_matmul import linear
 from augment.facts.operators.formulas_memory import memory_formula
-from augment.facts.operators.operator_calls import Call
-from augment.facts.operators.work_model import Work
+from augment.facts.operators.formulas_products import linear
+from augment.facts.operators.operator_calls import Call, Work
 
 TRACE = "jax_tpu/t1v-n-9eb622fc-w-0.2026_01_12_01_08_50.trace.json.gz"
 TYPES = {"bf16": "c10::BFloat16", "f32": "float", "s32": "int", "pred": "bool", "u32": "int", "s8": "signed char"}

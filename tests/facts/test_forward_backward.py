@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.core.trace import Category, Track
-from augment.facts.host.forward_backward import forward_backward
+from augment.facts.host.training_phases import forward_backward
 from tables import Event, fwdbwd, kernel, op, trace_of
 
 

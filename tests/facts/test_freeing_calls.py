@@ -11,7 +11,7 @@ import pytest
 
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_path import BoundBy, critical_path
-from augment.facts.critical.savings import saved_ns, without_work
+from augment.facts.critical.what_if import saved_ns, without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save

@@ -13,8 +13,8 @@ from augment.core.trace import Trace
 from augment.facts.critical.critical_path import BoundBy
 from augment.facts.critical.critical_path import critical_path as path_of
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits import launch_latencies as module
-from augment.facts.waits.launch_latencies import LONGEST_NS, launch_latencies
+from augment.facts.waits import dependencies as module
+from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies
 from tables import Event, annotation, call, kernel, op, rows_of, trace_of
 
 US = 1000

@@ -12,7 +12,7 @@ import pytest
 import augment
 from augment.analyses import roofline
 from augment.core.findings import Findings
-from augment.facts.operators.list_kernels import bytes_of_element
+from augment.facts.operators.counted_operators import bytes_of_element
 from tables import Event, call, kernel, op, rows_of, trace_of
 
 LIST, LISTS, THREE = (f"TensorListMetadata<{count}>, at::native::(anonymous namespace)::" for count in (1, 2, 3))

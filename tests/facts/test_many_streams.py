@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from augment import augment
 from augment.core.findings import Findings
 from augment.core.trace import Category, Trace
-from augment.facts.gpu.annotated_work import annotations_of_work
+from augment.facts.gpu.gpu_time import annotations_of_work
 from augment.facts.waits.sync_dependencies import synchronizations
 from tables import Event, call, kernel, sync, trace_of
 

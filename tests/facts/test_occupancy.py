@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.core.trace import Category
-from augment.facts.host import occupancy
+from augment.facts.host import host_segments
 from tables import Event, op, trace_of
 
 END = 40
@@ -32,9 +32,9 @@ def test_occupants_are_those_of_each_moment(
     thread = next(index for index, track in enumerate(trace.tracks) if track.tid == 1)
     start = np.array([ts for ts, _ in asked], np.int64)
     end = start + np.array([dur for _, dur in asked], np.int64)
-    at_once, occupancy.PAIRS_AT_ONCE = occupancy.PAIRS_AT_ONCE, 3 if in_pieces else occupancy.PAIRS_AT_ONCE
-    result = occupancy.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
-    occupancy.PAIRS_AT_ONCE = at_once
+    at_once, host_segments.PAIRS_AT_ONCE = host_segments.PAIRS_AT_ONCE, 3 if in_pieces else host_segments.PAIRS_AT_ONCE
+    result = host_segments.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
+    host_segments.PAIRS_AT_ONCE = at_once
     for index, (low, high) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         held = Counter[str]()
         stretches = Counter[tuple[str, int, int]]()  # of one slice without a break: its name, its start, when it began
@@ -60,7 +60,7 @@ def test_occupants_are_those_of_each_moment(
 
 
 def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
-    timeline = occupancy.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
+    timeline = host_segments.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
     assert [column.tolist() for column in timeline] == [[0, 9], [9, 100], [0, 1]]
 
 
@@ -69,7 +69,7 @@ def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
 def test_timelines_of_many_threads(drawn: list[tuple[int, int, int]]) -> None:
     slices = sorted((group, min(a, b), max(a, b)) for group, a, b in drawn)
     group, start, end = (np.array(column, np.int64) for column in (zip(*slices, strict=True) if slices else ([],) * 3))
-    line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
+    line, bounds = host_segments.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
     for thread in range(3):
         part = slice(*bounds[thread : thread + 2])
         pieces = list(zip(*(column[part].tolist() for column in line), strict=True))

@@ -14,14 +14,10 @@ from msgspec.structs import replace
 from augment.core.attachments import Tables
 from augment.errors import UsageError
 from augment.facts.operators.counted_operators import formula_of
-from augment.facts.operators.formulas_attention import ATTENTION, Mask
-from augment.facts.operators.formulas_convolution import CONVOLUTION
-from augment.facts.operators.formulas_custom import formulas_of
-from augment.facts.operators.formulas_installed import GROUP, installed_formulas
-from augment.facts.operators.formulas_matmul import MATMUL
+from augment.facts.operators.formulas_custom import GROUP, formulas_of, installed_formulas
 from augment.facts.operators.formulas_memory import memory_formula
-from augment.facts.operators.operator_calls import Call, Unrecorded
-from augment.facts.operators.work_model import Work
+from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask
+from augment.facts.operators.operator_calls import Call, Unrecorded, Work
 from augment.readers import read
 
 Dims = list[Any]

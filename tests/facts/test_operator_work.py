@@ -8,7 +8,7 @@ import augment
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.recomputation import recomputed
+from augment.facts.operators.step_time_parts import recomputed
 from tables import Event, call, copy, kernel, op, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

@@ -12,9 +12,8 @@ from augment.core.trace import LAUNCHES, Trace
 from augment.diagnosis.host_causes import LONG_CALL_NS
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.critical_path import BoundBy, critical_path
-from augment.facts.critical.savings import saved_ns, without_host_time
-from augment.facts.waits.gap_causes import GapCategory, device_categories
-from augment.facts.waits.idle_gaps import device_gaps
+from augment.facts.critical.what_if import saved_ns, without_host_time
+from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
 from metamorphic import Event as Row

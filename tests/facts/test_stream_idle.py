@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.core.trace import Trace
-from augment.facts.waits.gap_causes import device_idle
-from augment.facts.waits.idle_gaps import stream_gaps
+from augment.facts.waits.gap_causes import device_idle, stream_gaps
 from augment.facts.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, SHARE, StreamIdle, stream_idle
 from tables import Event, call, kernel, trace_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from augment.facts.waits.sync_calls import sync_calls
+from augment.facts.waits.sync_dependencies import sync_calls
 from tables import call, kernel, sync, trace_of
 
 

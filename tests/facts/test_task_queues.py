@@ -15,11 +15,11 @@ import pytest
 
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.critical_path import BoundBy, critical_path
-from augment.facts.critical.savings import saved_ns, without_host_time
-from augment.facts.gpu.work_operators import work_operators
+from augment.facts.critical.what_if import saved_ns, without_host_time
+from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.queued_tasks import operators_around, queued_tasks
 from augment.facts.names.matching import starting
-from augment.facts.waits.task_queues import task_queues
+from augment.facts.waits.sync_dependencies import task_queues
 from augment.readers import read
 
 MAIN, TAKER, DEVICE, PROGRAM, CALLS = 10, 20, 800, 10, 1002

@@ -17,7 +17,7 @@ from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTra
 from augment.core.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
-from augment.facts.source.clock_correction import trace_on_clock
+from augment.facts.source.several_ranks import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.readers.attachments.memory_timeline import with_memory_timeline

@@ -19,7 +19,7 @@ from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
-from augment.facts.operators.products import Fit
+from augment.facts.operators.matrix_products import Fit
 from augment.job.verdict import verdict_text
 from augment.job.verdict.verdict_rows import Row
 

@@ -21,7 +21,7 @@ from augment.arrays.types import NO_INDEX
 from augment.core.annotations import SliceTrack
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Trace
-from augment.facts.collectives.device_states import device_states, host_gaps
+from augment.facts.collectives.rank_progress import device_states, host_gaps
 from augment.job.answer import Answer, answer
 from augment.job.ranks.states import MOST_STAYS, state_table
 from augment.job.ranks.summary import read_summary, summarize

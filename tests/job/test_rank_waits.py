@@ -22,8 +22,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData
-from augment.facts.collectives.instances import collectives
-from augment.facts.collectives.waits_of_job import transfer_ns, waiting_of_job, waits_of_job
+from augment.facts.collectives.instances import collectives, transfer_ns, waiting_of_job, waits_of_job
 from augment.job.answer import Answer as JobAnswer
 from augment.job.answer import answer
 from augment.job.rank_waits import job_waits

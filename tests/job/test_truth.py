@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from augment.core.findings import AugmentedTrace, Findings
-from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.names.kernel_types import bus_factor
 from augment.job.answer import Answer, answer
 from augment.job.ranks.summary import summarize
 from augment.readers import read

@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.arrays import intervals
 from augment.core.annotations import Texts
-from augment.facts.collectives.device_states import DeviceStates, HostGaps
+from augment.facts.collectives.rank_progress import DeviceStates, HostGaps
 from augment.job.ranks.states import state_table
 from augment.job.ranks.summary import SPENT, VERSION, RankStream, RankSummary
 

@@ -42,8 +42,7 @@ from augment.diagnosis.rule import (
     Seen,
 )
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import innermost
-from augment.facts.host.places import callers
+from augment.facts.host.call_stacks import callers, innermost
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept

@@ -23,7 +23,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.steps.step_windows import step_of_work

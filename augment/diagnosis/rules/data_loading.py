@@ -29,7 +29,7 @@ from augment.diagnosis.rule import (
     Seen,
 )
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import outermost
+from augment.facts.host.call_stacks import outermost
 from augment.facts.names.matching import STEP, starting
 
 NAME = "data_loading"

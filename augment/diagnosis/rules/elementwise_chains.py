@@ -27,10 +27,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import fused
+from augment.facts.critical.what_if import fused
+from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import kernel_families
-from augment.facts.gpu.optimizers import in_optimizer
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3

@@ -34,12 +34,20 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import UNKNOWN, Collectives, Group, collectives, exposed_ns, exposed_within
+from augment.facts.collectives.instances import (
+    UNKNOWN,
+    Collectives,
+    Group,
+    collectives,
+    exposed_ns,
+    exposed_within,
+    transfer_ns,
+    waits_of_job,
+)
 from augment.facts.collectives.sharding import SMALL_BYTES, trains
-from augment.facts.collectives.waits_of_job import transfer_ns, waits_of_job
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.collective_kinds import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from augment.facts.names.kernel_types import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting

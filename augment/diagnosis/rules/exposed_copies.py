@@ -28,9 +28,9 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import Cut, joined, without_work
+from augment.facts.critical.what_if import Cut, joined, without_work
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.places import python_lines
+from augment.facts.host.call_stacks import python_lines
 from augment.facts.names.matching import strings_where
 
 NAME = "exposed_copies"

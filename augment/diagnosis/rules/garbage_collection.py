@@ -30,7 +30,7 @@ from augment.diagnosis.rule import (
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.places import python_lines
+from augment.facts.host.call_stacks import python_lines
 from augment.facts.names.matching import matching
 
 NAME = "garbage_collection"

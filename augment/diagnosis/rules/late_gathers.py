@@ -24,10 +24,9 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.instances import collectives, transfer_ns
 from augment.facts.collectives.sharding import gathers_of_parameters
-from augment.facts.collectives.waits_of_job import transfer_ns
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "late_gathers"

@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
     Seen,
 )
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.places import python_lines
+from augment.facts.host.call_stacks import python_lines
 
 NAME = "long_calls"
 _ONCE = (

@@ -27,11 +27,11 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.matrix_products import UNKNOWN_DEVICE
 from augment.facts.operators.operator_work import OperatorWork, operator_work
 from augment.facts.operators.peaks import device_peaks
-from augment.facts.operators.products import UNKNOWN_DEVICE
 from augment.facts.operators.roofline_bounds import Bound, roofs
 
 NAME = "low_roofline"

@@ -36,12 +36,12 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import Cut, joined, without_work
+from augment.facts.critical.what_if import Cut, joined, without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.facts.names.matching import strings_where
+from augment.facts.operators.matrix_products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
 from augment.facts.operators.peaks import Peak, device_peaks
-from augment.facts.operators.products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most

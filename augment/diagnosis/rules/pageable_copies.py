@@ -35,12 +35,11 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import joined, without_waits
+from augment.facts.critical.what_if import joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import innermost
-from augment.facts.host.places import python_lines
+from augment.facts.host.call_stacks import innermost, python_lines
 from augment.facts.names.matching import strings_where
-from augment.facts.waits.sync_calls import sync_calls
+from augment.facts.waits.sync_dependencies import sync_calls
 
 NAME = "pageable_copies"
 LEAST_BYTES = 64 << 10  #: smaller copies to the device do not make the host wait; those to the host read single values

@@ -45,8 +45,8 @@ from augment.diagnosis.rule import (
     Severity,
     Spans,
 )
-from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording
 from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
 
 NAME = "partial_recording"

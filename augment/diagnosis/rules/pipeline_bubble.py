@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.facts.collectives.instances import collectives, exposed_ns
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "pipeline_bubble"

@@ -24,10 +24,9 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import UNKNOWN, collectives
+from augment.facts.collectives.instances import UNKNOWN, collectives, transfer_ns
 from augment.facts.collectives.sharding import SMALL_BYTES, carries_activations
-from augment.facts.collectives.waits_of_job import transfer_ns
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 

@@ -30,8 +30,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import collectives
-from augment.facts.collectives.waits_of_job import Waiting, waiting_of_job
+from augment.facts.collectives.instances import Waiting, collectives, waiting_of_job
 
 NAME = "straggling_rank"
 

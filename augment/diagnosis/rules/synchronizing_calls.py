@@ -27,8 +27,8 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.diagnosis.waiting import waiting_calls
-from augment.facts.critical.savings import without_waits
-from augment.facts.host.places import callers, python_lines
+from augment.facts.critical.what_if import without_waits
+from augment.facts.host.call_stacks import callers, python_lines
 
 NAME = "synchronizing_calls"
 

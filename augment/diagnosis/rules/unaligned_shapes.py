@@ -18,8 +18,8 @@ from augment.core.trace import Trace
 from augment.diagnosis.measure import longest, measure, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.matrix_products import MULTIPLE, is_unfit, sizes_text
 from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.products import MULTIPLE, is_unfit, sizes_text
 from augment.facts.operators.roofline_bounds import roofs
 
 NAME = "unaligned_shapes"

@@ -25,10 +25,10 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.critical.savings import fused, joined
+from augment.facts.critical.what_if import fused, joined
+from augment.facts.gpu.gpu_time import in_optimizer, steps_of_optimizers
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import kernel_families
-from augment.facts.gpu.optimizers import in_optimizer, steps_of_optimizers
 from augment.facts.names.matching import strings_where
 
 NAME = "unfused_optimizer"

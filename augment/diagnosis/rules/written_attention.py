@@ -23,7 +23,7 @@ from augment.core.text import Words, counted, time
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans, severity_of
-from augment.facts.critical.savings import without_work
+from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_calls import Call, Shape
 from augment.facts.operators.operator_work import OperatorWork, operator_work

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
-    from augment.facts.collectives.instances import Collectives
-    from augment.facts.collectives.waits_of_job import Waits
+    from augment.facts.collectives.instances import Collectives, Waits
 
 
 def kernels(trace: Trace) -> Collectives:
@@ -19,6 +18,6 @@ def kernels(trace: Trace) -> Collectives:
 
 def waited(trace: Trace) -> Waits:
     """How long each of them waited for late ranks, as far as the job's other traces are known."""
-    from augment.facts.collectives.waits_of_job import waits_of_job
+    from augment.facts.collectives.instances import waits_of_job
 
     return waits_of_job(trace)

@@ -1,22 +1,33 @@
-"""The progress of a rank over time, and the collectives that it had to wait for. The job's critical path uses both."""
+"""The progress of a rank over time, the collectives that it had to wait for, and what its devices do at each moment.
+
+The job's critical path uses both.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import intervals
-from augment.arrays.intervals import Masks
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays.intervals import Intervals, Masks
+from augment.arrays.ordering import distinct
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.core.annotations import Texts
 from augment.core.context import derived
-from augment.core.trace import Trace
-from augment.facts.collectives.host_collectives import host_types
-from augment.facts.collectives.instances import collectives
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.facts.collectives.instances import UNKNOWN, Group, collectives
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.waits.sync_calls import freeing_calls, sync_calls
+from augment.facts.host.host_segments import occupants
+from augment.facts.names.kernel_types import OTHER, KernelType, element_bytes, kind_of
+from augment.facts.names.matching import starting
+from augment.facts.steps.steps import steps
+from augment.facts.waits.gap_causes import launch_end
+from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
 
@@ -129,3 +140,220 @@ def _in_frees(trace: Trace, moments: Int64s) -> Bools:
     call = order[np.maximum(np.searchsorted(ts[order], moments, side="right") - 1, 0)]
     inside: Bools = (moments <= end[call]) & (2 * (moments - ts[call]) > end[call] - ts[call])
     return inside
+
+
+# Collectives that the host does itself, as gloo does: those of a rank without GPU work.
+#
+# PyTorch annotates each on the thread of the backend that does it (``gloo:all_reduce``): it begins when the rank takes
+# it up, and ends when all ranks are done. Its process group is not recorded; it is known where the rank is in one
+# alone.
+
+
+_BACKENDS = ("gloo:", "mpi:")
+#: operators in which the host does not compute: it hands collectives over, or waits
+_NO_WORK = (*_BACKENDS, "c10d::", "enumerate(DataLoader)", "ProfilerStep")
+
+
+class HostCollectives(Struct, frozen=True):
+    """Equal-length columns, ascending ``ts``; empty for a rank with GPU work.
+
+    ``row``: int64, of the annotation. ``ts``, ``end``: int64 ns. ``kind``: into its values. ``bytes`` (as nccl-tests
+    counts them) and ``step`` (a number): int64, :data:`UNKNOWN` where not recorded. ``exposed_ns``: int64, the part of
+    the duration in which the host runs no other operator. ``group`` is that of all.
+    """
+
+    row: Int64s
+    ts: Int64s
+    end: Int64s
+    kind: Texts
+    bytes: Int64s
+    step: Int64s
+    exposed_ns: Int64s
+    group: Group
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@derived
+def host_collectives(trace: Trace) -> HostCollectives:
+    """The collectives of a rank without GPU work."""
+    events = trace.events
+    row = np.empty(0, np.int64)
+    if not len(gpu_work(trace)):
+        row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+        row = row[starting(trace, *_BACKENDS)[events.name[row]]]
+    names = [trace.strings[code].partition(":")[2] for code in events.name[row].tolist()]
+    kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
+    codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
+    ts, end = events.ts[row], events.ts[row] + np.maximum(events.dur[row], 0)
+    number = np.append(steps(trace).number, UNKNOWN)
+    operators = host_operators(trace) if len(row) else Intervals(ts, end)
+    exposed = end - ts
+    which, _, computing = intervals.clip(Intervals(ts, end), operators)
+    np.subtract.at(exposed, which, computing.end - computing.start)
+    return HostCollectives(
+        row=row,
+        ts=ts,
+        end=end,
+        kind=Texts(codes, tuple(kinds)),
+        bytes=np.array([_bytes(args) for args in trace.args_of(row)], np.int64),
+        step=number[steps(trace).at(ts)],
+        exposed_ns=exposed,
+        group=_only_group(trace),
+    )
+
+
+def host_types(trace: Trace) -> tuple[Int64s, Masks]:
+    """When the host runs operators, and when collectives, over time: as ``running_types`` of devices."""
+    every = host_collectives(trace)
+    if not len(every):
+        return intervals.coverage([Intervals(every.ts, every.end)] * 3)
+    none = Intervals(every.ts[:0], every.end[:0])
+    return intervals.coverage([host_operators(trace), intervals.union(every.ts, every.end), none])
+
+
+@derived
+def host_operators(trace: Trace) -> Intervals:
+    """When any thread of the host runs an operator that neither communicates nor waits: disjoint, ascending."""
+    rows = trace.events.slices_of(Category.CPU_OP)
+    rows = rows[~starting(trace, *_NO_WORK)[trace.events.name[rows]]]
+    return intervals.union(trace.events.ts[rows], trace.events.end[rows])
+
+
+def _bytes(args: dict[str, Any]) -> int:
+    """The bytes of the tensors in the args of an annotation."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list) or not dims or len(dims) != len(types):
+        return UNKNOWN
+    total = 0
+    for shape, name in zip(dims, types, strict=True):
+        width = element_bytes(name) if isinstance(name, str) else None
+        if width is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+            return UNKNOWN
+        total += width * math.prod(shape)
+    return total if 0 <= total < 1 << 63 else UNKNOWN
+
+
+def _only_group(trace: Trace) -> Group:
+    """The process group of the rank where its trace lists no other; else one without a name."""
+    info = trace.source.metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
+        return Group()
+    name, about, ranks = (listed[0].get(key) for key in ("pg_name", "pg_desc", "ranks"))
+    if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
+        return Group()
+    return Group(str(name or ""), str(about or ""), str(ranks), size=len(ranks))
+
+
+# What a rank's devices do at each moment: one state of :class:`State` at a time, from the recording's begin.
+
+
+MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined
+_RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCHES, *GPU_WORK)
+
+
+class State(IntEnum):
+    """What the devices of a rank do. Of several at once the first counts: idle is a rank all of whose devices are.
+
+    ``HOST``: idle, and the work that ends the gap is not launched yet. ``QUEUED``: idle, and it is launched.
+    ``UNKNOWN``: idle, and its launch was not recorded, or no more work follows.
+    """
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    MEMORY = 2
+    HOST = 3
+    QUEUED = 4
+    UNKNOWN = 5
+
+
+class DeviceStates(Struct, frozen=True):
+    """From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the rank is in ``state[i]`` (uint8).
+
+    ``ts`` has one entry more than ``state``: the end of the last work. It begins with the first recorded event.
+    """
+
+    ts: Int64s
+    state: Bytes
+
+
+class HostGaps(Struct, frozen=True):
+    """The longest waits for the host, disjoint, ascending: ``start`` and ``end``, int64 ns, on the devices' timeline.
+
+    ``doing``: what the launching thread did most of that time, its innermost operator or annotation; ``inside``
+    (bool): whether that is an operator. No name where the thread was in none for most of the time.
+    """
+
+    start: Int64s
+    end: Int64s
+    doing: Texts
+    inside: Bools
+
+
+@derived(until="summary")
+def device_states(trace: Trace) -> DeviceStates:
+    """The states of the rank; empty without GPU work, unless the host does collectives: then its operators compute."""
+    types_ts, mask = running_types(trace)
+    if not len(types_ts):
+        return DeviceStates(np.empty(0, np.int64), np.empty(0, np.uint8))
+    gaps, launched, known = _gaps(trace)
+    begin = gaps.start[:1] if len(gaps.start) and gaps.start[0] < types_ts[0] else types_ts[:0]
+    splits = launched[(launched > gaps.start) & (launched < gaps.end)]
+    ts = distinct(np.concatenate((begin, types_ts, splits)))
+    place = np.searchsorted(types_ts, ts, side="right") - 1
+    running = np.where(place >= 0, mask[place], 0)
+    state = np.select(
+        (running & COMPUTATION != 0, running & COMMUNICATION != 0, running != 0),
+        (State.COMPUTE, State.COMMUNICATION, State.MEMORY),
+        State.UNKNOWN,
+    )
+    if len(gaps.start):
+        gap = np.searchsorted(gaps.start, ts, side="right") - 1
+        waiting = (running == 0) & (gap >= 0) & known[gap]
+        state[waiting] = np.where(ts < launched[gap], State.HOST, State.QUEUED)[waiting]
+    return DeviceStates(ts, state[:-1].astype(np.uint8))
+
+
+def host_gaps(trace: Trace, main_track: int) -> HostGaps:
+    """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``."""
+    if not len(running_types(trace)[0]):
+        none = np.empty(0, np.int64)
+        return HostGaps(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
+    gaps, launched, known = _gaps(trace)
+    end = np.minimum(launched, gaps.end)
+    waiting = np.flatnonzero(known & (end > gaps.start))
+    longest = waiting[np.argsort(-(end - gaps.start)[waiting], kind="stable")[:MOST_GAPS]]
+    chosen = np.sort(longest)
+    start, end = gaps.start[chosen], end[chosen]
+    thread = np.full(len(chosen), main_track, np.int32)
+    if len(gpu_work(trace)):
+        thread = trace.events.track[gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]]
+    name, _, row, inside_ns = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
+    name = np.where(2 * inside_ns >= end - start, name, -1).astype(np.int32)
+    is_operator = (row >= 0) & (trace.events.category[row] == Category.CPU_OP)
+    return HostGaps(start, end, Texts(name, trace.strings), is_operator)
+
+
+def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
+    """When all devices are idle, from the first event to the last work; the end of the launch of the work that ends
+    each gap, and whether that is known."""
+    ts, mask = running_types(trace)
+    idle = intervals.where(ts, np.append(mask[:-1] == 0, False))
+    rows = trace.events.slices_of(*_RECORDED)
+    begin = min(int(trace.events.ts[rows].min()), int(ts[0]))
+    if begin < ts[0]:
+        idle = Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
+    if not len(gpu_work(trace)):
+        return idle, idle.end, np.ones(len(idle.end), np.bool_)
+    following = _ending(trace, idle.end)
+    return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_INDEX
+
+
+def _ending(trace: Trace, moments: Int64s) -> Places:
+    """The places of the first GPU work that starts at or after each of ``moments``."""
+    work = gpu_work(trace)
+    order = np.argsort(work.ts, kind="stable")
+    place = np.searchsorted(work.ts[order], moments, side="left")
+    return order[np.minimum(place, len(order) - 1)]

@@ -17,10 +17,9 @@ from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.instances import collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, places_of
-from augment.facts.host.enclosing import enclosing
+from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.host.training_phases import Phase, training_phases
-from augment.facts.names.collective_kinds import ALL_GATHER, REDUCE_SCATTER
+from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
 
 SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
 #: ranges, operators and functions of FSDP1, FSDP2 and ZeRO-3

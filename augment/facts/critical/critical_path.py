@@ -16,12 +16,10 @@ from augment.arrays.reserved import reserved
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
-from augment.facts.critical.critical_graph import Graph, critical_graph
-from augment.facts.critical.critical_loops import latest, walk
-from augment.facts.gpu.before_recording import before_recording
+from augment.facts.critical.critical_graph import Graph, critical_graph, latest, walk
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, thread_bounds
-from augment.facts.host.enclosing import outermost
+from augment.facts.gpu.launched_work import before_recording
+from augment.facts.host.call_stacks import call_stacks, outermost, thread_bounds
 from augment.facts.host.host_segments import host_segments
 from augment.facts.names.matching import STEP, starting
 from augment.facts.steps.steps import steps

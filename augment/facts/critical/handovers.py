@@ -17,7 +17,7 @@ from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.names.matching import starting, strings_where
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
-from augment.facts.waits.sync_calls import sync_calls
+from augment.facts.waits.sync_dependencies import sync_calls
 
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from augment.arrays.types import EventRows
     from augment.core.trace import Trace
-    from augment.facts.gpu.copy_rates import CopyRate
-    from augment.facts.gpu.gpu_work import GpuWork
+    from augment.facts.gpu.device_activity import CopyRate, QueueLength, TypeCoverage
+    from augment.facts.gpu.gpu_work import GpuWork, Launches
     from augment.facts.gpu.kernel_families import KernelFamilies
-    from augment.facts.gpu.launch_delays import LaunchDelays
-    from augment.facts.gpu.launched_work import LaunchedWork
-    from augment.facts.gpu.launches import Launches
-    from augment.facts.gpu.queue_lengths import QueueLength
-    from augment.facts.gpu.type_coverage import TypeCoverage
+    from augment.facts.gpu.launched_work import LaunchDelays, LaunchedWork
 
 
 def work(trace: Trace) -> GpuWork:
@@ -33,21 +29,21 @@ def launched(trace: Trace) -> LaunchedWork:
 
 def innermost_operator(trace: Trace) -> EventRows:
     """Of each piece of work the innermost operator around its launch: ``aten::copy_`` in ``aten::contiguous``."""
-    from augment.facts.gpu.work_operators import work_operators
+    from augment.facts.gpu.launched_work import work_operators
 
     return work_operators(trace)
 
 
 def calls(trace: Trace) -> Launches:
     """The launching call of each correlation."""
-    from augment.facts.gpu.launches import launches
+    from augment.facts.gpu.gpu_work import launches
 
     return launches(trace)
 
 
 def delays(trace: Trace) -> LaunchDelays:
     """How long launched work waited for its start."""
-    from augment.facts.gpu.launch_delays import launch_delays
+    from augment.facts.gpu.launched_work import launch_delays
 
     return launch_delays(trace)
 
@@ -61,20 +57,20 @@ def families(trace: Trace) -> KernelFamilies:
 
 def queues(trace: Trace) -> tuple[QueueLength, ...]:
     """How much launched work waits on each stream."""
-    from augment.facts.gpu.queue_lengths import queue_lengths
+    from augment.facts.gpu.device_activity import queue_lengths
 
     return queue_lengths(trace)
 
 
 def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """Which types of work run on each device at each moment."""
-    from augment.facts.gpu.type_coverage import type_coverage
+    from augment.facts.gpu.device_activity import type_coverage
 
     return type_coverage(trace)
 
 
 def rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The bytes per second of copies, by kind."""
-    from augment.facts.gpu.copy_rates import copy_rates
+    from augment.facts.gpu.device_activity import copy_rates
 
     return copy_rates(trace)

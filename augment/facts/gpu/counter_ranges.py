@@ -12,9 +12,8 @@ from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.gpu.launches import launches
-from augment.facts.host.call_stacks import call_stacks, is_of
-from augment.facts.host.enclosing import outermost
+from augment.facts.gpu.gpu_work import launches
+from augment.facts.host.call_stacks import call_stacks, is_of, outermost
 
 _LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
 _FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")

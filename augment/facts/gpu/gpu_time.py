@@ -1,15 +1,24 @@
-"""GPU time divided by key. Every piece of work has one key, so the parts of a device add up to all of its time."""
+"""What each piece of GPU work belongs to (annotation, module, step of an optimizer), and GPU time divided by such keys.
+
+Every piece of work has one key, so the parts of a device add up to all of its time.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int64s
-from augment.core.trace import Trace
-from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.arrays.ordering import combinations, grouped, settled, sums
+from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.core.context import derived
+from augment.core.trace import Category, Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
+from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
+from augment.facts.host.host_segments import timelines
+from augment.facts.host.training_phases import forward_backward, modules
+from augment.facts.names.matching import STEP, starting
 
 
 class TimeShare(NamedTuple):
@@ -48,3 +57,131 @@ def gpu_time_of(shares: list[TimeShare]) -> dict[Device, int]:
     for share in shares:
         total[share.device] = total.get(share.device, 0) + share.gpu_ns
     return total
+
+
+def busiest_devices(trace: Trace) -> list[Identity]:
+    """The devices, those that work longest first."""
+    work = gpu_work(trace)
+    ns = {device.device: int((work.end - work.ts)[device.places].sum()) for device in work.devices}
+    return sorted(ns, key=lambda device: -ns[device])
+
+
+def busiest_stream(trace: Trace) -> Stream | None:
+    """The stream of the busiest device that works longest; None without GPU work."""
+    work, devices = gpu_work(trace), busiest_devices(trace)
+    streams = [stream for stream in work.streams if stream.device == devices[0]]
+    ns = (work.end - work.ts).clip(min=0)
+    return max(streams, key=lambda stream: int(ns[stream.places].sum())) if streams else None
+
+
+class ModuleWork(Struct, frozen=True):
+    """For each piece of ``gpu_work``: the ``path`` of the innermost module (int64, an index into
+    ``modules(trace).paths``, or :data:`NO_INDEX`), and whether the work is ``backward``."""
+
+    path: Int64s
+    backward: Bools
+
+
+def module_work(trace: Trace) -> ModuleWork:
+    """The modules of all GPU work.
+
+    A piece of work belongs to the module around its launch. If the launch lies in an operator of the backward pass, the
+    module is the one around the forward operator that the flow names, unless a module within that backward operator
+    is around the launch (a recomputed forward pass).
+    """
+    stacks, tree, links = call_stacks(trace), modules(trace), forward_backward(trace)
+    launch = gpu_work(trace).launch
+    known = np.flatnonzero(launch != NO_INDEX)
+    place = stacks.place_of[launch[known]]
+    frame = tree.frame_of[place]
+    paths = tree.path_of(frame)
+    backward = np.zeros(len(known), np.bool_)
+    if len(links):
+        target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+        which = enclosing(trace, target)[place]
+        around = np.where(which >= 0, target[which], -1)
+        forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_INDEX))
+        linked = tree.path_of(tree.frame_of[stacks.place_of[forward]])
+        nearer = around > np.where(frame >= 0, tree.frame[frame], -1) if len(tree.frame) else which >= 0
+        backward = nearer & (forward != NO_INDEX) & (linked != NO_INDEX)
+        paths = np.where(backward, linked, paths)
+    path = np.full(len(launch), NO_INDEX, np.int64)
+    is_backward = np.zeros(len(launch), np.bool_)
+    path[known], is_backward[known] = paths, backward
+    return ModuleWork(path, is_backward)
+
+
+def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
+    """The row of the leaf annotation of each piece of ``gpu_work``, int64; :data:`NO_INDEX` where there is none.
+
+    The leaf is the innermost ``gpu_user_annotation`` of the stream in which the work begins. If there is none, it is
+    the innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
+    annotations nest or cross.
+    """
+    work = gpu_work(trace)
+    named = None if include_steps else ~starting(trace, STEP)
+    rows = _on_the_gpu(trace, named)
+    rest = np.flatnonzero((rows == NO_INDEX) & (work.launch != NO_INDEX))
+    rows[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
+    return rows
+
+
+def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """Counts slices of the host that cross, and annotations of the devices that cross."""
+    events = trace.events
+    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
+    rows = rows[grouped(events.track[rows], len(trace.tracks))]
+    ts, track = events.ts[rows], events.track[rows]
+    end = ts + events.dur[rows]
+    if (outer_first := settled((ts[1:] == ts[:-1]) & (track[1:] == track[:-1]), -end)) is not None:
+        end = end[outer_first]
+    count = int(np.count_nonzero(crossed(ts, end, track)))
+    message = (
+        "annotations of a stream end before an annotation that began in them (the later one counts as the innermost)"
+    )
+    diagnostics = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
+    return [*crossing_diagnostics(trace), *diagnostics]
+
+
+def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
+    work, events = gpu_work(trace), trace.events
+    result = np.full(len(work), NO_INDEX, np.int64)
+    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
+    if named is not None:
+        rows = rows[named[events.name[rows]]]
+    number = {(stream.rank, stream.device, stream.stream): index for index, stream in enumerate(work.streams)}
+    none = len(number)
+    stream_of = np.array([number.get((row.rank, row.device, row.stream), none) for row in trace.tracks], np.int32)
+    rows = rows[grouped(stream_of[events.track[rows]], none + 1)]
+    group = stream_of[events.track[rows]]
+    line, bounds = timelines(rows, events.ts[rows], events.ts[rows] + events.dur[rows], group, none + 1)
+    for index in np.flatnonzero(np.diff(bounds[:-1])).tolist():
+        part = slice(*bounds[index : index + 2])
+        start, end, row = line.start[part], line.end[part], line.row[part]
+        places = work.streams[index].places
+        ts = work.ts[places]
+        last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
+        inside = (start[last] <= ts) & (ts < end[last])
+        result[places] = np.where(inside, row[last], NO_INDEX)
+    return result
+
+
+_STEP = "Optimizer.step#"
+
+
+@derived
+def steps_of_optimizers(trace: Trace) -> Bools:
+    """For each string whether it names a step of an optimizer."""
+    return starting(trace, _STEP)
+
+
+@derived(until="rules")
+def in_optimizer(trace: Trace) -> Bools:
+    """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
+    work = gpu_work(trace)
+    inside = np.zeros(len(work), np.bool_)
+    known = np.flatnonzero(work.launch != NO_INDEX)
+    if steps_of_optimizers(trace).any() and len(known):
+        around = innermost(trace, work.launch[known], (Category.USER_ANNOTATION,), steps_of_optimizers(trace))
+        inside[known] = around >= 0
+    return inside

@@ -26,10 +26,8 @@ from augment.core.toml import parse_toml
 from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.work_operators import work_operators
-from augment.facts.names.collective_kinds import OTHER, kind_of
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.own_collectives import stated_kind
+from augment.facts.gpu.launched_work import work_operators
+from augment.facts.names.kernel_types import OTHER, KernelType, kind_of, stated_kind
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")

@@ -1,17 +1,19 @@
-"""The GPU work in launch order, so that the work launched within a slice of a thread is one range."""
+"""What is known of the launches of GPU work: their order, operators and delays, and whether they were recorded."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places, StackIndexes, WorkIndexes
+from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places, StackIndexes, WorkIndexes
 from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Trace
-from augment.facts.gpu.arrow_correlations import correlations_of
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.core.trace import LAUNCHES, NO_CORRELATION, Diagnostic, Trace
+from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
+from augment.facts.host.queued_tasks import operators_around
 
 
 class LaunchedWork(Struct, frozen=True):
@@ -100,3 +102,127 @@ def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[i
             count += len(both)
         apart[bad] = span
     return np.concatenate(lists), apart
+
+
+@derived(until="rules")
+def work_operators(trace: Trace) -> Int64s:
+    """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
+    queue; ``NO_INDEX`` where unknown."""
+    return operators_around(trace, gpu_work(trace).launch)
+
+
+TOLD = 0.99  #: least share of other work with a known launch in a recording that loses no launches
+
+
+@derived(until="summary")
+def before_recording(trace: Trace) -> Bools:
+    """Whether each piece of ``gpu_work`` was launched before the recording; false also where this is unknown.
+
+    Correlations ascend with the calls of a process, and a stream runs its work in the order of launches. So work was
+    launched before the recording if
+
+    - the recording has no call with its correlation, which is below the correlations of all recorded calls;
+    - it begins before all work of its stream whose launch was recorded;
+    - the recording has the launches of nearly all other work (:data:`TOLD`). Otherwise launches were lost, such as
+      those by calls that the profiler does not know, and a missing launch is no evidence.
+
+    For work without a correlation, and in a trace without runtime calls, the answer is unknown.
+    """
+    work = gpu_work(trace)
+    known = work.launch != NO_INDEX
+    nothing = np.zeros(len(work), np.bool_)
+    recorded = correlations_of(trace, trace.events.slices_of(*LAUNCHES))
+    recorded = recorded[recorded > 0]  # 0 and below mean none
+    if not len(recorded) or known.all():
+        return nothing
+    correlation = correlations_of(trace, work.row)
+    early = ~known & (correlation > 0) & (correlation < recorded.min())
+    for stream in work.streams:
+        is_known = known[stream.places]
+        if is_known.any():
+            early[stream.start + int(is_known.argmax()) : stream.stop] = False
+    others = known[~early]
+    return early if len(others) and others.mean() >= TOLD else nothing
+
+
+def launch_unknown(trace: Trace) -> Bools:
+    """Whether the time of launch of each piece of ``gpu_work`` is unknown."""
+    unknown: Bools = (gpu_work(trace).launch == NO_INDEX) & ~before_recording(trace)
+    return unknown
+
+
+def before_recording_diagnostics(*traces: Trace, of: str = "") -> list[Diagnostic]:
+    """How much GPU work of all ``traces`` was launched before the recording; ``of`` names its owner in the message."""
+    return _told("before_recording", traces, before_recording, of, "were launched before the recording (in no step)")
+
+
+def launch_unknown_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """How much GPU work has an unknown time of launch."""
+    what = "have no known launch, which may have been before the recording"
+    return _told("launch_unknown", [trace], launch_unknown, "", what)
+
+
+def _told(code: str, traces: Sequence[Trace], which: Callable[[Trace], Bools], of: str, what: str) -> list[Diagnostic]:
+    whole = count = ns = 0
+    for trace in traces:
+        work, chosen = gpu_work(trace), which(trace)
+        ran = np.maximum(work.end - work.ts, 0)
+        count += int(np.count_nonzero(chosen))
+        whole, ns = whole + int(ran.sum()), ns + int(ran[chosen].sum())
+    message = f"pieces of GPU work{of} ({100 * ns / max(whole, 1):.1f} % of its time) {what}"
+    return [Diagnostic(code, count, message)] if count else []
+
+
+class LaunchDelays(Struct, frozen=True):
+    """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order."""
+
+    place: WorkIndexes  #: the work
+    row: EventRows  #: the launching call
+    cpu_ns: Int64s  #: the call's duration, which pieces of work of one call (a CUDA graph) share
+    gpu_ns: Int64s  #: the work's duration
+    delay_ns: Int64s  #: from the end of the call to the start of the work, 0 if the work starts first
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
+        """The rows at ``places``."""
+        columns = (self.place, self.row, self.cpu_ns, self.gpu_ns, self.delay_ns)
+        return LaunchDelays(*(column[chosen] for column in columns))
+
+    def is_short(self) -> Bools:
+        """Whether the call took longer than the work."""
+        return self.gpu_ns < self.cpu_ns
+
+
+@derived(until="breakdowns")
+def launch_delays(trace: Trace) -> LaunchDelays:
+    """The delays of all work whose launch is known."""
+    work, events = gpu_work(trace), trace.events
+    place = np.flatnonzero(work.launch != NO_INDEX)
+    row = work.launch[place]
+    start = work.ts[place]
+    cpu_ns = events.dur[row]
+    delay = np.maximum(start - (events.ts[row] + cpu_ns), 0)
+    return LaunchDelays(place, row, cpu_ns, work.end[place] - start, delay)
+
+
+@derived
+def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """Diagnostics of the launches, counted in pieces of GPU work."""
+    work, delays = gpu_work(trace), launch_delays(trace)
+    early = int(np.count_nonzero(trace.events.ts[delays.row] > work.ts[delays.place]))
+    disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
+    message = "pieces of GPU work have the correlation of calls of several processes (the first call counts)"
+    by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
+    diagnostics = (
+        Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work have no correlation (linked by arrows)"),
+        Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
+        Diagnostic(
+            "launch_after_kernel",
+            early,
+            "launches begin after the work that they launch (moved to the start of the work)",
+        ),
+        Diagnostic("launch_disputed", disputed, message),
+    )
+    return [diagnostic for diagnostic in diagnostics if diagnostic.count]

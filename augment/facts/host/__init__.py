@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from augment.arrays.types import Bytes
     from augment.core.trace import Trace
-    from augment.facts.host.call_stacks import CallStacks
-    from augment.facts.host.forward_backward import ForwardBackward
-    from augment.facts.host.modules import Modules
-    from augment.facts.host.operator_times import OperatorTimes
+    from augment.facts.host.call_stacks import CallStacks, OperatorTimes
+    from augment.facts.host.training_phases import ForwardBackward, Modules
 
 
 def stacks(trace: Trace) -> CallStacks:
@@ -22,21 +20,21 @@ def stacks(trace: Trace) -> CallStacks:
 
 def operator_calls(trace: Trace) -> OperatorTimes:
     """Every call of an operator, and its time without the operators within it."""
-    from augment.facts.host.operator_times import operator_times
+    from augment.facts.host.call_stacks import operator_times
 
     return operator_times(trace)
 
 
 def module_calls(trace: Trace) -> Modules:
     """The calls of modules, and their paths among modules."""
-    from augment.facts.host.modules import modules
+    from augment.facts.host.training_phases import modules
 
     return modules(trace)
 
 
 def backward(trace: Trace) -> ForwardBackward:
     """Which operator of backward differentiates which of forward."""
-    from augment.facts.host.forward_backward import forward_backward
+    from augment.facts.host.training_phases import forward_backward
 
     return forward_backward(trace)
 

@@ -1,14 +1,20 @@
-"""The innermost slice of each thread over time, as segments between its changes."""
+"""The innermost slice of each thread over time, as segments between its changes; what took most of given intervals."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays.intervals import Intervals, expand, touched, union
+from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import call_stacks
+from augment.facts.names.matching import STEP, starting
 from augment.kernels.native import native
 
 
@@ -61,3 +67,169 @@ def segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int6
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
     count = native("host_segments.divide")(*map(np.ascontiguousarray, (ts, end, thread)), when, place, stop, open_)
     return when, place, stop, count
+
+
+PAIRS_AT_ONCE = 1 << 18  #: pairs of an interval and a slice per round, which bounds the memory
+
+
+class Timeline(NamedTuple):
+    """The innermost slice is ``row[i]`` from ``start[i]`` until ``end[i]``: int64, ns, disjoint."""
+
+    start: Int64s
+    end: Int64s
+    row: Int64s
+
+
+class Occupants(NamedTuple):
+    """For each interval: the ``name`` (int32, into ``trace.strings``) that took most of it, that name's time ``ns``,
+    and the ``row`` of the slice with that name and the longest stretch. Of equals the first counts; -1 stands for
+    none. ``all_ns`` is the time of all names, 0 for none."""
+
+    name: Int32s
+    ns: Int64s
+    row: Int64s
+    all_ns: Int64s
+
+
+def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
+    """The innermost slice of one thread at each moment, as in :func:`timelines`."""
+    return timelines(row, start, end, np.zeros(len(row), np.int32), 1)[0]
+
+
+def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: int) -> tuple[Timeline, Places]:
+    """The innermost slice at each moment: the one that began last among those open, whether slices nest or cross.
+
+    Of several that began together it is the shortest; of equally short ones, the last.
+
+    Args:
+        row: int64, any id.
+        start: int64 ns, ascending in each group.
+        end: int64 ns.
+        group: int32, ascending: the thread or stream of each slice.
+        groups: the number of groups.
+
+    Returns:
+        The timelines of all groups in one, and the places where each group begins, plus the end.
+    """
+    real = end > start  # an empty slice is innermost at no moment
+    row, start, end, group = row[real], start[real], end[real], group[real]
+    tied = (start[1:] == start[:-1]) & (group[1:] == group[:-1])
+    if (outer_first := settled(tied, -end)) is not None:
+        row, start, end = row[outer_first], start[outer_first], end[outer_first]
+    when, place, stop, count = segments(start, end, np.ascontiguousarray(group, np.int32), groups)
+    when, place = when[:count], place[:count]
+    busy = np.flatnonzero(place >= 0)  # the last segment of a group has no slice
+    bounds = np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop)))
+    return Timeline(when[busy], when[busy + 1], row[place[busy]]), np.searchsorted(busy, bounds)
+
+
+def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
+    """The name among the slices of ``categories`` that each ``thread`` spent most of ``[start, end)`` innermost in.
+
+    Steps do not count, because they enclose everything.
+
+    Args:
+        trace: the trace of the slices.
+        categories: categories of the slices that count.
+        start: int64 ns, any order.
+        end: int64 ns, above ``start``.
+        thread: int32, into ``trace.tracks``.
+    """
+    none = np.full(len(start), -1, np.int64)
+    occupants_ = Occupants(none.astype(np.int32), none, none.copy(), np.zeros(len(start), np.int64))
+    threads, code_of_track = compressed(thread, len(trace.tracks))
+    rows = _without_steps(trace, trace.events.slices_of(*categories))
+    code = code_of_track.take(trace.events.track[rows])
+    rows, code = rows[code >= 0], code[code >= 0]
+    slices = rows[grouped(code, len(threads))]
+    asked = grouped(code_of_track[thread], len(threads))
+    slice_bounds = group_bounds(code, len(threads)).tolist()
+    asked_bounds = group_bounds(code_of_track[thread], len(threads)).tolist()
+    near: list[Int64s] = []
+    for index in range(len(threads)):
+        index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        slice_index = slices[slice_bounds[index] : slice_bounds[index + 1]]
+        near.append(_near(trace, slice_index, union(start[index_], end[index_])))
+    group = np.repeat(np.arange(len(near), dtype=np.int32), [len(rows) for rows in near])
+    rows = np.concatenate((*near, none[:0]))
+    line, bounds = timelines(
+        rows, trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows], group, len(near)
+    )
+    for index in np.flatnonzero(np.diff(bounds)).tolist():
+        index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        timeline = Timeline(*(column[bounds[index] : bounds[index + 1]] for column in line))
+        for some, names, ns, rows, all_ns in _longest(trace, timeline, start[index_], end[index_]):
+            occupants_.name[index_[some]] = names
+            occupants_.ns[index_[some]] = ns
+            occupants_.row[index_[some]] = rows
+            occupants_.all_ns[index_[some]] = all_ns
+    return occupants_
+
+
+def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
+    return rows[~starting(trace, STEP)[trace.events.name[rows]]]
+
+
+def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
+    """The rows of ``rows`` that overlap an interval of ``when``."""
+    start = trace.events.ts[rows]
+    place = where_in(when.end, start, side="right")
+    begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[place]
+    return rows[begins < start + trace.events.dur[rows]]
+
+
+def _longest(
+    trace: Trace, timeline: Timeline, start: Int64s, end: Int64s
+) -> Iterator[tuple[Places, Int32s, Int64s, Int64s, Int64s]]:
+    """Parts of the result: indexes of intervals, the name that took most of each, its time, its longest slice, and the
+    time of all names."""
+    name = trace.events.name[timeline.row]
+    names, code_of_name = compressed(name, len(trace.strings))
+    code = code_of_name[name]
+    dur = timeline.end - timeline.start
+    first, stop = touched(start, end, Intervals(timeline.start, timeline.end))
+    some = np.flatnonzero(stop > first)
+    first, stop, start, end = first[some], stop[some], start[some], end[some]
+    before = np.maximum(start - timeline.start[first], 0)  # the parts of the first and last slice outside the interval
+    after = np.maximum(timeline.end[stop - 1] - end, 0)
+    until = np.cumsum(stop - first)
+    low = 0
+    while low < len(some):
+        high = max(low + 1, int(np.searchsorted(until, until[low] + PAIRS_AT_ONCE)))
+        whose, place = expand(first[low:high], stop[low:high])
+        held = dur[place]
+        firsts = until[low:high] - (stop - first)[low:high] - (until[low] - (stop - first)[low])
+        held[firsts] -= before[low:high]
+        held[np.concatenate((firsts[1:], [len(held)])) - 1] -= after[low:high]
+        named, ns = _most(whose, code[place], held, high - low, len(names))
+        places = np.flatnonzero(code[place] == named[whose])
+        places = places[_first_greatest(whose[places], held[places])]
+        all_ns = np.add.reduceat(held, firsts)
+        yield some[low:high], names[named].astype(np.int32), ns, timeline.row[place[places]], all_ns
+        low = high
+
+
+def _most(whose: Places, code: Int32s, held: Int64s, count: int, codes: int) -> tuple[Int64s, Int64s]:
+    """For each of ``count`` owners: the code with the greatest sum of ``held``, and that sum. Of equals, the least code
+    wins. ``whose`` gives the owner of each entry, ascending; every owner occurs."""
+    key = whose * codes + code
+    if count * codes <= 8 * len(key):  # a table of sums costs less than sorting
+        table = np.zeros(count * codes, np.int64)
+        np.add.at(table, key, held)
+        most = table.reshape(count, codes).argmax(axis=1)
+        return most, table[np.arange(count) * codes + most]
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    sums = np.add.reduceat(held[order], starts)
+    owner, named = np.divmod(key[starts], codes)
+    winners = _first_greatest(owner, sums)
+    return named[winners], sums[winners]
+
+
+def _first_greatest(owner: Places, values: Int64s) -> Places:
+    """The place of each owner's greatest value; the first of equals. ``owner`` ascends."""
+    first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    greatest = np.maximum.reduceat(values, np.flatnonzero(first))
+    winners = np.flatnonzero(values == greatest[np.cumsum(first) - 1])
+    return winners[np.concatenate(([True], owner[winners][1:] != owner[winners][:-1]))]

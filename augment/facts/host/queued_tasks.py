@@ -14,7 +14,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.host.enclosing import innermost
+from augment.facts.host.call_stacks import innermost
 from augment.facts.names.matching import starting
 
 

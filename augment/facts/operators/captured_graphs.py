@@ -34,14 +34,12 @@ from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
-from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.enclosing import enclosing
+from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.names.matching import strings_where
 from augment.facts.operators.counted_operators import counted
-from augment.facts.operators.operator_calls import Call
-from augment.facts.operators.work_model import Work
-from augment.facts.source.arg_columns_scan import args_of_rows
+from augment.facts.operators.operator_calls import Call, Work
+from augment.facts.source.arg_columns import args_of_rows
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")

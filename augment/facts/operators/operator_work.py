@@ -1,6 +1,6 @@
 """The work of operators on each device, and the GPU work that executes it.
 
-The operators are those that count (``counted_operators.py``). For kernels of CUDA graphs they are the operators of the
+The operators are those that count (:func:`counted`). For kernels of CUDA graphs they are the operators of the
 graph's capture.
 """
 
@@ -13,13 +13,13 @@ from augment.arrays.types import EventRows, Int32s
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.enclosing import enclosing
+from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
+from augment.facts.gpu.launched_work import work_operators
+from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import counted
-from augment.facts.operators.operator_calls import Call
-from augment.facts.operators.work_model import Work
+from augment.facts.operators.operator_calls import Call, Work
 from augment.facts.source.arg_columns import arg_columns
 
 
@@ -63,3 +63,18 @@ def operator_work(trace: Trace) -> OperatorWork:
     recorded = len(arg_columns(trace).ints("Input Dims").rows) > 0 or len(of_graphs.row) > 0
     kinds = (*calls, *of_graphs.calls), (*works, *of_graphs.works)
     return OperatorWork(row[order], kind[used][order], *kinds, rank[number[owner]], recorded)
+
+
+@derived(until="breakdowns")
+def work_families(trace: Trace) -> KernelFamilies:
+    """As :func:`kernel_families`, but operators of captures decide, too."""
+    graphs = graph_work(trace)
+    if not len(graphs.row):
+        return kernel_families(trace)
+    row = work_operators(trace)
+    strings = list(trace.strings)
+    operator = np.where(row >= 0, trace.events.name[np.maximum(row, 0)], -1)
+    of_call = len(strings) + np.arange(len(graphs.calls))
+    strings += [call.operator for call in graphs.calls]
+    operator = np.where(graphs.owner >= 0, of_call[graphs.kind[graphs.owner]], operator)
+    return families_of(trace, operator, strings)

@@ -14,9 +14,8 @@ from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits
-from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
 from augment.facts.operators.peaks import Peak, device_peaks
-from augment.facts.operators.work_families import work_families
 
 BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency

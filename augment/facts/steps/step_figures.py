@@ -8,8 +8,8 @@ from msgspec import Struct
 from augment.arrays.ordering import sums
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.trace import Identity, Trace
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.memory.memory_events import memory_rows
 from augment.facts.source.arg_columns import arg_columns
 from augment.facts.steps.step_idle import step_idle

@@ -11,8 +11,7 @@ from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import StepWindows
-from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, launch_end
-from augment.facts.waits.idle_gaps import device_gaps
+from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, device_gaps, launch_end
 
 _FOREVER = np.iinfo(np.int64).max // 4
 _OF_HEAD = (GapCategory.HOST_WAIT, GapCategory.OTHER)  #: before the first work: until its launch returns, and then

@@ -11,8 +11,8 @@ from augment.arrays.ordering import distinct, where_in
 from augment.arrays.types import NO_INDEX, EventRows, Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.gpu.before_recording import before_recording
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
 #: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.

@@ -10,9 +10,8 @@ from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.trace import Category, SparseColumn, Trace, moved_args
 from augment.errors import UsageError
-from augment.facts.gpu.before_recording import before_recording
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launches import launches
+from augment.facts.gpu.gpu_work import gpu_work, launches
+from augment.facts.gpu.launched_work import before_recording
 from augment.facts.steps.steps import steps
 
 

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from augment.arrays.types import Bytes
     from augment.core.trace import Trace
-    from augment.facts.waits.device_states import DeviceStates
-    from augment.facts.waits.idle_gaps import IdleGaps
-    from augment.facts.waits.sync_calls import SyncCalls
+    from augment.facts.waits.gap_causes import DeviceStates, IdleGaps
+    from augment.facts.waits.sync_dependencies import SyncCalls
 
 
 def gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The idle gaps of each device."""
-    from augment.facts.waits.idle_gaps import device_gaps
+    from augment.facts.waits.gap_causes import device_gaps
 
     return device_gaps(trace)
 
 
 def gaps_of_streams(trace: Trace) -> tuple[IdleGaps, ...]:
     """The idle gaps of each stream."""
-    from augment.facts.waits.idle_gaps import stream_gaps
+    from augment.facts.waits.gap_causes import stream_gaps
 
     return stream_gaps(trace)
 
@@ -35,13 +34,13 @@ def causes(trace: Trace) -> tuple[Bytes, ...]:
 
 def states(trace: Trace) -> tuple[DeviceStates, ...]:
     """Whether each device computes, communicates, copies, or why it is idle, at each moment."""
-    from augment.facts.waits.device_states import device_states
+    from augment.facts.waits.gap_causes import device_states
 
     return device_states(trace)
 
 
 def syncs(trace: Trace) -> SyncCalls:
     """The calls of the host that wait for a device."""
-    from augment.facts.waits.sync_calls import sync_calls
+    from augment.facts.waits.sync_dependencies import sync_calls
 
     return sync_calls(trace)

@@ -12,13 +12,13 @@ from enum import IntEnum
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.ordering import where_in
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Diagnostic, Trace
-from augment.facts.gpu.arrow_correlations import launch_moments
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.gpu_work import gpu_work, launch_moments
 from augment.facts.host.host_segments import host_segments
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
@@ -275,3 +275,61 @@ def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ())
     """``Waits`` without periods in which a thread waited."""
     empty = np.empty(0, np.int64)
     return CallWaits(dependencies, np.empty(0, np.int32), empty, empty, diagnostics)
+
+
+LONGEST_NS = 30_000  #: the longest possible latency; work that starts later waited for something else
+_LAUNCHES = 256  #: among so many launches, at least one finds its stream idle, unless the host is ahead of the device
+
+
+@derived(until="critical path")
+def launch_latencies(trace: Trace) -> Int64s:
+    """The latency of the launch of each piece of GPU work, int64 ns, at most :data:`LONGEST_NS`, also if it is unknown.
+
+    It is the least time from a launch to its work among the 256 launches that begin with its own. The fastest of these
+    found its stream idle. If the host is ahead of the device, none did, and each took longer than the bound. Only
+    launches nearby count, because clocks drift. Only later launches count, so that what was recorded before a launch
+    does not change its latency.
+    """
+    work = gpu_work(trace)
+    launched = np.flatnonzero(work.launch != NO_INDEX)
+    at = launched_at(trace)[launched]
+    order = np.argsort(at, kind="stable")
+    lag = (work.ts[launched] - at)[order]
+    lag[lag <= 0] = LONGEST_NS  # by the clocks the work came first: no information
+    least = np.minimum(lag, LONGEST_NS, out=lag)
+    reach = 1
+    while reach < _LAUNCHES:
+        np.minimum(least[:-reach], least[reach:], out=least[:-reach])
+        reach *= 2
+    least[-_LAUNCHES:] = least[-_LAUNCHES:][:1]
+    latencies = np.full(len(work), LONGEST_NS, np.int64)
+    latencies[launched[order]] = least
+    return latencies
+
+
+def slow_launches(trace: Trace, launches: CallWaits, known: Int64s, inferred: CallWaits) -> CallWaits:
+    """``launches``, with those that took long moved to the moment at which they handed over their work.
+
+    An ordinary call hands its work over at once, so its start counts as the launch. But a call may hold the work back:
+    it creates a context, loads a kernel, or waits for a lock. Then the work starts late although nothing else kept it,
+    and the time until then is time of the call, without which the work would have started as much earlier. The moment
+    is a launch latency before the work starts, but at most the return of the call.
+
+    A call counts as such if it takes longer than the longest latency, and its work starts more than
+    ``UNEXPLAINED_NS`` after all prerequisites that are known, and not because of another stream.
+
+    Args:
+        trace: the trace of the work.
+        launches: what ``launches_of_work`` returned.
+        known: int64 ns: when the last known prerequisite of each piece of work was fulfilled.
+        inferred: what ``unexplained_starts`` returned.
+    """
+    work, events, edges = gpu_work(trace), trace.events, launches.dependencies
+    explained = np.zeros(len(work), np.bool_)
+    explained[inferred.dependencies.to_work] = True
+    place, call = edges.to_work, edges.from_row
+    slow = (events.dur[call] > LONGEST_NS) & (work.ts[place] - known[place] > UNEXPLAINED_NS) & ~explained[place]
+    returned = events.ts[call] + events.dur[call]
+    handed = np.minimum(returned, work.ts[place] - launch_latencies(trace)[place])
+    moment = np.where(slow, np.maximum(edges.from_ts, handed), edges.from_ts)
+    return replace(launches, dependencies=replace(edges, from_ts=moment))

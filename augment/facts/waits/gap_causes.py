@@ -1,4 +1,4 @@
-"""Why a device idles: the cause of each gap in which no stream works, with the evidence."""
+"""The gaps in which a device or a stream idles, why a device does, with the evidence; the state of each device."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places, WorkIndexes
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.gpu.before_recording import before_recording
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.occupancy import occupants
-from augment.facts.waits.idle_gaps import IdleGaps, device_gaps
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.gpu.launched_work import before_recording
+from augment.facts.host.host_segments import occupants
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
@@ -174,3 +174,93 @@ def _host_evidence(
         spread(busy[low:high], which, len(which)) for which, low, high in zip(late, bounds, bounds[1:], strict=False)
     )
     return list(zip(evidence, rows, strict=True))
+
+
+class IdleGaps(Struct, frozen=True):
+    """Idle time between work: equal-length columns, ascending."""
+
+    start: Int64s  #: ns
+    end: Int64s  #: ns
+    previous: WorkIndexes  #: whose end began the gap
+    next: WorkIndexes  #: whose start ended it
+    overlapping: int  #: how many pieces of work begin before all earlier ones have ended
+
+    def __len__(self) -> int:
+        """The number of gaps."""
+        return len(self.start)
+
+
+@derived(until="idle time")
+def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
+    """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
+    work = gpu_work(trace)
+    return tuple(
+        _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop))
+        for stream in work.streams
+    )
+
+
+@derived(until="summary")
+def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
+    """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
+    work = gpu_work(trace)
+    orders = [work.by_time[device.places] for device in work.devices]
+    return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
+
+
+def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:
+    """The gaps between pieces of work in ascending ``ts``. Work without duration ends a gap, too."""
+    end = np.maximum(end, ts)  # a negative duration counts as 0
+    reach = np.maximum.accumulate(end)
+    after = np.flatnonzero(ts[1:] > reach[:-1])
+    last_to_end = np.maximum.accumulate(np.where(end == reach, np.arange(len(end)), 0))
+    overlapping = int((ts[1:] < reach[:-1]).sum())
+    return IdleGaps(reach[after], ts[after + 1], places[last_to_end[after]], places[after + 1], overlapping)
+
+
+COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
+_IDLE = 3  #: the first of the idle states; there is one for each cause
+
+#: the names of the states, as drawn
+STATES = (
+    "compute",
+    "exposed communication",
+    "exposed copy",
+    *(f"idle: {category.name.lower()}" for category in GapCategory),
+)
+
+
+class DeviceStates(Struct, frozen=True):
+    """The states of a device from its first to its last work, without interruption; equal-length columns."""
+
+    device: Device  #: whose states they are
+    start: Int64s  #: ns; ascending
+    end: Int64s  #: ns; each piece ends where the next begins
+    state: Bytes  #: an index of :data:`STATES`; neighbours differ
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@derived(until="breakdowns")
+def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
+    """The states of each device, in the order of ``gpu_work(trace).devices``."""
+    return tuple(
+        _states(coverage, gaps.start, causes)
+        for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True)
+    )
+
+
+def _states(coverage: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
+    """The states of one device. Idle time begins where a gap begins: work without duration may divide it."""
+    busy = np.flatnonzero(coverage.mask)
+    running = coverage.mask[busy]
+    state = np.full(len(busy), EXPOSED_COPY, np.uint8)
+    state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
+    state[running & COMPUTATION != 0] = COMPUTE
+    start = np.concatenate((coverage.ts[busy], gap_start))
+    order = np.argsort(start, kind="stable")
+    start, state = start[order], np.concatenate((state, (_IDLE + category).astype(np.uint8)))[order]
+    first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < coverage.last_ns)
+    start, state = start[first], state[first]
+    return DeviceStates(coverage.device, start, np.append(start[1:], coverage.last_ns)[: len(start)], state)

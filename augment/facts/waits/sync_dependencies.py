@@ -1,17 +1,20 @@
-"""The dependencies of calls that wait for a device, and of streams that wait for an event."""
+"""The calls that wait for a device, or for PyTorch's queue on Ascend, and streams that wait for an event."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import each, is_any
-from augment.arrays.types import NO_INDEX, Int64s, Places
+from augment.arrays.ordering import distinct, each, is_among, is_any
+from augment.arrays.types import NO_INDEX, EventRows, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launches import launches
-from augment.facts.names.matching import strings_where
+from augment.facts.gpu.gpu_work import gpu_work, launches
+from augment.facts.host.host_segments import host_segments
+from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
+from augment.facts.names.matching import matching, strings_where
 from augment.facts.source.arg_columns import arg_columns
 from augment.facts.waits.dependencies import (
     CallWaits,
@@ -23,7 +26,6 @@ from augment.facts.waits.dependencies import (
     last_launched_before,
     launched_by,
 )
-from augment.facts.waits.sync_calls import freeing_calls, sync_calls
 
 _EVENT = "Event Sync"
 _STREAM_WAITS = "Stream Wait Event"
@@ -208,3 +210,104 @@ def _between(trace: Trace, pairs: list[tuple[int, int]]) -> Dependencies:
     work = gpu_work(trace)
     last, first = (np.array(column, np.intp) for column in zip(*pairs, strict=True))
     return dependencies_of(DependencyKind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)
+
+
+#: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
+_WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
+#: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
+_FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
+
+
+class SyncCalls(Struct, frozen=True):
+    """Calls that wait for a device."""
+
+    row: EventRows  #: the calls whose name says that they wait, from any thread, then the ``cuda_sync`` slices
+    general: Places  #: indexes of all of ``row`` but ``cuda_sync`` slices on a stream; others concern a device
+
+
+@derived
+def sync_calls(trace: Trace) -> SyncCalls:
+    """Every call that waits for a device, and every ``cuda_sync`` slice."""
+    events = trace.events
+    waits = matching(trace, _WAITS)
+    calls = events.slices_of(*LAUNCHES)
+    calls = calls[waits[events.name[calls]]] if len(calls) else calls
+    syncs = events.slices_of(Category.CUDA_SYNC)
+    on_stream = np.array([_is_stream(track.stream) for track in trace.tracks], np.bool_)
+    of_device = np.flatnonzero(~on_stream[events.track[syncs]]) if len(syncs) else np.empty(0, np.intp)
+    return SyncCalls(np.concatenate((calls, syncs)), np.concatenate((np.arange(len(calls)), len(calls) + of_device)))
+
+
+@derived
+def freeing_calls(trace: Trace) -> Int64s:
+    """The rows of calls that give memory back to the driver. They wait for the device, and then do work of their own:
+    whoever asks must look whether a call mostly waited."""
+    calls = trace.events.slices_of(*LAUNCHES)
+    return calls[matching(trace, _FREES)[trace.events.name[calls]]] if len(calls) else calls
+
+
+def _is_stream(stream: object) -> bool:
+    """Whether ``stream`` names a stream. -1 stands for none, also in Kineto's unsigned form."""
+    return isinstance(stream, str) or (isinstance(stream, int) and 0 <= stream < 2**32 - 1)
+
+
+# What threads wait for at the queue on which PyTorch for Ascend puts operators.
+#
+# Before a thread waits for a device, it waits until the queue is empty (``MakeSureQueueEmpty`` in ``NPUQueue.cpp``), of
+# which the trace has no slice.
+
+
+def task_queues(trace: Trace) -> CallWaits:
+    """A thread waits for its next task until that has been put on the queue; threads that wait for a device wait first
+    until all tasks put so far are done."""
+    tasks = queued_tasks(trace)
+    return joined_waits([_taken(trace, tasks), _emptied(trace, tasks)] if len(tasks) else [])
+
+
+def _taken(trace: Trace, tasks: QueuedTasks) -> CallWaits:
+    """Each task begins after it was put; until then its thread waits."""
+    events = trace.events
+    begin, end, track = events.ts[tasks.taken], events.end[tasks.taken], events.track[tasks.taken]
+    there = dependencies_of(
+        DependencyKind.HANDOVER,
+        tasks.put,
+        tasks.taken,
+        from_at=(events.track[tasks.put], np.minimum(events.end[tasks.put], begin)),
+        to_at=(track, begin),
+    )
+    order = np.argsort(track, kind="stable")
+    before, after = order[:-1], order[1:]
+    waits = (track[before] == track[after]) & (end[before] < begin[after])
+    return CallWaits(there, track[after[waits]], end[before[waits]], begin[after[waits]])
+
+
+def _emptied(trace: Trace, tasks: QueuedTasks) -> CallWaits:
+    """Before a call that waits for a device, a thread waits until all tasks put so far are done, if they were done
+    between its last change and the call. With several queues, it is unknown for which it waits."""
+    events = trace.events
+    queues = distinct(events.track[tasks.taken])
+    calls = np.sort(sync_calls(trace).row)
+    calls = calls[np.isin(events.category[calls], LAUNCHES) & ~is_among(events.track[calls], queues)]
+    if len(queues) != 1 or not len(calls):
+        return joined_waits([])
+    put = np.maximum.accumulate(events.end[tasks.put])
+    done = np.maximum.accumulate(events.end[tasks.taken])
+    count = np.searchsorted(put, events.ts[calls], side="right")
+    calls, count = calls[count > 0], count[count > 0]
+    begun, at = _changed_before(trace, calls), done[count - 1]
+    waited = (begun < at) & (at <= events.ts[calls])
+    calls, begun, at, last = calls[waited], begun[waited], at[waited], tasks.taken[count[waited] - 1]
+    track = events.track[calls]
+    then = dependencies_of(DependencyKind.HANDOVER, last, calls, from_at=(events.track[last], at), to_at=(track, at))
+    return CallWaits(then, track, begun, at)
+
+
+def _changed_before(trace: Trace, rows: Int64s) -> Int64s:
+    """When the innermost slice of the thread of each of ``rows`` last changed before it began, ns."""
+    events, segments = trace.events, host_segments(trace)
+    changed = events.ts[rows]
+    for track, index in each(events.track[rows], len(trace.tracks)):
+        ts = segments.ts[segments.of(track)]
+        place = np.searchsorted(ts, events.ts[rows[index]]) - 1
+        changed[index] = np.where(place >= 0, ts[np.maximum(place, 0)], changed[index])
+    return changed

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
-from augment.facts.names.collective_kinds import ALL_REDUCE, bus_factor
+from augment.facts.names.kernel_types import ALL_REDUCE, bus_factor
 from augment.job.matching.matching import Floats
 
 FEWEST_SIZES = 3

@@ -11,7 +11,7 @@ from msgspec import Struct
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Places
 from augment.core.findings import column
-from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.bandwidth_fit import Fit, fit
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched

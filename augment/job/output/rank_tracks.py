@@ -10,7 +10,7 @@ from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s, Places
 from augment.core.annotations import CounterTrack, SliceTrack, Texts
-from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched
 from augment.job.ranks.rank_lists import rank_texts

@@ -19,7 +19,7 @@ from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Bools
 from augment.core.findings import Findings, column
 from augment.core.trace import Diagnostic
-from augment.facts.names.collective_kinds import bus_factor
+from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions

@@ -16,7 +16,7 @@ from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
 from augment.facts.collectives.instances import UNKNOWN
-from augment.facts.names.collective_kinds import ALL_TO_ALL
+from augment.facts.names.kernel_types import ALL_TO_ALL
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions

@@ -27,7 +27,7 @@ from msgspec import Struct
 from augment.arrays.types import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
 from augment.facts.collectives.instances import UNKNOWN
-from augment.facts.names.collective_kinds import SEND
+from augment.facts.names.kernel_types import SEND
 from augment.job.collectives.waits import common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

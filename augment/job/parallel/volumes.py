@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import sums
 from augment.core.findings import column
-from augment.facts.names.collective_kinds import ALL_REDUCE, REDUCE_SCATTER, bus_factor
+from augment.facts.names.kernel_types import ALL_REDUCE, REDUCE_SCATTER, bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions

@@ -20,8 +20,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.instances import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.collective_kinds import POINT_TO_POINT
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names.kernel_types import POINT_TO_POINT, KernelType
 from augment.facts.steps.steps import steps
 from augment.job.ranks.phases import Phase, phases
 

@@ -21,7 +21,7 @@ from augment.core.findings import Window
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.instances import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.enclosing import innermost
+from augment.facts.host.call_stacks import innermost
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.names.matching import matching
 from augment.job.ranks.gradients import gradient_bytes, gradient_rows

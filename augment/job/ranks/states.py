@@ -15,7 +15,7 @@ import numpy as np
 from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
-from augment.facts.collectives.device_states import DeviceStates, HostGaps, State
+from augment.facts.collectives.rank_progress import DeviceStates, HostGaps, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
 _WIDE, _NARROW = 8, 4  #: bytes of a value

@@ -16,10 +16,17 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.findings import AugmentedTrace, Column, Findings, Window, columns_of
 from augment.core.trace import Trace
 from augment.errors import InputError
-from augment.facts.collectives.device_states import device_states, host_gaps
-from augment.facts.collectives.host_collectives import HostCollectives, host_collectives
 from augment.facts.collectives.instances import UNKNOWN, Group, collectives
-from augment.facts.collectives.rank_progress import Spent, follows, held_up, spent_before
+from augment.facts.collectives.rank_progress import (
+    HostCollectives,
+    Spent,
+    device_states,
+    follows,
+    held_up,
+    host_collectives,
+    host_gaps,
+    spent_before,
+)
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_figures import step_figures

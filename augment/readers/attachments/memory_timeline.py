@@ -20,7 +20,7 @@ from augment.arrays.types import Int64s
 from augment.core.attachments import MemoryChanges
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
-from augment.facts.memory.memory_categories import CATEGORIES, held_by_category
+from augment.facts.memory.memory_events import CATEGORIES, held_by_category
 from augment.readers.document import read_document
 
 __all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]

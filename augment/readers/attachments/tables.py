@@ -24,8 +24,8 @@ from augment.core.toml import read_toml
 from augment.core.trace import Trace
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.kernel_families import RULES, rules_of
-from augment.facts.names.own_collectives import TABLE as COLLECTIVES
-from augment.facts.names.own_collectives import collective_rules
+from augment.facts.names.kernel_types import TABLE as COLLECTIVES
+from augment.facts.names.kernel_types import collective_rules
 from augment.facts.operators import peaks
 from augment.facts.operators.formulas_custom import formulas_of
 

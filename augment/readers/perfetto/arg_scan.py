@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.facts.source.arg_columns_scan import Job, plain
-from augment.facts.source.event_text import PADDING, Block
+from augment.facts.source.arg_columns import PADDING, Block, Job, plain
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, address, native
 from augment.readers.perfetto.state import Generation, PacketSequence, strings_at

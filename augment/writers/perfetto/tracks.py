@@ -21,9 +21,7 @@ from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
-from augment.facts.gpu.arrow_correlations import correlations_of
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launches import launches
+from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
     BY_RANK,

@@ -1,0 +1,186 @@
+"""What devices do over time: the types of kernels that run, the rate of copies, the length of queues.
+
+All figures about busy time come from :func:`type_coverage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays import intervals
+from augment.arrays.intervals import Intervals, Masks
+from augment.arrays.types import NO_INDEX, Bools, Int64s, Places, WorkIndexes
+from augment.core.context import derived
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
+from augment.facts.names.kernel_types import KernelType, copy_kind
+
+COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
+
+
+class TypeCoverage(Struct, frozen=True):
+    """The types of kernels that run on a device at each moment."""
+
+    device: Device  #: which
+    ts: Int64s  #: ns; strictly ascending
+    mask: Masks  #: the types that run from ``ts[i]`` until ``ts[i + 1]``: bits ``1 << KernelType``; the last is 0
+    time_ns: tuple[int, ...]  #: of each mask, the time in which exactly its types run
+    first_ns: int  #: the first start of the device's work
+    last_ns: int  #: the last end of the device's work
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start to the last end."""
+        return self.last_ns - self.first_ns
+
+    def time_of(self, *, any_of: int, none_of: int = 0) -> int:
+        """The time, ns, in which a type in ``any_of`` runs and no type in ``none_of``."""
+        return sum(ns for mask, ns in enumerate(self.time_ns) if mask & any_of and not mask & none_of)
+
+    def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
+        """The part of :meth:`time_of` within each ``[start, end)``, int64 ns."""
+        return intervals.held_between(self.ts, self._wanted(any_of, none_of), start, end)
+
+    def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
+        """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""
+        return intervals.where(self.ts, self._wanted(any_of, none_of))
+
+    def _wanted(self, any_of: int, none_of: int) -> Bools:
+        """For each of ``mask``, whether it has a type in ``any_of`` and none in ``none_of``."""
+        table = np.array([mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))])
+        return table.take(self.mask)  # half the time of an index
+
+
+@derived(until="summary")
+def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
+    """The coverage of each device, in the order of ``gpu_work(trace).devices``."""
+    return tuple(_coverages(trace))
+
+
+def mask_name(mask: int) -> str:
+    """The name of a mask, its types in alphabetical order: ``COMMUNICATION overlapping COMPUTATION``."""
+    return " overlapping ".join(sorted(kernel_type.name for kernel_type in KernelType if mask >> kernel_type & 1))
+
+
+def all_masks() -> list[int]:
+    """Every combination of types, fewest types first."""
+    return [sum(1 << bit for bit in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
+
+
+def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
+    work = gpu_work(trace)
+    for device in work.devices:
+        places = work.by_time[device.places]
+        kernel_type, start, end = work.type[places], work.ts[places], work.end[places]
+        unions = []
+        for chosen_type in KernelType:
+            chosen = kernel_type == chosen_type
+            unions.append(intervals.union(start[chosen], end[chosen]))
+        ts, mask = intervals.coverage(unions)
+        lasts = np.diff(ts)
+        running = mask[:-1]
+        time_ns = tuple(int(lasts[running == mask].sum()) for mask in range(1 << len(KernelType)))
+        yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), max(int(start[0]), int(end.max())))
+
+
+FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
+
+
+class CopyRate(Struct, frozen=True):
+    """The copies of one kind on one device, and their rate after every change; rates of overlapping copies add up."""
+
+    device: Device  #: which
+    kind: str  #: such as ``Memcpy HtoD (Pinned -> Device)``
+    places: WorkIndexes  #: the copies
+    bytes: int  #: in all
+    ts: Int64s  #: ns; strictly ascending
+    rate: Int64s  #: whole bytes per second, so that it returns to exactly 0
+    without: int  #: copies without a rate: bytes unknown or 0, no time, or faster than :data:`FASTEST`
+
+
+@derived(until="breakdowns")
+def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
+    """The rates for each device and each kind of copy that occurs on it."""
+    work = gpu_work(trace)
+    rates = []
+    for device in work.devices:
+        places = work.by_time[device.places]
+        copies = places[work.type[places] == KernelType.MEMORY]
+        for kind, chosen in _kinds(trace, work.row[copies], copies):
+            size = _sizes(trace, work.row[chosen])
+            series = _series(work.ts[chosen], work.end[chosen], size)
+            rates.append(CopyRate(device, kind, chosen, int(size.sum()), *series))
+    return tuple(rates)
+
+
+def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places]]:
+    """The kinds of ``copies``, ascending, each with its copies. Every name is matched once."""
+    names, which = np.unique(trace.events.name[rows], return_inverse=True)
+    kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]
+    kinds = sorted(set(kind_of_name))
+    code = np.array([kinds.index(kind) for kind in kind_of_name], np.intp)[which]
+    return [(kind, copies[code == index]) for index, kind in enumerate(kinds)]
+
+
+def _sizes(trace: Trace, rows: Int64s) -> Int64s:
+    """The bytes of each of ``rows``, 0 where unknown."""
+    order = np.argsort(rows, kind="stable")  # look-ups of ascending rows are faster
+    size = np.empty(len(rows), np.int64)
+    size[order] = trace.events.bytes.at(rows[order], 0)
+    return np.maximum(size, 0)
+
+
+def _series(start: Int64s, end: Int64s, size: Int64s) -> tuple[Int64s, Int64s, int]:
+    """The moments, the rate after every change, and the number of copies without a rate."""
+    rate = size / np.maximum(end - start, 1) * 1e9
+    known = (size > 0) & (end > start) & (rate < FASTEST)
+    change = np.rint(rate[known]).astype(np.int64)
+    ts, value = intervals.steps(np.concatenate((start[known], end[known])), np.concatenate((change, -change)))
+    return ts, value, len(known) - int(known.sum())
+
+
+class QueueLength(Struct, frozen=True):
+    """The length of the queue of a stream after every change."""
+
+    stream: Stream  #: whose queue it is
+    ts: Int64s  #: ns; strictly ascending
+    length: Int64s  #: launched pieces of work that have not begun
+
+
+@derived(until="breakdowns")
+def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
+    """The queue of every stream with work whose launch is known.
+
+    The length grows by one at the start of a launching call and shrinks by one at the start of its work. Work that
+    began before its launch, by the clocks, counts as launched when it began.
+    """
+    linked = gpu_work(trace).launch != NO_INDEX
+    lengths = []
+    for stream in gpu_work(trace).streams:
+        if linked[stream.places].any():
+            _, ts = _changes(trace, stream)
+            ones = np.ones(len(ts) // 2, np.int64)
+            lengths.append(QueueLength(stream, *intervals.steps(ts, np.concatenate((ones, -ones)))))
+    return tuple(lengths)
+
+
+def rows_of_changes(trace: Trace, length: QueueLength) -> Int64s:
+    """The row of the event (call or work) of each change of a queue; of several at one moment, that of the last."""
+    row, ts = _changes(trace, length.stream)
+    order = np.argsort(ts, kind="stable")
+    rows: Int64s = row[order[np.searchsorted(ts[order], length.ts, "right") - 1]]
+    return rows
+
+
+def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
+    """The rows of launching calls, then of their work on ``stream``, and when each changes the queue."""
+    work = gpu_work(trace)
+    chosen = work.launch[stream.places] != NO_INDEX
+    launch, row = work.launch[stream.places][chosen], work.row[stream.places][chosen]
+    started = work.ts[stream.places][chosen]
+    launched = np.minimum(trace.events.ts[launch], started)
+    return np.concatenate((launch, row)), np.concatenate((launched, started))
