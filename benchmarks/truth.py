@@ -32,11 +32,12 @@ SHARED = Path(os.environ.get("SHARED", ROOT.parent / "shared"))
 GENERATOR = SHARED / "repro" / "strangers" / "causes_sim.py"
 sys.path.insert(0, str(ROOT))
 
+from augment.job.rank_waits import job_waits  # noqa: E402
+
 from augment.core.findings import AugmentedTrace  # noqa: E402
 from augment.diagnosis.ranking import diagnose  # noqa: E402
 from augment.diagnosis.verdict import named as rules_of_verdict  # noqa: E402
 from augment.job.answer import Answer, answer  # noqa: E402
-from augment.job.rank_waits import job_waits  # noqa: E402
 from augment.job.ranks.summary import summarize  # noqa: E402
 from augment.readers import read  # noqa: E402
 

@@ -38,7 +38,7 @@ from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
-from augment.diagnosis.verdict import named, verdict
+from augment.diagnosis.verdict import named, sentences, verdict
 from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
 
 NAME = "diagnosis"
@@ -97,7 +97,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = [_found(trace, each) for each in diagnosis.findings]
     known = {row.rule for row in rows}
     rest = [_other(trace, rule, answer) for rule, answer in diagnosis.answers.items() if rule not in known]
-    return Findings([*rows, *rest], drawn(trace, NAME), verdict=Verdict(verdict(trace), tuple(rows)))
+    about = [sentence.rules for sentence in sentences(trace)]
+    judged = Verdict(verdict(trace), tuple(rows), about=about)
+    return Findings([*rows, *rest], drawn(trace, NAME), verdict=judged)
 
 
 def _found(trace: Trace, finding: Finding) -> Row:

@@ -285,13 +285,16 @@ class _Timeline:
         """Write one rank; its memory is free on return."""
         from augment.facts.source.several_ranks import on_clock
         from augment.facts.steps.window import within
+        from augment.job.rank_answers import rank_in_job
         from augment.writers.perfetto.several import TraceGroup
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
             trace = self._choice.request.evidence.added_to(trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
-            part = self._told_of_waits(at, trace, part)
+            job = rank_in_job(self._answers, at)
+            if job is not None:
+                part = replace(part, context=part.context.fresh(job, facts=dict(part.context.facts)))
             augmented = on_clock(self._augmented(at, part), self._clock(at))
             self._unused += self._choice.request.evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
@@ -337,16 +340,6 @@ class _Timeline:
         augmented = augment(part, choice.request, steps=None, later="writing")
         across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
         return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
-
-    def _told_of_waits(self, at: int, whole: Trace, part: Trace) -> Trace:
-        """``part`` with what the other ranks tell about its collectives, for its diagnosis."""
-        from augment.job.rank_waits import job_waits
-
-        waits = job_waits(self._answers, at)
-        if waits is None:
-            return part
-        rows = _rows_in(part, whole, waits.row)
-        return replace(part, context=part.context.fresh(waits.at(rows), facts=dict(part.context.facts)))
 
     def _links(self, at: int, trace: Trace, part: Trace) -> Links:
         """The collectives in the rank's ``part`` that link to other ranks."""

@@ -62,11 +62,11 @@ def command(
     from msgspec.structs import replace
 
     from augment.errors import InputError
-    from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
+    from augment.results.sidecars import Sidecar, in_job, is_sidecar, read_sidecar, sidecars_in
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
-        sidecars = [replace(each, content=_chosen(each.content, request)) for each in sidecars_in([source])]
+        sidecars = [replace(each, content=_chosen(in_job(each.content), request)) for each in sidecars_in([source])]
         _write_parquet(sidecars, parquet)
         return
     if os.path.isdir(source):
@@ -74,7 +74,7 @@ def command(
     known = read_sidecar(source) if is_sidecar(source) else None
     only = analyses_of(analyses, None if known is None else known["analyses"])
     request = replace(request, only=(*only, *request.only))
-    sidecar = analysed(source, request) if known is None else _chosen(known, request)
+    sidecar = analysed(source, request) if known is None else _chosen(in_job(known), request)
     if parquet is not None:
         _write_parquet([Sidecar.of(source, sidecar)], parquet)
     elif form == "csv":
@@ -85,8 +85,6 @@ def command(
         from augment.cli.table_output import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        if known is not None:
-            shown = _with_verdict_of_job(shown)
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
 
 
@@ -98,15 +96,6 @@ def _of_folder(folder: str) -> str:
     if metrics:
         return f"is a folder; name metrics in it: augment show {shlex.quote(os.path.join(folder, metrics[0]))}"
     return f"is a folder; name one trace in it, or look at all: augment diagnose {shlex.quote(folder)}"
-
-
-def _with_verdict_of_job(sidecar: dict[str, Any]) -> dict[str, Any]:
-    """The sidecar of a rank whose verdict contains what its job tells the rank."""
-    from augment.results.sidecars import with_job
-
-    verdict = sidecar.get("verdict", {"text": [], "rows": []})
-    text = with_job(sidecar, verdict["text"])
-    return {**sidecar, "verdict": {**verdict, "text": text}} if text else sidecar
 
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:

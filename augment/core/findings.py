@@ -56,11 +56,13 @@ def columns_of(row: type[Struct]) -> tuple[Column, ...]:
 
 class Verdict(Struct, frozen=True):
     """What is wrong with a run: one to five sentences, and the metric rows that they rest on. ``str`` of it, and what a
-    notebook prints, are the sentences. ``joined``: whether the traces that it is about are of one run."""
+    notebook prints, are the sentences. ``joined``: whether the traces that it is about are of one run. ``about``: of
+    each sentence the rules that it speaks of."""
 
     text: Sequence[str] = ()
     rows: Sequence[Any] = ()
     joined: bool = True
+    about: Sequence[Sequence[str]] = ()
 
     def __repr__(self) -> str:
         return "\n".join(self.text) or "<Verdict: none>"

@@ -1,13 +1,11 @@
-"""What the traces of the other ranks of a job tell about the collectives of one rank."""
+"""What the traces of all ranks of a job tell of one rank."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
 from augment.core.text import short
 
 Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
@@ -61,25 +59,28 @@ class LateRank(Struct, frozen=True):
     confidence: Literal["high", "medium"]
 
 
-class JobWaits(Struct, frozen=True):
-    """What the traces of the other ranks tell about the collectives of one.
+class RankInJob(Struct, frozen=True):
+    """What the traces of all ranks tell of one: figures of a steady step, ns.
 
-    Equal-length int64 columns, ascending ``row``, the collective's kernel in the event table: ``wait_ns``, from its
-    start until the last rank arrived; ``late``, that rank, into ``ranks``; ``lead_ns``, by how much the rank itself was
-    the last, else 0. ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no
-    communication of the job took time; None if unknown.
+    ``wait_ns``: its device does nothing but wait for late ranks; ``transfer_ns``: nothing but move data of collectives.
+    ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
+    ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
+    job took time; None if unknown.
     """
 
-    row: Int64s
-    wait_ns: Int64s
-    lead_ns: Int64s
-    late: Int64s
-    ranks: tuple[str, ...]
+    wait_ns: int
+    transfer_ns: int
+    waits_for: str = ""
+    most_ratio: float = 0.0
     late_ranks: tuple[LateRank, ...] = ()
     transfer_gain_ns: int | None = None
 
-    def at(self, rows: Int64s) -> JobWaits:
-        """The same with other ``rows``, of a part of the trace; -1 leaves a collective out."""
-        order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
-        wait, lead, late = (column[order] for column in (self.wait_ns, self.lead_ns, self.late))
-        return JobWaits(rows[order], wait, lead, late, self.ranks, self.late_ranks, self.transfer_gain_ns)
+    @property
+    def itself(self) -> LateRank | None:
+        """The rank, if it holds the job up."""
+        return next((each for each in self.late_ranks if each.is_own), None)
+
+    @property
+    def most_saved_ns(self) -> int:
+        """What faster communication of the rank saves at most: a rank that only waits gains nothing by it."""
+        return self.transfer_ns if self.transfer_gain_ns is None else min(self.transfer_ns, self.transfer_gain_ns)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from augment.core.job_waits import JobWaits
+from augment.core.job_waits import RankInJob
+from augment.core.text import Words
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
@@ -34,21 +35,16 @@ def judged(
     return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most)
 
 
-def judged_in_job(trace: Trace, seen: Seen, saved_ns: int, *, spans: Spans, confidence: Confidence, cut: Cut) -> Answer:
-    """As :func:`judged`, for less communication: no more is saved than what the job gains if none takes time.
-
-    Without the traces of other ranks, or if their replay cannot tell, the saving is a bound.
-    """
-    waits = trace.context.attached(JobWaits)
-    limit = None if waits is None else waits.transfer_gain_ns
-    answer = judged(
-        trace,
-        seen,
-        saved_ns if limit is None else min(saved_ns, limit),
-        spans=spans,
-        confidence="medium" if waits is not None and limit is None else confidence,
-        cut=cut,
-        at_most=limit is None,
+def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
+    """A finding of a rank whose job is known: less communication saves no more than what the job gains by it."""
+    seen, most = finding.seen.in_job(job)
+    if most is None or finding.saved_ns is None:
+        return replace(finding, seen=seen)
+    saved, known = min(finding.saved_ns, most), job.transfer_gain_ns is not None
+    if words.ratio(saved) < LEAST_RATIO:
+        return Fine(seen, saved)
+    limited = saved < finding.saved_ns  # then other ranks decide, of which the cut knows nothing
+    sure = finding.confidence if known or finding.confidence == "low" else "medium"
+    return replace(
+        finding, seen=seen, saved_ns=saved, confidence=sure, cut=None if limited else finding.cut, at_most=not known
     )
-    limited = limit is not None and limit < saved_ns  # then other ranks decide, of which the cut knows nothing
-    return replace(answer, cut=None) if limited and isinstance(answer, Found) else answer

@@ -9,7 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.core.context import Stage, derived
+from augment.core.job_waits import RankInJob
 from augment.core.trace import Trace
+from augment.diagnosis.devices import words
+from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
@@ -50,9 +53,9 @@ def diagnose(trace: Trace) -> RankedFindings:
 
 
 def _answer(trace: Trace, rule: Rule) -> Answer:
-    answer = rule.check(trace)
+    answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
-    return answer
+    return answer if job is None or not isinstance(answer, Found) else judged_in_job(answer, job, words(trace))
 
 
 def stage_of_rule(rule: Rule) -> Stage:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
+from augment.core.job_waits import RankInJob
 from augment.core.text import Words
 from augment.core.trace import Trace
 from augment.facts.critical.what_if import Cut
@@ -41,6 +42,9 @@ class Spans(Struct, frozen=True):
         return len(self.start)
 
 
+NOWHERE = Spans(*[np.empty(0, np.int64)] * 3)  #: of a finding that no slice of the trace shows
+
+
 class Seen(Struct, frozen=True):
     """What a rule saw: figures and names. Each rule derives a record of its own; the methods say its fields in words.
 
@@ -66,6 +70,10 @@ class Seen(Struct, frozen=True):
     def evidence(self, words: Words) -> Sequence[str]:
         """More that was seen."""
         return ()
+
+    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+        """The same where the job of the rank is known, and what its cure then saves at most, ns; None: no limit."""
+        return self, None
 
     @property
     def figures(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         made += _nothing(trace, result)
     elif unexplained := _unexplained(trace, result):
         made.append(Sentence(unexplained))
-    made += [Sentence(text) for text in _together(trace, chosen)]
+    made += [Sentence(text, tuple(each.rule for each in chosen)) for text in _together(trace, chosen)]
     return tuple(made[:5])
 
 

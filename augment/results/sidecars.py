@@ -178,14 +178,33 @@ def readable(path: str) -> Iterator[None]:
         raise UnknownFormat(path, f"cannot be shown as metrics of augment ({what}); make them again") from error
 
 
-def with_job(content: Mapping[str, Any], sentences: Sequence[str]) -> list[str]:
-    """The ``sentences`` of the verdict in these metrics, and what its job tells the rank, if they contain that.
-
-    What the job tells comes first if something is to be done about it: the rank alone cannot tell waiting from slow
-    communication.
-    """
-    of_job = content.get(TOLD)
+def verdict_in_job(of_job: Mapping[str, Any] | None, sentences: Sequence[str]) -> list[str]:
+    """The ``sentences`` of a rank's verdict, or where its job is known those that the job tells, and the job's own."""
     if not of_job:
         return [*sentences]
-    more = [*of_job["text"], f"Its job: {of_job['job']}"]
-    return [*more, *sentences] if len(of_job["text"]) > 1 else [*sentences, *more]
+    job = of_job.get("job")
+    return [*(of_job.get("verdict") or sentences), *([f"Its job: {job}"] if job else [])]
+
+
+def in_job(content: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a rank as its job tells them: its verdict, and those rows of the diagnosis that differ from the
+    rank's alone. Unchanged if the job is unknown."""
+    of_job = content.get(TOLD)
+    if not of_job:
+        return content
+    verdict = content.get("verdict", {"text": [], "rows": []})
+    known = {row["rule"]: row for row in of_job.get("rows", ())}
+
+    def judged(rows: Sequence[Any]) -> list[Any]:
+        return [known.get(row["rule"], row) for row in rows]
+
+    problems = [row for row in judged(verdict["rows"]) if row["status"] == "found"]
+    ruled = {row["rule"] for row in problems}
+    problems = [row for row in known.values() if row["status"] == "found" and row["rule"] not in ruled] + problems
+    analyses = dict(content["analyses"])
+    if "diagnosis" in analyses:
+        rows = judged(analyses["diagnosis"]["rows"])
+        rows.sort(key=lambda row: (row["status"] != "found", not row["in_verdict"]))
+        analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
+    text = verdict_in_job(of_job, verdict["text"])
+    return {**content, "verdict": {**verdict, "text": text, "rows": problems}, "analyses": analyses}

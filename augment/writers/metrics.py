@@ -11,14 +11,14 @@ a seam as in the other outputs; without it, the sidecar is as it was written.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from augment.core.annotations import ArgColumn, SliceTrack, Texts
+from augment.core.annotations import SliceTrack
 from augment.core.findings import AugmentedTrace, Findings, Outcome, Window
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.steps.steps import step_numbers
@@ -31,6 +31,12 @@ NAME = "metrics"  #: of the seam; users cannot choose this writer, because the s
 SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.0"
 DISTRIBUTION = "kineto-augment"
+
+
+class ReportedTrack(SliceTrack, frozen=True):
+    """A track of a job in the timeline of a rank; ``reported`` is what its metrics then say of the job."""
+
+    reported: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Seam(msgspec.Struct, frozen=True):
@@ -53,33 +59,18 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
 
 
 def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Copy the sidecar in ``old`` to ``new``, with what :data:`TOLD` of ``annotations`` says in place of any that was
-    added before.
+    """Copy the sidecar in ``old`` to ``new``, with what a :class:`ReportedTrack` says in place of any that was added
+    before.
 
     Raises:
         ValueError: the file is not the sidecar that was written.
     """
     seams.copy(old, new, seam.at)
-    tracks = [each for each in annotations if isinstance(each, SliceTrack) and each.analysis == TOLD]
-    for track in tracks[:1]:
-        values = {name: _first(column) for name, column in track.args.items()}
-        text = [_ended(sentence) for sentence in (values.pop("sentence"), values.pop("advice")) if sentence]
-        member = {"text": text, **values}
+    for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
         new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
     rest = seam.size - seam.at
     old.seek(-rest, os.SEEK_END)
     seams.copy(old, new, rest)
-
-
-def _first(column: ArgColumn) -> str | int | None:
-    """The value of the first slice; None if it has none."""
-    if isinstance(column, Texts):
-        return column.values[column.codes[0]] if column.codes[0] >= 0 else None
-    return int(column[0]) if column[0] != -1 else None
-
-
-def _ended(sentence: str | int) -> str:
-    return str(sentence).rstrip(".") + "."
 
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:

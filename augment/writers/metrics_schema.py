@@ -32,7 +32,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
     """
     verdict = {}
     if _JUDGING in rows:
-        verdict = {"verdict": verdict_schema(rows[_JUDGING], closed), TOLD: _told_schema(closed)}
+        verdict = {"verdict": verdict_schema(rows[_JUDGING], closed), TOLD: _told_schema(rows[_JUDGING], closed)}
     whole = {
         "$schema": _DIALECT,
         "title": "kineto-augment metrics",
@@ -58,7 +58,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
     return whole
 
 
-def _told_schema(closed: bool) -> Schema:
+def _told_schema(row: type[Any], closed: bool) -> Schema:
     """The schema of what a job tells a rank."""
 
     def ns(doc: str) -> Schema:
@@ -77,6 +77,14 @@ def _told_schema(closed: bool) -> Schema:
             "type": ["integer", "null"],
             "unit": "ns",
             "description": "by how much the own work of a rank that holds the job up exceeds its peers'; else null",
+        },
+        "verdict": {
+            **_list_of(_type(str)),
+            "description": "the verdict of the rank where its job is known; empty if the job cannot tell",
+        },
+        "rows": {
+            **_list_of(_row(row, closed)),
+            "description": "the answers of rules that differ from those in the analysis diagnosis, in their place",
         },
     }
     return _record(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}

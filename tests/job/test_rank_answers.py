@@ -1,4 +1,4 @@
-"""What the job tells each rank, in its outputs and its sidecar: whom it waits for, or that others wait for it."""
+"""What the job tells each rank: whom it waits for, or that others wait for it, and one answer by whatever way."""
 
 from __future__ import annotations
 
@@ -8,32 +8,61 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
-from msgspec import structs
+from click.testing import CliRunner
 
+from augment.cli.registry import group
 from augment.core.findings import AugmentedTrace
-from augment.core.job_waits import LateRank, Reason
+from augment.core.job_waits import LateRank, RankInJob, Reason
+from augment.core.trace import Trace
 from augment.diagnosis.late_ranks import fix_rank
+from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.rule import Fine, Found
 from augment.job.answer import Answer, answer
-from augment.job.rank_answers import RankAnswer, rank_answer, track
+from augment.job.rank_answers import RankAnswer, rank_answer, rank_in_job, track
 from augment.job.ranks.summary import summarize
+from augment.pipeline import augment
 from augment.readers import read
+from augment.results.report.health import of_jobs, report_on
+from augment.results.report.of_trace import document
 from simulator import JobOptions, simulate
+from simulator.options import GPUS
 
 JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, clock_offset_ns=(0, 70_000, -2_000_000, 900))
-FAULTS = {"host": {"host_stall_us": 20_000.0, "host_stall_rank": 2}, "compute": {"straggler": 2}}
+FAULTS: dict[str, dict[str, Any]] = {
+    "host": {"host_stall_us": 20_000.0, "host_stall_rank": 2},
+    "compute": {"straggler": 2},
+}
+REASONS = {"host": "its host", "compute": "its device computes longer"}
 LATE = 2
+LAST = 12  #: collectives at the end of the recording that all ranks have
+POINTS = 0.05
+PROMISED = 0.03
 
 
-def job_of(paths: Sequence[Path]) -> Answer:
-    traces = [read(str(path)) for path in paths]
-    return answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [str(path) for path in paths])
+def job_of(traces: Sequence[Trace]) -> Answer:
+    judged = [augment(trace, only=["diagnosis"]) for trace in traces]
+    return answer([summarize(each) for each in judged], [trace.source.path for trace in traces])
 
 
-def simulated(options: JobOptions, folder: Path) -> Answer:
-    return job_of([path for path, _ in simulate(options, folder)])
+@cache
+def traces_of(options: JobOptions) -> list[Trace]:
+    with TemporaryDirectory() as folder:
+        return [read(str(path)) for path, _ in simulate(options, folder)]
+
+
+@cache
+def simulated(options: JobOptions) -> Answer:
+    return job_of(traces_of(options))
+
+
+def rows_of(said: RankAnswer) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in said.rows}
 
 
 def plain_wait_ns(paths: Sequence[Path], rank: int, clocks: Sequence[float]) -> float:
@@ -49,45 +78,77 @@ def plain_wait_ns(paths: Sequence[Path], rank: int, clocks: Sequence[float]) -> 
 
 
 @pytest.mark.parametrize("cause", FAULTS)
-def test_each_rank_is_told_whom_it_waits_for(cause: str, tmp_path: Path) -> None:
-    job = simulated(replace(JOB, **FAULTS[cause]), tmp_path)
-    reason = {"host": "its host", "compute": "its device computes longer"}[cause]
-    paths = sorted(tmp_path.glob("*.json.gz"))
+@pytest.mark.parametrize("seed", range(2))
+def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_path: Path) -> None:
+    faulty = replace(JOB, seed=seed, **FAULTS[cause])
+    job, before = simulated(faulty), traces_of(faulty)
+    paths = [path for path, _ in simulate(faulty, tmp_path)]
+    gained = 1 - measure(traces_of(replace(JOB, seed=seed))[0]).length_ns / measure(before[0]).length_ns
     for rank in range(JOB.ranks):
         said = rank_answer(job, rank)
-        assert reason in said.sentence
+        assert said.figures is not None
+        row = rows_of(said)["straggling_rank"]
+        assert row["status"] == "found"
+        assert REASONS[cause] in said.text[0]
+        assert row["saved_ratio"] == pytest.approx(gained, abs=POINTS)
+        assert f"{row['title']}." == said.verdict[1] == said.text[0]
         if rank == LATE:
-            assert said.sentence.startswith("Other ranks wait for this one: it takes ")
-            assert (said.waits_for, said.charged_ns) == ("", job.verdict.rows[0].charged_ns // JOB.steps)
+            assert said.text[0].startswith("Other ranks wait for this one: it takes ")
+            assert said.figures.itself is not None
+            assert said.figures.itself.charged_ns == job.verdict.rows[0].charged_ns // JOB.steps
             continue
-        assert "this rank does nothing but wait for others, mostly (" in said.sentence
-        assert said.waits_for == f"rank {LATE}"
-        assert said.advice.startswith(f"Fix rank {LATE} rather than communication on this rank: ")
+        assert "mostly (100 %) rank 2 (" in said.text[0]
+        assert said.figures.waits_for == f"rank {LATE}"
+        assert row["advice"].startswith(f"Fix rank {LATE} rather than communication on this rank: ")
         # what computation hides is in the plain sum, too
-        assert said.wait_ns <= plain_wait_ns(paths, rank, JOB.clock_offset_ns) / JOB.steps + 20_000
-        assert said.wait_ns > said.transfer_ns
+        steady = int(job.summaries[rank].step_column("steady").sum())
+        assert said.figures.wait_ns <= plain_wait_ns(paths, rank, JOB.clock_offset_ns) / steady + 20_000
+        assert said.figures.wait_ns > said.figures.transfer_ns
+        diagnosis = job.summaries[rank].own_diagnosis
+        assert diagnosis is not None
+        alone = next(row for row in diagnosis.rows if row["rule"] == "exposed_communication")
+        assert "first see whether a rank comes late" in alone["advice"]
+        assert alone["at_most"]
+        assert any("exposed_communication" in rules for _, rules in diagnosis.sentences)
+        known = rows_of(said)["exposed_communication"]
+        assert (known["saved_ns"] or 0) < alone["saved_ns"] / 2
+        assert not any(f"{alone['title']}." == sentence for sentence in said.verdict)
 
 
-def test_nobody_is_blamed_in_a_healthy_job(tmp_path: Path) -> None:
-    job = simulated(JOB, tmp_path)
+def test_nobody_is_blamed_in_a_healthy_job() -> None:
+    job = simulated(JOB)
+    assert not job.verdict.rows
     for rank in range(JOB.ranks):
         said = rank_answer(job, rank)
-        assert "delays" not in said.sentence
-        assert "Fix" not in said.advice
-        assert said.charged_ns == -1
+        assert said.figures is not None
+        assert said.figures.itself is None
+        assert not any("delays" in sentence or "Fix" in sentence for sentence in (*said.text, *said.verdict))
+        row = rows_of(said)["straggling_rank"]
+        assert row["status"] == "fine" or row["saved_ns"] is None
 
 
-def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
-    paths = [path for path, _ in simulate(replace(JOB, straggler=LATE), tmp_path)]
-    one_of_four = job_of(paths[:2])
+def test_what_cannot_be_told_is_said() -> None:
+    one_of_four = job_of(traces_of(replace(JOB, straggler=LATE))[:2])
     assert one_of_four.verdict.text[0].startswith("Cannot tell")
     assert rank_answer(one_of_four, 0) == RankAnswer()
     drawn = track(one_of_four, 0)
     assert list(drawn.names.values) == [" ".join(one_of_four.verdict.text)]
+    assert drawn.reported["wait_per_step_ns"] is None
 
 
-def test_the_ranks_steps_and_collectives_are_spanned(tmp_path: Path) -> None:
-    job = simulated(replace(JOB, straggler=LATE), tmp_path)
+def test_without_its_own_diagnosis_a_rank_is_told_the_same() -> None:
+    """What the job tells rests on the job alone."""
+    options = replace(JOB, **FAULTS["host"])
+    bare = [summarize(AugmentedTrace(trace, {})) for trace in traces_of(options)]
+    job, known = answer(bare, [str(rank) for rank in range(JOB.ranks)]), simulated(options)
+    for rank in range(JOB.ranks):
+        said = rank_answer(job, rank)
+        assert (said.text, said.figures) == (rank_answer(known, rank).text, rank_answer(known, rank).figures)
+        assert (said.rows, said.verdict) == ([], [])
+
+
+def test_the_ranks_steps_and_collectives_are_spanned() -> None:
+    job = simulated(replace(JOB, straggler=LATE))
     for rank in range(JOB.ranks):
         drawn, summary = track(job, rank), job.summaries[rank]
         assert drawn.ts[0] <= summary.column("ts").min()
@@ -95,29 +156,140 @@ def test_the_ranks_steps_and_collectives_are_spanned(tmp_path: Path) -> None:
         assert drawn.under == summary.main_track >= 0
 
 
-def test_a_longer_stall_makes_the_waits_as_much_longer(tmp_path: Path) -> None:
+def test_a_longer_stall_makes_the_waits_as_much_longer() -> None:
     """Metamorphic: what the late rank stalls longer in each step, the others wait longer."""
     waits = []
     for stall in (20_000.0, 30_000.0):
-        options = replace(JOB, host_stall_us=stall, host_stall_rank=LATE)
-        waits.append([rank_answer(simulated(options, tmp_path / str(stall)), rank).wait_ns for rank in (0, 1, 3)])
+        job = simulated(replace(JOB, host_stall_us=stall, host_stall_rank=LATE))
+        figures = [rank_in_job(job, rank) for rank in (0, 1, 3)]
+        waits.append([each.wait_ns for each in figures if each is not None])
     for before, after in zip(*waits, strict=True):
         assert after - before == pytest.approx(10_000_000, rel=0.01)
+
+
+@pytest.mark.parametrize("collectives", ["ddp", "fsdp"])
+@pytest.mark.parametrize("cause", [*FAULTS, ""])
+def test_no_more_is_promised_than_a_job_with_fast_links_saves(
+    cause: str, collectives: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truth: the same job, simulated with links that take hardly any time."""
+    monkeypatch.setitem(GPUS, "FAST_LINKS", replace(GPUS["H100"], link_gbps=1e9))
+    options = replace(JOB, collectives=collectives, **FAULTS.get(cause, {}))
+    before = traces_of(options)
+    after = traces_of(replace(options, gpu="FAST_LINKS"))
+    true = 1 - measure(after[0]).length_ns / measure(before[0]).length_ns
+    job = simulated(options)
+    for rank in range(JOB.ranks):
+        promised = rows_of(rank_answer(job, rank)).get("exposed_communication")
+        if promised is not None:  # a finding, or fine since the job is known; else it was fine before
+            assert (promised["saved_ratio"] or 0) <= true + PROMISED
+            assert not promised["at_most"]
+
+
+def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:
+    """Metamorphic: the same trace, told that its job would gain nothing, something, or that nobody knows."""
+    options = replace(JOB, collectives="fsdp")
+    known = rank_in_job(simulated(options), 0)
+    assert known is not None
+    saved = {}
+    for gain in (0, 200_000, None):
+        job = msgspec.structs.replace(known, transfer_gain_ns=gain)
+        answered = diagnose(traces_of(options)[0].changed(job)).answers["exposed_communication"]
+        assert isinstance(answered, Fine | Found)
+        assert isinstance(answered, Fine) or answered.at_most == (gain is None)
+        saved[gain] = answered.saved_ns or 0
+    assert saved[0] == 0 < saved[200_000] <= 200_000 < saved[None] <= known.transfer_ns
+
+
+def test_waits_of_a_pipeline_are_no_transfers() -> None:
+    options = JobOptions(ranks=4, pp=4, steps=4, layers=8, microbatches=8, schedule="1f1b", run_ahead=2)
+    for trace in traces_of(options):
+        results = diagnose(trace).answers
+        assert not isinstance(results["exposed_communication"], Found)
+        bubble = results["pipeline_bubble"]
+        assert isinstance(bubble, Found)
+        assert bubble.at_most
+        assert 0 < bubble.seen.figures["exposed_ns"] < measure(trace).length_ns
+        in_job = diagnose(trace.changed(RankInJob(0, 0, transfer_gain_ns=9))).answers["pipeline_bubble"]
+        assert isinstance(in_job, Found)
+        assert (bubble.seen.figures["transfer_gain_ns"], in_job.seen.figures["transfer_gain_ns"]) == (None, 9)
+        assert in_job.saved_ns == bubble.saved_ns
+
+
+def one_truth(folder: Path, out: Path) -> None:
+    """What ``diagnose FOLDER`` says of each rank is what the metrics of ``run FOLDER`` say, by every way."""
+    runner = CliRunner()
+    reports = [report_on(str(path), lambda _: None) for path in sorted(folder.glob("*.json.gz"))]
+    (job,) = of_jobs(reports)
+    assert runner.invoke(group(), ["run", str(folder), "-o", str(out), "--quiet"]).exit_code == 0
+    for report in reports:
+        path = next(out.rglob(f"{Path(report['input']).name.partition('.')[0]}.metrics.json"))
+        last = f"Its job: {' '.join(job['verdict'])}"
+        of_run = report_on(str(path), lambda _: None)
+        assert [*report["verdict"], last] == of_run["verdict"]
+        assert json.loads(json.dumps(report["rows"])) == of_run["rows"]
+        page = document(json.loads(path.read_bytes()))
+        assert list(page.verdict) == of_run["verdict"]
+        assert page.findings == of_run["rows"]
+        shown = runner.invoke(group(), ["show", str(path), "diagnosis", "--json"])
+        assert json.loads(shown.output)["diagnosis"]["rows"] == of_run["rows"]
+        text = " ".join(runner.invoke(group(), ["show", str(path)]).output.split())
+        assert all(" ".join(sentence.split()) in text for sentence in of_run["verdict"])
+        of_job = json.loads(path.read_bytes())["told_by_job"]
+        straggling = next(row for row in of_run["rows"] if row["rule"] == "straggling_rank")
+        assert straggling["figures"]["wait_ns"] == of_job["wait_per_step_ns"]
+        for row in of_run["rows"]:
+            if row["rule"] == "exposed_communication" and row["status"] == "found":
+                figures = row["figures"]
+                assert figures["wait_ns"] == of_job["wait_per_step_ns"]
+                assert figures["exposed_ns"] - figures["wait_ns"] == of_job["transfer_per_step_ns"]
+
+
+def test_a_rank_has_one_answer_by_every_way(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    simulate(replace(JOB, **FAULTS["host"]), tmp_path / "job")
+    one_truth(tmp_path / "job", tmp_path / "out")
+
+
+def test_a_recorded_rank_has_one_answer_by_every_way(shared_traces: Path, tmp_path: Path) -> None:
+    source = shared_traces / "h100_8rank_modded_nanogpt"
+    if not source.exists():
+        pytest.skip("the job is not at hand")
+    (tmp_path / "job").mkdir()
+    for path in source.glob("rank*.json.gz"):
+        (tmp_path / "job" / path.name).symlink_to(path)
+    one_truth(tmp_path / "job", tmp_path / "out")
 
 
 @cache
 def recorded(folder: Path) -> Answer | None:
     paths = sorted(folder.glob("*.json.gz"))
-    return job_of(paths) if paths else None
+    return job_of([read(str(path)) for path in paths]) if paths else None
 
 
 def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
-    job = recorded(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")
+    """Plainly: a collective ends on all ranks together, so what exceeds its shortest kernel is waiting."""
+    folder = shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer"
+    job = recorded(folder)
     if job is None:
         pytest.skip("the job is not at hand")
-    for member in (0, 1, 3):
-        assert rank_answer(job, member).waits_for == "rank 2"
-    assert rank_answer(job, 2).sentence.startswith("Other ranks wait for this one: it takes 1.0 s per step longer")
+    kernels = []
+    for path in sorted(folder.glob("*.json.gz")):
+        rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        named = [row for row in rows if row.get("cat") == "kernel" and "nccl" in row["name"].lower()]
+        kernels.append([row["dur"] for row in sorted(named, key=lambda row: row["ts"])[-LAST:]])
+    shortest = [min(parts) for parts in zip(*kernels, strict=True)]
+    for member, durations in enumerate(kernels):
+        said = rank_answer(job, member)
+        assert said.figures is not None
+        if member == LATE:
+            assert said.text[0].startswith("Other ranks wait for this one: it takes 1.0 s per step longer")
+            continue
+        waited = sum(dur - least for dur, least in zip(durations, shortest, strict=True)) * 1000
+        rows = job.matched.rows_of(member)
+        assert job.parted.wait_ns[rows][-LAST:].sum() == pytest.approx(waited, rel=0.05)
+        assert said.figures.waits_for == "rank 2"
+        assert "mostly (100 %) rank 2 (its host, outside operators in `# running sparse arch`" in said.text[0]
 
 
 def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
@@ -125,8 +297,9 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     late = LateRank("rank 7", is_own=False, reason=Reason("host"), charged_ns=9, gain_ns=5, confidence="high")
     assert fix_rank(late, 8).startswith("Fix rank 7 rather than communication on this rank: see its own findings for")
     assert fix_rank(late, 11).startswith("Fix rank 7 (most of the wait would remain): see its own findings for")
-    assert "remain" not in fix_rank(structs.replace(late, gain_ns=None), 11)
+    assert "remain" not in fix_rank(msgspec.structs.replace(late, gain_ns=None), 11)
     job = recorded(shared_traces / "dlrm_8rank_v100_param" / "kineto")
     if job is None:
         pytest.skip("the job is not at hand")
-    assert rank_answer(job, 0).advice.startswith("Fix rank 7 (most of the wait would remain): ")
+    row = rows_of(rank_answer(job, 0))["straggling_rank"]
+    assert row["advice"].startswith("Fix rank 7 (most of the wait would remain): ")

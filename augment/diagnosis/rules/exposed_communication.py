@@ -19,14 +19,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.core.job_waits import JobWaits
+from augment.core.job_waits import RankInJob
 from augment.core.text import Words, counted, percent, size, time
 from augment.core.trace import Trace
-from augment.diagnosis.judging import judged_in_job
+from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -40,9 +41,6 @@ from augment.facts.collectives.instances import (
     Group,
     collectives,
     exposed_ns,
-    exposed_within,
-    transfer_ns,
-    waits_of_job,
 )
 from augment.facts.collectives.sharding import SMALL_BYTES, trains
 from augment.facts.critical.what_if import without_work
@@ -129,6 +127,11 @@ class ExposedCommunication(Seen, frozen=True):
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
         return causes
 
+    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+        exposed = job.wait_ns + job.transfer_ns
+        known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None)
+        return known, job.most_saved_ns
+
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose communication is hidden."""
@@ -138,19 +141,16 @@ def check(trace: Trace) -> Answer:
     if not len(inside):
         only = "all communication is messages between stages" if of_steps.any() else ""
         return NotApplicable(only or "no communication kernel runs in the steps")
-    steps, known = measure(trace).count, trace.context.attached(JobWaits) is not None
-    cut = without_work(trace, every.place[inside], transfer_ns(trace)[inside])
-    exposed = exposed_ns(trace, inside, every.ts[inside]) // steps
-    moving = exposed_ns(trace, inside, every.ts[inside] + waits_of_job(trace).wait_ns[inside]) // steps
-    moves = every.exposed_ns[inside] - _waits(trace, inside)
-    kind, group, worst, share = _worst(every, inside, moves)
+    steps = measure(trace).count
+    cut = without_work(trace, every.place[inside], every.dur[inside])
+    kind, group, worst, share = _worst(every, inside, every.exposed_ns[inside])
     dur, sizes = every.dur[worst], every.bytes[worst]
     sized = sizes != UNKNOWN
     small = sized & (sizes < SMALL_BYTES)
     name = group.description if group.description not in ("", "undefined") else group.name
     seen = ExposedCommunication(
-        exposed_ns=exposed,
-        wait_ns=exposed - moving if known else None,
+        exposed_ns=exposed_ns(trace, inside, every.ts[inside]) // steps,
+        wait_ns=None,
         kind=kind,
         group=name,
         rank_count=group.size if group.size != UNKNOWN else None,
@@ -158,12 +158,12 @@ def check(trace: Trace) -> Answer:
         trains=trains(trace),
         collective_count=len(worst) / steps,
         median_bytes=float(median(sizes[sized])) if sized.any() else None,
-        beyond_fastest_ratio=None if known else _beyond_fastest(sizes, dur),
+        beyond_fastest_ratio=_beyond_fastest(sizes, dur),
         small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
     )
     spans = Spans(every.ts[worst], every.end[worst], gpu_work(trace).row[every.place[worst]])
     saved = saved_a_step(trace, cut)
-    return judged_in_job(trace, seen, saved, spans=spans, confidence="high", cut=cut)
+    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 
 
 def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Group, Places, float]:
@@ -173,13 +173,6 @@ def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Group, 
     most = int(np.argmax(exposed))
     kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
     return kind, group, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
-
-
-def _waits(trace: Trace, chosen: Places) -> Int64s:
-    """The exposed time of each of the ``chosen`` collectives that is waiting for late ranks, ns."""
-    every, wait = collectives(trace), waits_of_job(trace).wait_ns[chosen]
-    start = every.ts[chosen]
-    return exposed_within(trace, every.place[chosen], start, start + wait)
 
 
 def _beyond_fastest(sizes: Int64s, dur: Int64s) -> float | None:

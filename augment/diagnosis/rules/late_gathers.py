@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.core.job_waits import RankInJob
 from augment.core.text import Words, counted, time
 from augment.core.trace import Trace
-from augment.diagnosis.judging import judged_in_job
+from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -24,7 +25,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import collectives, transfer_ns
+from augment.facts.collectives.instances import collectives
 from augment.facts.collectives.sharding import gathers_of_parameters
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
@@ -54,6 +55,9 @@ class LateGathers(Seen, frozen=True):
             "forward_prefetch=True and BACKWARD_PRE (FSDP1)"
         )
 
+    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+        return self, job.most_saved_ns
+
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose gathers begin as soon as their stream is free."""
@@ -68,11 +72,11 @@ def check(trace: Trace) -> Answer:
     first = np.isin(place, starts)
     before = np.where(first, place, np.maximum(place - 1, 0))
     free = np.where(first, 0, np.maximum(work.ts[place] - work.end[before], 0))
-    less = np.minimum(np.minimum(every.exposed_ns[chosen], free), transfer_ns(trace)[chosen])
+    less = np.minimum(every.exposed_ns[chosen], free)
     cut = without_work(trace, place, less)
     saved = saved_a_step(trace, cut)
     late = less > 0
     exposed = int(less.sum()) // measure(trace).count
     seen = LateGathers(gather_count=int(late.sum()) / measure(trace).count, exposed_ns=exposed)
     spans = Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]])
-    return judged_in_job(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
+    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

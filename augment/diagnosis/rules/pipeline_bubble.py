@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from augment.core.job_waits import JobWaits
+from augment.core.job_waits import RankInJob
 from augment.core.text import Words, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import judged
@@ -51,6 +52,9 @@ class PipelineBubble(Seen, frozen=True):
     def advice(self, words: Words) -> str:
         return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
+    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+        return replace(self, transfer_gain_ns=job.transfer_gain_ns), None
+
     def evidence(self, words: Words) -> Sequence[str]:
         if self.transfer_gain_ns is None:
             return ()
@@ -67,9 +71,6 @@ def check(trace: Trace) -> Answer:
     cut = without_work(trace, every.place[chosen], every.dur[chosen])
     saved = saved_a_step(trace, cut)
     exposed = exposed_ns(trace, chosen, every.ts[chosen]) // measure(trace).count
-    waits = trace.context.attached(JobWaits)
-    limit = None if waits is None else waits.transfer_gain_ns
     row = gpu_work(trace).row[every.place[chosen]]
     spans = Spans(every.ts[chosen], every.end[chosen], row)
-    seen = PipelineBubble(exposed, limit)
-    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)
+    return judged(trace, PipelineBubble(exposed), saved, spans=spans, confidence="medium", cut=cut, at_most=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import combinations
+from augment.core.job_waits import RankInJob
 from augment.core.text import Words, counted, listed, size
 from augment.core.trace import Trace
-from augment.diagnosis.judging import judged_in_job
+from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
 from augment.diagnosis.rule import (
     Answer,
@@ -24,7 +25,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import UNKNOWN, collectives, transfer_ns
+from augment.facts.collectives.instances import UNKNOWN, collectives
 from augment.facts.collectives.sharding import SMALL_BYTES, carries_activations
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
@@ -58,6 +59,9 @@ class SmallCollectives(Seen, frozen=True):
     def advice(self, words: Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
 
+    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+        return self, job.most_saved_ns
+
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose small collectives are one of each kind."""
@@ -76,11 +80,10 @@ def check(trace: Trace) -> Answer:
     (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
     most = np.zeros(len(kinds), np.int64)
-    transfer = transfer_ns(trace)
-    np.maximum.at(most, which, transfer[small])
+    np.maximum.at(most, which, every.dur[small])
     many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
     small, which = small[many], which[many]
-    less = transfer[small] - most[which] // np.maximum(often[which], 1)
+    less = every.dur[small] - most[which] // np.maximum(often[which], 1)
     cut = without_work(trace, every.place[small], np.maximum(less, 0))
     saved = saved_a_step(trace, cut)
     seen = SmallCollectives(
@@ -89,4 +92,4 @@ def check(trace: Trace) -> Answer:
         mean_bytes=float(every.bytes[small].mean()) if len(small) else 0.0,
     )
     spans = Spans(every.ts[small], every.end[small], gpu_work(trace).row[every.place[small]])
-    return judged_in_job(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
+    return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

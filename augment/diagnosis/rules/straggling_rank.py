@@ -12,25 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from augment.arrays.ordering import sums
-from augment.core.job_waits import JobWaits, LateRank
+from augment.core.job_waits import LateRank, RankInJob
 from augment.core.text import Words, percent, time
 from augment.core.trace import Trace
-from augment.diagnosis.late_ranks import MOST_OF_IT, fix_rank, nobody_late, way_to_fix
-from augment.diagnosis.measure import measure
+from augment.diagnosis.devices import words
+from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix
 from augment.diagnosis.rule import (
     LEAST_RATIO,
+    NOWHERE,
     Answer,
     Fine,
     Found,
     NoData,
     NotApplicable,
     Seen,
-    Spans,
 )
-from augment.facts.collectives.instances import Waiting, collectives, waiting_of_job
+from augment.facts.collectives.instances import collectives
 
 NAME = "straggling_rank"
 
@@ -76,53 +73,27 @@ class StragglingRank(Seen, frozen=True):
 
 def check(trace: Trace) -> Answer:
     """Say for whom the rank waits, or what it would take to know."""
-    waits = trace.context.attached(JobWaits)
     if not len(collectives(trace)):
         return NotApplicable("this rank communicates with no other")
-    if waits is None:
+    job = trace.context.attached(RankInJob)
+    if job is None:
         return NoData(
             "which rank comes late to collectives is in no single trace",
             "run augment diagnose FOLDER with the traces of all ranks",
         )
-    itself = next((late for late in waits.late_ranks if late.is_own), None)
-    waiting = _in_steps(trace)
-    waited = int((waiting.end - waiting.start).sum()) // measure(trace).count
-    if itself is not None:
-        return _late(trace, waits, itself, waited)
-    if measure(trace).ratio(waited) < LEAST_RATIO:
-        return Fine(StragglingRank(waited))
-    return _waits(waits, waiting, waited)
+    return of_job(job, words(trace))
 
 
-def _in_steps(trace: Trace) -> Waiting:
-    """The waits that begin in steady steps."""
-    waiting, windows = waiting_of_job(trace), measure(trace).windows
-    place = np.searchsorted(windows.start, waiting.start, side="right") - 1
-    inside = (place >= 0) & (waiting.start < windows.end[np.maximum(place, 0)])
-    return Waiting(*(getattr(waiting, name)[inside] for name in Waiting.__struct_fields__))
-
-
-def _waits(waits: JobWaits, waiting: Waiting, waited: int) -> Answer:
-    """The finding of a rank that waits."""
-    for_each = sums(waiting.late, waiting.end - waiting.start, len(waits.ranks))
-    most = int(np.argmax(for_each))
-    share = float(for_each[most] / max(int(for_each.sum()), 1))
-    named = waits.ranks[most] if share >= MOST_OF_IT else ""
-    late = next((each for each in waits.late_ranks if each.name == named), next(iter(waits.late_ranks), None))
-    saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, waited), 0)
-    return Found(
-        StragglingRank(waited, named, share, late),
-        Spans(waiting.start, waiting.end, waiting.row),
-        "medium" if late is None else late.confidence,
-        saved,
-    )
-
-
-def _late(trace: Trace, waits: JobWaits, itself: LateRank, waited: int) -> Answer:
-    """The finding of a rank that others wait for."""
-    gain = itself.gain_ns
-    rows, lead = waits.row[waits.lead_ns > 0], waits.lead_ns[waits.lead_ns > 0]
-    arrival = trace.events.ts[rows]
-    spans = Spans(arrival - lead, arrival, rows)
-    saved = gain if gain is not None and gain > 0 else None
-    return Found(StragglingRank(waited, late=itself), spans, itself.confidence, saved)
+def of_job(job: RankInJob, words: Words) -> Answer:
+    """For whom a rank waits, or that others wait for it, as its job tells."""
+    if job.itself is not None:
+        gain = job.itself.gain_ns
+        saved = gain if gain is not None and gain > 0 else None
+        return Found(StragglingRank(job.wait_ns, late=job.itself), NOWHERE, job.itself.confidence, saved)
+    if words.ratio(job.wait_ns) < LEAST_RATIO:
+        return Fine(StragglingRank(job.wait_ns))
+    named = job.waits_for
+    late = next((each for each in job.late_ranks if each.name == named), next(iter(job.late_ranks), None))
+    saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns), 0)
+    seen = StragglingRank(job.wait_ns, named, job.most_ratio, late)
+    return Found(seen, NOWHERE, "medium" if late is None else late.confidence, saved)

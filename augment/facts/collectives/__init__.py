@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
-    from augment.facts.collectives.instances import Collectives, Waits
+    from augment.facts.collectives.instances import Collectives
 
 
 def kernels(trace: Trace) -> Collectives:
@@ -14,10 +14,3 @@ def kernels(trace: Trace) -> Collectives:
     from augment.facts.collectives.instances import collectives
 
     return collectives(trace)
-
-
-def waited(trace: Trace) -> Waits:
-    """How long each of them waited for late ranks, as far as the job's other traces are known."""
-    from augment.facts.collectives.instances import waits_of_job
-
-    return waits_of_job(trace)

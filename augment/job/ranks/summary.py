@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
-from augment.core.findings import AugmentedTrace, Column, Findings, Window, columns_of
+from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
+from augment.diagnosis.devices import vendor
+from augment.diagnosis.measure import measure
 from augment.errors import InputError
 from augment.facts.collectives.instances import UNKNOWN, Group, collectives
 from augment.facts.collectives.rank_progress import (
@@ -35,10 +37,12 @@ from augment.job.ranks.listed_groups import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 7
+VERSION = 8
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
+#: rules whose answers the traces of other ranks change
+RULES_OF_JOB = ("straggling_rank", "exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble")
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
 _COLUMNS = (
     "row",
@@ -56,7 +60,7 @@ _COLUMNS = (
     "stream",
 )
 _UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
-_STEPS = ("number", "start", "end", "compute_ns")
+_STEPS = ("number", "start", "end", "compute_ns", "steady")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
@@ -84,6 +88,15 @@ class RankStream(msgspec.Struct, frozen=True):
     device_track: int
 
 
+class OwnDiagnosis(msgspec.Struct, frozen=True):
+    """What a rank says without its job: the ``vendor`` of its devices, the sentences of its verdict, each with its
+    rules, and the ``rows`` of :data:`RULES_OF_JOB`."""
+
+    vendor: str
+    sentences: list[tuple[str, list[str]]]
+    rows: list[dict[str, Any]]
+
+
 class RankSummary(msgspec.Struct):
     """The summary of one rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
 
@@ -93,7 +106,7 @@ class RankSummary(msgspec.Struct):
     previous collective on the stream if the collective had to wait for that, else -1.
 
     Columns of each step: its ``number`` (a recording without steps is one step, -1), its window from ``start`` to
-    ``end``, and ``compute_ns`` of all devices.
+    ``end``, ``compute_ns`` of all devices, and whether it is ``steady``: one that rules judge.
 
     Both have the columns of :class:`Spent` at their starts and ends, such as ``compute_ns before ts``.
     """
@@ -118,6 +131,12 @@ class RankSummary(msgspec.Struct):
     texts: dict[str, list[str]] = {}
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
+    diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, if the rules were asked
+
+    @property
+    def own_diagnosis(self) -> OwnDiagnosis | None:
+        """What the rank says of itself; None if no rule was asked."""
+        return msgspec.msgpack.decode(self.diagnosis, type=OwnDiagnosis) if self.diagnosis else None
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -194,9 +213,17 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         link_gbps=_link(augmented),
         tables={name: _bytes(table) for name, table in tables.items()},
         texts=texts,
+        diagnosis=_diagnosis(trace, results["diagnosis"]) if "diagnosis" in results else b"",
         left_out=left_out,
         rows_left_out=sum(max(len(findings.rows) - MOST_ROWS, 0) for findings in results.values()),
     )
+
+
+def _diagnosis(trace: Trace, findings: Findings) -> bytes:
+    said = findings.verdict or Verdict()
+    rows = [msgspec.to_builtins(row) for row in findings.rows if row.rule in RULES_OF_JOB]
+    sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
+    return msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows))
 
 
 def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
@@ -315,7 +342,8 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     devices = step_figures(trace, windows) if len(windows) else []
     computed = [device.of_device["compute_ns"] for device in devices if device.of_device]
     compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
-    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute)
+    steady = np.isin(windows.number, measure(trace).windows.number).astype(np.int64)
+    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute, steady)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
 
 

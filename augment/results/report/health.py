@@ -14,8 +14,8 @@ from augment.results.report.sections import unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
-    from augment.core.job_waits import JobWaits
     from augment.job.answer import Answer
+    from augment.job.rank_answers import RankAnswer
     from augment.readers.limits import Limits
 
 
@@ -54,21 +54,20 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
 
 def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:
     from augment.errors import UnknownFormat
-    from augment.results.sidecars import with_job
+    from augment.results.sidecars import in_job
 
+    sidecar = in_job(sidecar)
     analysis = sidecar["analyses"].get(_ANALYSIS)
     if "verdict" not in sidecar and analysis is None:
         raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
     rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
     text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
-    return {"input": path, "verdict": with_job(sidecar, text), "rows": rows, "summary": summary}
+    return {"input": path, "verdict": text, "rows": rows, "summary": summary}
 
 
-def _judged(
-    path: str, stage: Callable[[str], object], limits: Limits | None, waits: JobWaits | None = None
-) -> tuple[dict[str, Any], bytes]:
-    """The sidecar of a trace with the diagnosis alone, and its summary; ``waits`` are what its job tells."""
+def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:
+    """The sidecar of a trace with the diagnosis alone, and its summary."""
     from augment.job.ranks.summary import summarize
     from augment.pipeline import augment
     from augment.readers import read
@@ -77,22 +76,18 @@ def _judged(
 
     stage(f"reading {path}")
     trace = read(path, limits=limits or UNLIMITED)
-    if waits is not None:
-        trace = trace.changed(waits)
     stage(_ANALYSIS)
     augmented = augment(trace, only=[_ANALYSIS])
     return as_read(augmented), summarize(augmented)
 
 
-_OF_COMMUNICATION = {"exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble"}
-
-
-def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator[Report]:
+def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     """The report on each job: the ranks in one folder that communicate with each other.
 
-    A rank whose communication the traces of the others explain is judged again with what they tell: its report changes.
+    Where the job is known, the reports on its ranks say what it tells.
     """
     from augment.job.answer import answer
+    from augment.job.rank_answers import rank_answer
     from augment.job.sidecar import document
 
     folders: dict[str, list[Report]] = {}
@@ -106,22 +101,23 @@ def of_jobs(reports: Sequence[Report], limits: Limits | None = None) -> Iterator
         job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
-            _told(rank, result, member, limits)
+            _in_job(rank, rank_answer(result, member))
         yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result)}
 
 
-def _told(report: Report, result: Answer, member: int, limits: Limits | None) -> None:
-    """Judge a rank again if its job knows who is late, and this explains what was found."""
-    from augment.job.rank_waits import job_waits
+def _in_job(report: Report, answered: RankAnswer) -> None:
+    """Let a rank say what its job tells."""
+    from augment.results.sidecars import in_job
+    from augment.writers.files import TOLD
 
-    waits = job_waits(result, member)
-    if waits is None:
-        return
-    rules = {row["rule"] for row in report["rows"] if row["status"] == "found"}
-    if not rules & _OF_COMMUNICATION and not any(each.is_own for each in waits.late_ranks):
-        return
-    sidecar, _ = _judged(report["input"], lambda _: None, limits, waits)
-    report["verdict"], report["rows"] = sidecar["verdict"]["text"], sidecar["analyses"][_ANALYSIS]["rows"]
+    if answered.verdict:
+        alone = {
+            "verdict": {"text": report["verdict"], "rows": []},
+            "analyses": {_ANALYSIS: {"rows": report["rows"]}},
+            TOLD: {"verdict": answered.verdict, "rows": answered.rows},
+        }
+        known = in_job(alone)
+        report["verdict"], report["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
 
 
 def job_findings(answer: Answer) -> list[Report]:

@@ -20,13 +20,14 @@ from augment.results.report.sections import (
     table,
     totals,
 )
-from augment.results.sidecars import with_job
+from augment.results.sidecars import in_job
 
 Sidecar = Mapping[str, Any]
 
 
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
+    sidecar = in_job(dict(sidecar))
     source = sidecar["source"]
     makers = (efficiency, steps, over_time, critical_path, kernels, modules, communication, idle, launches, memory)
     sections = [maker(sidecar) for maker in makers]
@@ -38,7 +39,7 @@ def document(sidecar: Sidecar) -> Document:
     return Document(
         title=source["name"],
         subject="trace",
-        verdict=with_job(sidecar, verdict),
+        verdict=verdict,
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
         findings=rows_of(sidecar, "diagnosis"),

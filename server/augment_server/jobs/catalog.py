@@ -12,7 +12,7 @@ import msgspec
 from augment import __version__
 from augment.errors import UsageError
 from augment.pipeline.messages import request_of
-from augment.results.sidecars import with_job
+from augment.results.sidecars import in_job, verdict_in_job
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
@@ -52,7 +52,11 @@ def texts_of(sidecar: int) -> tuple[dict[str, msgspec.Raw], list[str]]:
     """
     with open(sidecar, "rb") as file:
         metrics = msgspec.json.decode(file.read(), type=_Sidecar)
-    return metrics.analyses, with_job({TOLD: metrics.told_by_job}, metrics.verdict.text)
+    analyses, of_job = metrics.analyses, metrics.told_by_job
+    if of_job and "diagnosis" in analyses:
+        known = in_job({TOLD: of_job, "analyses": {"diagnosis": msgspec.json.decode(analyses["diagnosis"])}})
+        analyses["diagnosis"] = msgspec.Raw(msgspec.json.encode(known["analyses"]["diagnosis"]))
+    return analyses, verdict_in_job(of_job, metrics.verdict.text)
 
 
 def metrics_of(text: msgspec.Raw) -> Metrics:

@@ -83,7 +83,7 @@ def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, fa
                     raise
                 failed(number, error)
     several = len(reports) > 1
-    shown = [*health.of_jobs(reports, limits), *({**report, "input": report["told"]} for report in reports)]
+    shown = [*health.of_jobs(reports), *({**report, "input": report["told"]} for report in reports)]
     return [
         _lines(out / "diagnosis.md", health.lines_of(shown, markdown=True, brief=several)),
         _lines(out / "diagnosis.jsonl", map(health.json_of, shown)),
