@@ -32,12 +32,11 @@ SHARED = Path(os.environ.get("SHARED", ROOT.parent / "shared"))
 GENERATOR = SHARED / "repro" / "strangers" / "causes_sim.py"
 sys.path.insert(0, str(ROOT))
 
-from augment.job.rank_waits import job_waits  # noqa: E402
-
 from augment.core.findings import AugmentedTrace  # noqa: E402
 from augment.diagnosis.ranking import diagnose  # noqa: E402
 from augment.diagnosis.verdict import named as rules_of_verdict  # noqa: E402
 from augment.job.answer import Answer, answer  # noqa: E402
+from augment.job.rank_answers import rank_in_job  # noqa: E402
 from augment.job.ranks.summary import summarize  # noqa: E402
 from augment.readers import read  # noqa: E402
 
@@ -451,8 +450,8 @@ def judged(world: Any) -> Judged:
         result = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [Path(path).name for path in paths])
         findings: list[Said] = []
         for member in {0, *(row.rank for row in result.verdict.rows if row.rank is not None)}:
-            waits = job_waits(result, member)
-            findings += _findings(read(paths[member]).changed(waits) if waits is not None else traces[member])
+            in_job = rank_in_job(result, member)
+            findings += _findings(read(paths[member]).changed(in_job) if in_job is not None else traces[member])
         return Judged(findings, _rows(result), _of_job(result), " ".join(result.verdict.text))
 
 
@@ -462,9 +461,9 @@ def _findings(trace: Any) -> Iterator[Said]:
 
 
 def _of_job(result: Answer) -> list[str]:
-    from augment.results.report.job_findings import findings
+    from augment.results.report.health import job_findings
 
-    return [row["rule"] for row in findings(result)]
+    return [row["rule"] for row in job_findings(result)]
 
 
 def _rows(result: Answer) -> list[tuple[int | None, str, float | None]]:
