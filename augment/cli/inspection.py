@@ -21,7 +21,7 @@ from augment.writers.metrics import document
 Report = dict[str, Any]
 
 SAMPLE = 256  #: events whose args are examined
-_LAYERS = {"GzipText": "gzip", "ZstdText": "zstd"}
+_LAYERS = {"GzipText": "gzip", "ZstdText": "zstd", "PackedText": "compressed packets"}
 _LAUNCHING = ("Launch", "Memcpy", "Memset")  #: in names of calls that launch work on a device
 
 #: prefix of a runtime call → vendor; other hints follow

@@ -297,6 +297,15 @@ class OpenText:
             stream = Limited(stream, path, file_bytes, limits)
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
+        if head.startswith(b"\n"):  # as a packet does, and some JSON
+            from augment.readers.perfetto.packed import LOOK_AT, PackedText, holds_packed
+
+            head = _at_least(stream, LOOK_AT)
+            stream = Replayed(head, stream)
+            if holds_packed(head):
+                stream = PackedText(stream.read)
+                self.layers.append(stream)
+                stream = Limited(stream, path, file_bytes, limits)
         self._stream: TextStream = stream
         self._ahead: Ahead[bytes] | None = None
         self._file_bytes = file_bytes

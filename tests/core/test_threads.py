@@ -116,6 +116,7 @@ def test_blocks_are_written_while_the_next_are_made(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(containers, "AHEAD_FROM", 0)
     monkeypatch.setattr(containers, "CHUNK", 1 << 12)
     monkeypatch.setattr(arg_columns, "_BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(perfetto, "PACKED_BYTES", 1 << 13)
     events = [{"ph": "X", "name": f"k{i % 99}", "pid": 1, "tid": 1, "ts": i, "dur": 1, "args": {f"a{i // 50}": i}}
               for i in range(2000)]  # fmt: skip
     path = tmp_path / "t.json.gz"
@@ -129,7 +130,7 @@ def test_blocks_are_written_while_the_next_are_made(tmp_path: Path, monkeypatch:
 
     class Full(io.BytesIO):
         def write(self, data: Any, /) -> int:
-            if self.tell() > 1 << 15:
+            if self.tell() > 1 << 12:
                 raise OSError(28, "full")
             return super().write(data)
 

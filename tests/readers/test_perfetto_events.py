@@ -242,14 +242,42 @@ def test_packets_within_packets(scanner: str, tmp_path: Path) -> None:
     inner = Messages()
     inner.thread(7, 42, 43)
     inner.slice(10, 5, 7, "within", "kernel", device=0, stream=1)
-    inner.packet(compressed_packets=zlib.compress(inner.bytes()))  # not taken: a file could go on like this for ever
     made = Messages()
     made.packet(compressed_packets=zlib.compress(inner.bytes()))
     made.packet(compressed_packets=b"none")
     trace = made.read(tmp_path)
     assert rows(trace) == [("X", 10, 5, "kernel", "within")]
+    assert trace.args_of(np.array([0])) == [{"device": 0, "stream": 1}]
+    assert diagnostic_counts(trace) == {"damaged_packet": 1}
+
+
+def test_packets_within_packets_after_many_others(scanner: str, tmp_path: Path) -> None:
+    inner = Messages()
+    inner.thread(7, 42, 43)
+    inner.slice(10, 5, 7, "within", "kernel", device=0, stream=1)
+    inner.packet(compressed_packets=zlib.compress(inner.bytes()))  # not taken: a file could go on like this for ever
+    made = Messages()
+    for index in range(2_000):
+        made.packet(timestamp=index).battery.charge_counter_uah = 5
+    made.packet(compressed_packets=zlib.compress(inner.bytes()))
+    trace = made.read(tmp_path)
+    assert rows(trace) == [("X", 10, 5, "kernel", "within")]
     assert trace.args_of(np.array([0])) == [{}]
-    assert diagnostic_counts(trace) == {"compressed_packets": 1, "damaged_packet": 1}
+    assert diagnostic_counts(trace) == {"compressed_packets": 1}
+
+
+def test_a_text_that_ends_within_compressed_packets(scanner: str, tmp_path: Path) -> None:
+    inner = Messages()
+    inner.thread(7, 42, 43)
+    for index in range(500):
+        inner.slice(10 * index, 5, 7, f"within {index * 7919 % 1000}", "kernel", device=0, stream=1)
+    made = Messages()
+    made.packet(compressed_packets=zlib.compress(inner.bytes()))
+    (tmp_path / "cut.pftrace").write_bytes(made.bytes()[: len(made.bytes()) // 2])
+    trace = read(str(tmp_path / "cut.pftrace"))
+    assert 50 < len(trace.events) < 500
+    assert trace.partial
+    assert trace.args_of(np.array([len(trace.events) - 1])) == [{"device": 0, "stream": 1}]
 
 
 def test_what_is_unknown_is_passed_over(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,9 @@ def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
     of_device = CounterTrack("queue", "Queue Length", STREAM, ns(1000), ns(1), "count"), SliceTrack(
         "idle", "Idle", STREAM, ns(7001), ns(2001), texts("other"))  # fmt: skip
     writer.write(trace_of_events(tmp_path, EVENTS, IDLE, QUEUE, *of_device), tmp_path / "t.pftrace")
-    trace = schema.Trace.FromString((tmp_path / "t.pftrace").read_bytes())
-    tracks = {p.track_descriptor.name: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")}
+    outer = schema.Trace.FromString((tmp_path / "t.pftrace").read_bytes())
+    packets = [p for o in outer.packet for p in schema.Trace.FromString(zlib.decompress(o.compressed_packets)).packet]
+    tracks = {p.track_descriptor.name: p.track_descriptor for p in packets if p.HasField("track_descriptor")}
     assert tracks["Idle stream 7"].description == "why"
     assert tracks["Queue Length stream 7"].counter.y_axis_share_key == "queue count"
     ranks = {name: each.sibling_order_rank for name, each in tracks.items()}

@@ -17,6 +17,7 @@ from augment.kernels.packet_layout import (
 )
 from augment.readers.events import integer
 from augment.readers.perfetto import wire_format as wire
+from augment.readers.perfetto.packed import MAX_PACKET_BYTES, MAX_UNPACKED_BYTES
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence
 from augment.readers.perfetto.track_ids import FileTracks, FromAgent
@@ -24,8 +25,6 @@ from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, 
 from augment.readers.perfetto.wire_format import DamagedError, fields, signed, text, varint
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 
-MAX_PACKET_BYTES = 256 << 20
-MAX_UNPACKED_BYTES = 256 << 20  #: the most packets that are compressed within one
 _INT64 = 1 << 63
 _KINDS = {wire.BEGIN: ord("B"), wire.INSTANT: ord("i"), wire.COUNTER: ord("C")}
 _SETS = re.compile(r"memory ?set|memset|fill", re.IGNORECASE)
@@ -192,7 +191,8 @@ class _Packet:
         return None
 
     def _unpack(self, start: int, stop: int) -> None:
-        """Take the packets that are compressed within this one. Their args cannot be read again later."""
+        """Take the packets that are compressed within this one, where the text begins with none such. Their args cannot
+        be read again later."""
         unpacker = zlib.decompressobj()
         try:
             data = unpacker.decompress(self._data[start:stop], MAX_UNPACKED_BYTES)

@@ -11,6 +11,7 @@ between slices; names of processes and threads; the members of the outer object 
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -26,6 +27,7 @@ from augment.core.annotations import Annotation, Ends, Flows
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Trace
 from augment.writers import seams
+from augment.writers.compression import fastest
 from augment.writers.files import replacing
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room
 from augment.writers.perfetto.annotation_events import annotation_events
@@ -43,6 +45,7 @@ from augment.writers.perfetto.wire import (
     METADATA_NAME,
     METADATA_TEXT,
     PACKET_CHROME_EVENTS,
+    PACKET_COMPRESSED,
     PACKET_FIRST,
     PACKET_FLAGS,
     PACKET_INTERNED,
@@ -56,6 +59,7 @@ from augment.writers.seams import Addable, Written
 Piece: TypeAlias = Events | Callable[[], Events]
 
 NAME = "perfetto"
+PACKED_BYTES = 1 << 20  #: bytes of packets that are compressed together
 SUFFIX = ".augmented.pftrace"
 
 _MESSAGES = {
@@ -112,9 +116,11 @@ def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable
     """
     tracks = LaterTracks(room)
     if annotations:
-        out = _File(file, tracks, Interned(), first=False)
+        packed = Packed(file)
+        out = _File(packed, tracks, Interned(), first=False)
         out.shift_ns = shift_ns
         out.write(out.of_annotations(annotations, {}))
+        packed.flush()
     return tracks.count
 
 
@@ -132,13 +138,15 @@ def write_part(
     """
     trace, annotations, interned = augmented.trace, augmented.annotations, Interned()
     planned = plan(trace, tracks, annotations, part)
-    out = _File(file, tracks, interned, first=part.number == 0)
+    packed = Packed(file)
+    out = _File(packed, tracks, interned, first=part.number == 0)
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
     with closing(SourceEvents(trace, planned, tracks, interned).all()) as events:
         write = out.write_beside if trace.context.threads.count > 1 else out.write
         write(events)
     write(out.of_annotations(annotations, planned.added_suffixes))
+    packed.flush()
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
 
@@ -164,6 +172,31 @@ class Writable(Protocol):
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Write the bytes."""
+
+
+class Packed:
+    """Writes whole packets compressed, some :data:`PACKED_BYTES` of them within one (``compressed_packets``)."""
+
+    def __init__(self, file: Writable) -> None:
+        self._file = file
+        self._begin()
+
+    def _begin(self) -> None:
+        self._compressor, self._out, self._size = fastest(zlib.MAX_WBITS, level=1)[1], bytearray(), 0
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Add whole packets."""
+        self._out += self._compressor.compress(data)
+        self._size += len(data)
+        if self._size >= PACKED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._size:
+            self._out += self._compressor.flush()
+            self._file.write(packet(message(PACKET_COMPRESSED, bytes(self._out))))
+            self._begin()
 
 
 class _File:
