@@ -66,7 +66,7 @@ def run(kind: str, steps: int, seed: int, which: int, jitter: float, factor: flo
     """The step times of one run; ``seed`` is common to the runs that are compared."""
     random, common = np.random.default_rng([seed, which]), np.random.default_rng([seed])
     logs = KINDS[kind](random, common, steps) + random.normal(0, jitter, steps)
-    return {"step_ns": STEP_NS * factor * np.exp(logs)}
+    return {"wall_ns": STEP_NS * factor * np.exp(logs)}
 
 
 def status(control: Samples, test: Samples) -> str:

@@ -30,8 +30,8 @@ loads it. If a call took more than 30 µs, and its work started more than 30 µs
 it, the launch counts from the latency before that start, and at the latest from the return of the call. The time until
 then is time of the call.
 
-The path is divided where steps begin and end, so that the ``time_ns`` of all ``bound_by`` add up to ``span_ns``, the
-step's duration. A recording without steps has one ``span_ns``, with ``step`` null. It reaches from the first to the
+The path is divided where steps begin and end, so that the ``time_ns`` of all ``bound_by`` add up to ``path_ns``, the
+step's duration. A recording without steps has one ``path_ns``, with ``step`` null. It reaches from the first to the
 last event of the devices, of the threads that launch or hand over work, and of the threads that these start. Marks of
 the profiler itself lie outside. Work launched before the recording lies on the path like any other work, but does not
 count as time that the step itself takes: ``before_recording_ns`` is its part of ``time_ns``, and ``time_ratio`` is the
@@ -95,9 +95,9 @@ class Row(Struct, frozen=True):
     time_ns: Annotated[int, column("Time of that kind on the critical path.", "ns")]
     before_recording_ns: Annotated[int, column("The part of time_ns that is work launched before the recording.", "ns")]
     time_ratio: Annotated[
-        float, column("time_ns over span_ns, both without work launched before the recording.", "ratio")
+        float, column("time_ns over path_ns, both without work launched before the recording.", "ratio")
     ]
-    span_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
+    path_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
 
 
 ROW = Row
@@ -129,7 +129,7 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
             time_ns=int(time[place, kind]),
             before_recording_ns=int(early[place, kind]),
             time_ratio=float(ratio[place, kind]),
-            span_ns=int(lengths[place]),
+            path_ns=int(lengths[place]),
         )
         for place, kind in np.argwhere(time).tolist()
     ]

@@ -101,7 +101,7 @@ def analyze(
         if source == "shapes":
             lacking = why_no_mfu(trace, place) or lacking
         for step in range(len(windows)):
-            flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
+            flops, wall = given or round(float(counted[step])), int(figures.wall_ns[step])
             achieved = flops / wall / 1e3 if wall else None
             rows.append(
                 Row(

@@ -1,6 +1,6 @@
 """Where is the rest of the MFU: what did each moment of a step go into?
 
-A row for each step and device. The step's window, ``wall_ns``, is that of [step_figures](#step_figures). Every moment
+A row for each step and device. The step's window, ``wall_ns``, is that of [steps](#steps). Every moment
 of it belongs to one of these parts, which add up to it to the nanosecond::
 
     ideal_compute_ns             the operations of matrix products, convolutions and attention at their dense peak
@@ -10,7 +10,7 @@ of it belongs to one of these parts, which add up to it to the nanosecond::
     latency_bound_ns             operators of less than 10 µs, and of twice their roof or more
     unmodelled_ns                computation of which no formula, or no peak, tells how long it had to take
     exposed_communication_ns     communication while nothing is computed
-    exposed_copy_ns              copies and memsets alone
+    exposed_memory_ns              copies and memsets alone
     host_wait_ns, kernel_wait_ns, other_wait_ns    nothing runs, by cause as in the idle time breakdown
 
 A rank alone cannot tell which part of exposed communication waits for other ranks and which moves data: that is not
@@ -29,7 +29,7 @@ is. Figures of papers that count 6 N a token and whole attention are greater: se
 products is counted there is no MFU, as in CUDA graphs, whose kernels no operator launches; ``lacking`` says so, and
 what to do. Kernels whose kind of work is unknown may be products, and count as such there. Nor is there one of a step
 whose operations are more than the device can do in its time. A slice of a device (MIG) has its share of the peak, by
-its multiprocessors. ``overlap_ratio`` is the
+its multiprocessors. ``overlap_of_possible_ratio`` is the
 communication hidden behind computation by the most that could be: the lesser of both times.
 
 The sentence on the track ``Step efficiency`` is the row in short.
@@ -77,7 +77,7 @@ class Row(Struct, frozen=True):
     latency_bound_ns: Annotated[int, column("Operators too short to be bound by either.", "ns")]
     unmodelled_ns: Annotated[int, column("Computation without a roof.", "ns")]
     exposed_communication_ns: Annotated[int, column("Communication while nothing is computed.", "ns")]
-    exposed_copy_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
+    exposed_memory_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
     host_wait_ns: Annotated[int, column("The device waits for the host.", "ns")]
     kernel_wait_ns: Annotated[int, column("The device's own pace between pieces of work.", "ns")]
     other_wait_ns: Annotated[int, column("Idle time of other causes.", "ns")]
@@ -86,7 +86,7 @@ class Row(Struct, frozen=True):
     mfu_ratio: Annotated[float | None, column("The model's operations at the dense peak, by the step.", "ratio")]
     hfu_ratio: Annotated[float | None, column("All operations at the dense peak, by the step.", "ratio")]
     covered_ratio: Annotated[float | None, column("Share of the computing time that has a roof.", "ratio")]
-    overlap_ratio: Annotated[float | None, column("Communication hidden by the most that could be.", "ratio")]
+    overlap_of_possible_ratio: Annotated[float | None, column("Communication hidden by the most that could be.", "ratio")]
     peak: Annotated[str | None, column("The peaks that were used.")]
     convention: Annotated[str | None, column("How operations were counted.")]
     lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]
@@ -97,7 +97,7 @@ ROW = Row
 COMPUTING = PARTS
 BESIDE = {
     "exposed_communication": "exposed_communication_ns",
-    "exposed_copy": "exposed_memory_ns",
+    "exposed_memory": "exposed_memory_ns",
     "host_wait": "host_wait_ns",
     "kernel_wait": "kernel_wait_ns",
     "other_wait": "other_wait_ns",
@@ -109,7 +109,7 @@ SAID = {
     "small kernels": ("latency_bound",),
     "not modelled": ("unmodelled",),
     "exposed communication": ("exposed_communication",),
-    "exposed copies": ("exposed_copy",),
+    "exposed copies": ("exposed_memory",),
     "host": ("host_wait",),
     "between kernels": ("kernel_wait",),
     "other idle": ("other_wait",),
@@ -138,7 +138,7 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
     peak = device_peaks(trace)[device.device]
     peak_text = None if peak is None else peak.text(reached.numbers)
     for step in range(len(windows)):
-        wall = int(figures.step_ns[step])
+        wall = int(figures.wall_ns[step])
         parts = {f"{name}_ns": int(reached.parts[name][step]) for name in COMPUTING}
         parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
         counted = operator_work(trace).recorded
@@ -155,7 +155,7 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
             mfu_ratio=float(reached.model_peak_ns[step]) / wall if sure else None,
             hfu_ratio=float(reached.peak_ns[step]) / wall if sure else None,
             covered_ratio=float(reached.covered[step]) if known["compute_ns"][step] else None,
-            overlap_ratio=_overlap(figures, step),
+            overlap_of_possible_ratio=_overlap(figures, step),
             peak=peak_text,
             convention=CONVENTION if sure else None,
             lacking=why,

@@ -1,162 +1,171 @@
-"""How long was each step, what did the device do meanwhile, and which steps are outliers?
+"""Where did the time of each step go, and which steps are outliers?
 
-A step is a ``ProfilerStep#n`` annotation on the host. Where the annotations of two threads overlap, only the first
-counts. There is a row for each step and device; without GPU work, a row for each step. Between the beginning and the
-end of a step::
+There is a row for each step and device. A recording without GPU work has one row for each step. A step's window starts
+with its ``ProfilerStep#n`` annotation, or when the GPU work launched earlier is done, if that is later. It ends with
+the annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and
+no time counts twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
+recording is part of no window; the diagnostics say how much that is. In a recording without steps there is one window,
+from the first work of a device on: what the device did before is not known, and ``backlog_ns`` says for how long.
 
-    compute_ns + exposed_communication_ns + exposed_memory_ns + idle_ns = wall_ns
+All tables and sentences about steps mean this window, and call its length ``wall_ns``. ``host_start_ns`` and
+``host_wall_ns`` are of the annotation alone, which is shorter or longer where the host runs ahead, and differs between
+the ranks of a job. Where the annotations of two threads overlap, only the first counts.
 
-All running work counts here, also that of an earlier step, because the host runs ahead of the device. Work belongs to
-the step in which it was *launched*, however much later it runs. Work whose launch is not in the trace belongs to the
-step in which it begins. ``kernel_count`` and ``launched_busy_ns`` describe the work that belongs to the step. Work
-launched before the recording, and so in no step, has its own columns: ``before_recording_kernel_count`` of these
-kernels, and ``before_recording_ns``, the part of the step in which such work runs. ``step_figures`` leaves it out.
+The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. After its
+last work a device waits for the host; before its first it does so until the call returns that launches this work. Of
+what then passes, if it is 30 µs or more, the cause is not recorded (``other``), nor where the launch is not.
+``mean_launch_delay_ns`` is from the end of a launching call to the start of its work. The memory peak is the greatest
+sum that PyTorch's allocator had given out, if recorded (``profile_memory=True``).
 
-``robust_z`` is the distance of the step's length from the median of all steps, in units of the median absolute
+``robust_z`` is the distance of the window's length from the median of all steps, in units of the median absolute
 deviation over 0.6745. Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
-steps, or when most are equally long, there are no outliers and no ``robust_z``.
+steps, or when most are equally long, there are no outliers and no ``robust_z``; ``median_ratio`` there is always.
+``is_steady`` is false of a first step that warms up, or of which work from before the recording hides a part: the
+verdict and the summary of ``augment run`` leave it out.
 
-The track ``Steps`` shows the windows of the steps, which do not overlap: from the beginning on the host, or the end of
-earlier work on the device if that is later, to the end on the host, or of the work launched by then. ``wall_ns`` is
-the length on the host, and ``backlog_ns`` how long the device still had earlier work when the step began there.
+The track ``Steps`` shows the windows. ``augment check`` uses these rows as samples, so a sidecar with them is a
+baseline. The analysis is skipped without any operator, launch or GPU work.
 
-**What to do**: look at the steps whose part grew; leave warm-up steps out (``--steps``).
+**What to do**: look at the steps whose part grew; keep the metrics of a good run as a baseline for `augment diff` and
+`augment check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.ordering import grouped, sums
 from augment.arrays.statistics import OUTLIER, median, robust_z
 from augment.arrays.types import Int64s
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import TIMES, four_digits
-from augment.core.trace import Category, Identity, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording, before_recording_diagnostics
-from augment.facts.steps.step_windows import step_windows
-from augment.facts.steps.steps import steps, steps_of_gpu_work
+from augment.core.trace import Identity, Trace
+from augment.diagnosis.measure import measure
+from augment.facts.gpu.launched_work import before_recording_diagnostics
+from augment.facts.steps.step_figures import memory_peaks, step_figures
+from augment.facts.steps.step_windows import StepWindows, recorded_windows
+from augment.facts.steps.steps import steps
 
 NAME = "steps"
-NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
+NEEDS = ()
 _SEEN = 0.05  #: of the median: the least difference for which a drawn step is called an outlier
 
 
 class Row(Struct, frozen=True):
-    """One step, and one device during it."""
+    """One step of one device."""
 
     rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device, if there is any GPU work.")]
-    step: Annotated[int, column("The number of the step.")]
-    start_ns: Annotated[int, column("When it begins, after the first event of the trace.", "ns")]
-    wall_ns: Annotated[int, column("From its beginning to its end on the host.", "ns")]
-    busy_ns: Annotated[int | None, column("Time of the step in which anything runs on the device.", "ns")]
-    compute_ns: Annotated[int | None, column("Time of the step in which computation runs.", "ns")]
+    device: Annotated[Identity, column("The device; null if only the host was recorded.")]
+    step: Annotated[int | None, column("The number of the step; null if the recording has no steps.")]
+    start_ns: Annotated[int, column("When the step's window begins, after the first event of the trace.", "ns")]
+    wall_ns: Annotated[int, column("Length of the step's window.", "ns")]
+    backlog_ns: Annotated[
+        int, column("Time from the step's begin to the window: work launched earlier still ran.", "ns")
+    ]
+    busy_ns: Annotated[int | None, column("Time in which any GPU work runs.", "ns")]
+    compute_ns: Annotated[int | None, column("Time in which computation runs.", "ns")]
+    communication_ns: Annotated[int | None, column("Time in which communication runs.", "ns")]
     exposed_communication_ns: Annotated[
-        int | None, column("Time in which communication runs and no computation.", "ns")
+        int | None, column("Time in which communication and no computation runs.", "ns")
     ]
-    exposed_memory_ns: Annotated[int | None, column("Time in which copies or memsets run and nothing else.", "ns")]
-    idle_ns: Annotated[int | None, column("Time of the step in which nothing runs on the device.", "ns")]
-    kernel_count: Annotated[int | None, column("Number of kernels that belong to the step.", "count")]
-    launched_busy_ns: Annotated[
-        int | None, column("Time in which work of the step runs, within the step or later.", "ns")
+    exposed_memory_ns: Annotated[int | None, column("Time in which copies or memsets alone run.", "ns")]
+    idle_ns: Annotated[int | None, column("Time in which no GPU work runs.", "ns")]
+    host_wait_ns: Annotated[int | None, column("Idle time in which the device waits for the host.", "ns")]
+    kernel_wait_ns: Annotated[
+        int | None, column("Idle time in short gaps between work launched in time (kernel_wait).", "ns")
     ]
-    before_recording_kernel_count: Annotated[
-        int | None, column("The part of kernel_count launched before recording.", "count")
+    other_wait_ns: Annotated[int | None, column("Idle time of other causes.", "ns")]
+    work_count: Annotated[int | None, column("Number of pieces of GPU work launched in the step.", "count")]
+    mean_launch_delay_ns: Annotated[float | None, column("Mean time from a launch to the start of its work.", "ns")]
+    memory_peak_bytes: Annotated[int | None, column("Greatest allocated sum, if recorded.", "bytes")]
+    host_start_ns: Annotated[
+        int | None, column("When the host's annotation of the step begins, after the first event of the trace.", "ns")
     ]
-    before_recording_ns: Annotated[int | None, column("Time in which work launched before the recording runs.", "ns")]
+    host_wall_ns: Annotated[int | None, column("Length of the host's annotation of the step.", "ns")]
+    median_ratio: Annotated[float | None, column("wall_ns by the median of all steps.", "ratio")]
     robust_z: Annotated[float | None, column("Distance of wall_ns from the median of all steps, in robust deviations.")]
     is_outlier: Annotated[bool | None, column("Whether robust_z is beyond 3.5 either way.")]
+    is_steady: Annotated[bool, column("Whether it is one of the steps that verdicts and summaries are about.")]
 
 
 ROW: type[Any] = Row
+#: these figures are null if only the host was recorded
+OF_DEVICE = (
+    "busy_ns",
+    "compute_ns",
+    "communication_ns",
+    "exposed_communication_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "host_wait_ns",
+    "kernel_wait_ns",
+    "other_wait_ns",
+    "work_count",
+)
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Describe every step."""
-    all_steps = steps(trace)
-    if not len(all_steps):
-        return Skipped("no ProfilerStep annotation; call the profiler's step() after each")
-    wall = all_steps.end - all_steps.ts
-    z = robust_z(wall)
-    devices = list(_devices(trace))
-    first = int(trace.events.ts[0])
-    numbers, starts, walls = all_steps.number.tolist(), (all_steps.ts - first).tolist(), wall.tolist()
+    """Measure each step."""
+    windows = recorded_windows(trace)
+    if not len(windows):
+        return Skipped("no operator, launch or GPU work")
+    peaks, first, numbered = memory_peaks(trace, windows), int(trace.events.ts[0]), bool(windows.number[0] >= 0)
+    length = windows.end - windows.start
+    middle, z = median(length), robust_z(length) if numbered else None
+    steady = np.isin(windows.begin, measure(trace).windows.begin) if numbered else np.ones(len(windows), np.bool_)
     rows = []
-    for place, number in enumerate(numbers):
-        distance = None if z is None else float(z[place])
-        outlier = None if distance is None else abs(distance) > OUTLIER
-        for rank, device, columns in devices or [(trace.rank, None, np.empty((0, 0), np.int64))]:
-            figures = columns[:, place].tolist() if len(columns) else [None] * 9
-            rows.append(ROW(rank, device, number, starts[place], walls[place], *figures, distance, outlier))
-    return Findings(rows, [_drawn(trace)], before_recording_diagnostics(trace))
+    for figures in step_figures(trace, windows):
+        of_device = dict(figures.of_device)
+        launched, delay = of_device.pop("launched", None), of_device.pop("launch_delay_ns", None)
+        for place in range(len(windows)):
+            begin, finish = int(windows.begin[place]), int(windows.finish[place])
+            values = {name: int(values[place]) for name, values in of_device.items()}
+            mean_delay = int(delay[place]) / int(launched[place]) if launched is not None and launched[place] else None
+            distance = None if z is None else float(z[place])
+            rows.append(
+                ROW(
+                    rank=trace.rank,
+                    device=figures.device,
+                    step=int(windows.number[place]) if numbered else None,
+                    start_ns=int(windows.start[place]) - first,
+                    wall_ns=int(length[place]),
+                    backlog_ns=int(windows.backlog[place]),
+                    mean_launch_delay_ns=mean_delay,
+                    memory_peak_bytes=None if peaks is None or peaks[place] < 0 else int(peaks[place]),
+                    host_start_ns=begin - first if numbered else None,
+                    host_wall_ns=finish - begin if numbered else None,
+                    median_ratio=int(length[place]) / middle if numbered and middle else None,
+                    robust_z=distance,
+                    is_outlier=None if distance is None else abs(distance) > OUTLIER,
+                    is_steady=bool(steady[place]),
+                    **(values or dict.fromkeys(OF_DEVICE)),
+                )
+            )
+    drawn = [_drawn(trace, windows, z)] if numbered else []
+    return Findings(rows, drawn, before_recording_diagnostics(trace))
 
 
-def _drawn(trace: Trace) -> SliceTrack:
-    """The windows of the steps. One whose own length is unusual is called an outlier."""
-    all_steps, windows = steps(trace), step_windows(trace)
-    dur = windows.end - windows.start
-    z = robust_z(dur)
-    outlier = np.zeros(len(all_steps), np.bool_)
+def _drawn(trace: Trace, windows: StepWindows, z: Any) -> SliceTrack:
+    """The windows of the steps. One whose length is unusual is called an outlier."""
+    dur: Int64s = windows.end - windows.start
+    outlier = np.zeros(len(windows), np.bool_)
     if z is not None:
         outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - median(dur)) > _SEEN * median(dur))
     names = [
         f"step {number}: {four_digits(ns, TIMES)}{', outlier' * far}"
-        for number, ns, far in zip(all_steps.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
+        for number, ns, far in zip(windows.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(
         analysis=NAME,
         name="Steps",
-        under=int(trace.events.track[all_steps.row[0]]),
+        under=int(trace.events.track[steps(trace).row[0]]),
         ts=windows.start,
         dur=dur,
         names=Texts(np.arange(len(names), dtype=np.int32), names),
-        args={"number": all_steps.number, "wall_ns": all_steps.end - all_steps.ts, "backlog_ns": windows.backlog},
+        args={"number": windows.number, "host_wall_ns": windows.finish - windows.begin, "backlog_ns": windows.backlog},
         description="from the begin of a step on the host, or the end of earlier work, to the end of its GPU work",
         of_process=True,
     )
-
-
-def _devices(trace: Trace) -> Iterator[tuple[int | None, Identity, Int64s]]:
-    """Each device with its figures from ``busy_ns`` on: an array with a row per figure and a column per step."""
-    all_steps, work, early = steps(trace), gpu_work(trace), before_recording(trace)
-    step = np.where(early, all_steps.at(work.ts), steps_of_gpu_work(trace))
-    for coverage in type_coverage(trace):
-        device = coverage.device
-        places = device.places
-        is_kernel = trace.events.category[work.row[places]] == Category.KERNEL
-        kernels, before = (
-            np.bincount(step[places][which] + 1, minlength=len(all_steps) + 1)[1:]
-            for which in (is_kernel, is_kernel & early[places])
-        )
-        launched = _launched(work.ts[places], work.end[places], step[places], len(all_steps))
-        running = intervals.union(work.ts[places][early[places]], work.end[places][early[places]])
-        _, which, part = intervals.clip(running, intervals.Intervals(all_steps.ts, all_steps.end))
-        ran = sums(which, part.end - part.start, len(all_steps))
-        during = _during(coverage, all_steps.ts, all_steps.end)
-        yield device.rank, device.device, np.concatenate((during, np.stack((kernels, launched, before, ran))))
-
-
-def _during(coverage: TypeCoverage, start: Int64s, end: Int64s) -> Int64s:
-    compute = coverage.time_within(start, end, any_of=COMPUTATION)
-    communication = coverage.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
-    memory = coverage.time_within(start, end, any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION)
-    busy = compute + communication + memory
-    return np.stack((busy, compute, communication, memory, end - start - busy))
-
-
-def _launched(start: Int64s, end: Int64s, step: Int64s, count: int) -> Int64s:
-    """The time in which work of each step runs."""
-    order = grouped(step + 1, count + 1)  # work of no step comes first
-    bounds = np.searchsorted(step[order], np.arange(count + 1)).tolist()
-    groups = [order[first:stop] for first, stop in pairwise(bounds)]
-    return np.array([intervals.total(intervals.union(start[group], end[group])) for group in groups], np.int64)

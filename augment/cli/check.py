@@ -137,7 +137,7 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: GateLim
     control, changed = recording_of(baseline, region, shown), recording_of(test, region, shown)
     before, after = control.samples, changed.samples
     notes = []
-    if min(len(before["step_ns"]), len(after["step_ns"])) < 2 and (note := offer(control.regions, changed.regions)):
+    if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, changed.regions)):
         notes.append(note)
     before, after, note = without_outlying_first_step(before, after)
     if note:
@@ -194,7 +194,7 @@ def _config(path: str | None) -> dict[str, Any]:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, limit = text.partition("=")
     if equals and not limit.strip():
-        raise UsageError(f"--metric {text}: must be NAME or NAME=LIMIT, such as step_ns=3%")
+        raise UsageError(f"--metric {text}: must be NAME or NAME=LIMIT, such as wall_ns=3%")
     return name.strip(), limit.strip()
 
 

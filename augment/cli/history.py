@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import debug, labels_option, row_limit
+from augment.core.old_names import FIGURES as OLD
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
@@ -76,20 +77,21 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
 
 
 @command.command("show", short_help="Show a figure of each run, and where its level changed.")
-@click.argument("figure", default="step_ns")
+@click.argument("figure", default="wall_ns")
 @_STORE
 @labels_option("Only runs with this label; repeatable.")
 @row_limit(50, _LATEST)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per run.")
 @debug
 def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
-    """Show FIGURE (by default step_ns) of each run, and the runs where its level changed.
+    """Show FIGURE (by default wall_ns) of each run, and the runs where its level changed.
 
     The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are kept apart.
     """
     from augment.cli.terminal import emit
     from augment.history import Store
 
+    figure = OLD.get(figure, figure)
     runs = Store(store).runs(labels)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
     groups: dict[tuple[str, int], list[Run]] = {}
@@ -145,9 +147,9 @@ def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str
 
 
 def _row(run: Run) -> dict[str, Any]:
-    step = run.figures["step_ns"]
+    step = run.figures["wall_ns"]
     row = {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count}
-    return {**row, "steps": step.step_count, "step_ns": step.median}
+    return {**row, "steps": step.step_count, "wall_ns": step.median}
 
 
 def _as_json(run: Run) -> str:

@@ -15,6 +15,7 @@ from augment.batch.results import Result
 from augment.cli.step_waterfall import waterfall
 from augment.cli.table_output import source_line
 from augment.core.text import exact_time, share
+from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job
@@ -122,8 +123,8 @@ def _one(result: Result) -> Iterator[str]:
     yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
     rows = _devices(sidecar)
     if rows:
-        yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
-    yield from waterfall(sidecar["analyses"])
+        yield from _table([["  device", rows[0]["period"], *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
+    yield from waterfall(sidecar)
     yield from not_recorded(sidecar)
     for diagnostic in sidecar["diagnostics"]:
         yield f"  {diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})"
@@ -166,7 +167,7 @@ def _has_rows(analyses: dict[str, Any], name: str) -> bool:
 
 def _many(augmented: Sequence[Result]) -> Iterator[str]:
     """A table with a line per device of each file."""
-    lines = [["file", "rank", "device", *_HEADS]]
+    lines = [["file", "rank", "device", "mean step", *_HEADS]]
     common, names = _names([result.path for result in augmented])
     left_out = max(0, len(augmented) - SHOWN)
     for result, name in zip(augmented[:SHOWN], names, strict=False):
@@ -174,7 +175,7 @@ def _many(augmented: Sequence[Result]) -> Iterator[str]:
         rank = sidecar["source"]["ranks"]
         rows = _devices(sidecar) or [None]
         for row in rows:
-            figures = _figures(row) if row else ["–"] * len(_HEADS)
+            figures = _figures(row) if row else ["–"] * (1 + len(_HEADS))
             device = str(row["device"]) if row else "–"
             lines.append([name, str(rank[0]) if rank else "–", device, *figures])
     yield f"in {common}:"
@@ -192,18 +193,28 @@ def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
     return folder, [locations.below(path, folder) for path in paths]
 
 
-_HEADS = ("first to last work", "busy", "computing", "exposed comm.", "exposed memory", "idle")
+_HEADS = ("busy", "computing", "exposed comm.", "exposed memory", "idle")
 
 
-def _devices(sidecar: dict[str, Any]) -> list[Any]:
-    rows: list[Any] = sidecar["analyses"].get("temporal_breakdown", {}).get("rows", [])
-    return rows
+_PARTS = ("busy_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+
+
+def _devices(sidecar: dict[str, Any]) -> list[dict[str, Any]]:
+    """The figures of each device in the mean step of those that the verdict is about."""
+    rows: dict[Any, list[dict[str, Any]]] = {}
+    for row in in_steady_steps(sidecar, "steps"):
+        if row["busy_ns"] is not None:
+            rows.setdefault(row["device"], []).append(row)
+    means = []
+    for device, steps in rows.items():
+        period = "from first work" if steps[0]["step"] is None else "mean step"
+        sums = {name: sum(row[name] for row in steps) / len(steps) for name in ("wall_ns", *_PARTS)}
+        means.append({"device": device, "period": period, **sums})
+    return means
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    span = row["span_ns"]
-    names = ("busy", "compute", "exposed_communication", "exposed_memory", "idle")
-    return [exact_time(span), *(share(row[f"{name}_ns"], span) for name in names)]
+    return [exact_time(row["wall_ns"]), *(share(row[name], row["wall_ns"]) for name in _PARTS)]
 
 
 def _sidecar(result: Result) -> dict[str, Any]:

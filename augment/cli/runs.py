@@ -91,7 +91,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     Raises:
         InputError: there is no file, or none with anything to compare.
     """
-    from augment.analyses import step_figures
+    from augment.analyses import steps
     from augment.compare.baseline import samples_of_sidecar
     from augment.compare.totals import mean_of_ranks
     from augment.results.sidecars import is_sidecar, read_sidecar
@@ -107,7 +107,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
         return _from_traces(path, region, shown)
     sidecars = [read_sidecar(name) for name in names]
     samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
-    figures = [sidecar["analyses"][step_figures.NAME]["rows"] for sidecar in sidecars]
+    figures = [sidecar["analyses"][steps.NAME]["rows"] for sidecar in sidecars]
     in_steps = all(row["step"] is not None for rows in figures for row in rows)
     return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
 

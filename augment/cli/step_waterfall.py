@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from augment.core.text import counted
+from augment.results.sidecars import in_steady_steps
 
 _DEVICES = 4  #: maximum number of devices shown
 _OPERATORS = 3  #: maximum number of operators named for a part
@@ -19,10 +20,10 @@ _CAUSES = {
 }
 
 
-def waterfall(analyses: Mapping[str, Any]) -> Iterator[str]:
-    """The lines for the analyses of a sidecar: nothing without ``step_efficiency``, a reason without an MFU."""
-    steps = analyses.get("step_efficiency", {}).get("rows", [])
-    operators = analyses.get("roofline", {}).get("rows", [])
+def waterfall(sidecar: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a sidecar: nothing without ``step_efficiency``, a reason without an MFU."""
+    steps = in_steady_steps(sidecar, "step_efficiency")
+    operators = sidecar["analyses"].get("roofline", {}).get("rows", [])
     devices = list(dict.fromkeys((row["rank"], row["device"]) for row in steps))
     for rank, device in devices[:_DEVICES]:
         windows = [row for row in steps if (row["rank"], row["device"]) == (rank, device)]

@@ -221,8 +221,8 @@ def _table(columns: Sequence[TableColumn]) -> Table:
 #: what the times of these tables are parts of: a recording, its steps and its GPU work last differently long
 _PERIODS = {
     "temporal_breakdown": "from the first to the last GPU work",
-    "steps": "within the host's annotations of steps",
-    "step_efficiency": "until the GPU work of the step is done",
+    "steps": "from the end of earlier GPU work until that of the step is done",
+    "step_efficiency": "as in steps",
 }
 
 

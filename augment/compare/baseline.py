@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.analyses import step_figures
+from augment.analyses import steps
 from augment.compare.totals import FIGURES, Floats, Samples, with_overlap
 from augment.errors import UnknownFormat
 
@@ -18,11 +18,11 @@ def samples_of_sidecar(path: str, sidecar: Mapping[str, Any]) -> Samples:
     Raises:
         UnknownFormat: the sidecar has no figures of steps.
     """
-    analysis = sidecar["analyses"].get(step_figures.NAME)
+    analysis = sidecar["analyses"].get(steps.NAME)
     if not analysis or not analysis["rows"]:
         why = analysis["reason"] if analysis else "it was written without that analysis"
         remedy = "" if analysis else "; make them with augment run without --only, or name the traces"
-        raise UnknownFormat(path, f"these metrics have no {step_figures.NAME}: {why}{remedy}")
+        raise UnknownFormat(path, f"these metrics have no {steps.NAME}: {why}{remedy}")
     devices: dict[Any, list[Mapping[str, Any]]] = {}
     for row in analysis["rows"]:
         devices.setdefault((row["rank"], row["device"]), []).append(row)

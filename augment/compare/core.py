@@ -100,7 +100,7 @@ class Diff(Struct, frozen=True):
         ranks = f", {counted(len(self.pairs), 'rank')}" if len(self.pairs) > 1 else ""
         figures = self.outcomes.get("diff_figures")
         rows = figures.rows if isinstance(figures, Findings) else ()
-        step = next((row for row in rows if row.figure == "step_ns"), None)
+        step = next((row for row in rows if row.figure == "wall_ns"), None)
         verdict = step and f": step {step.delta / 1e6:+,.3f} ms, {step.verdict.replace('_', ' ')}"
         return (
             f"{first.test.trace.source.label} against {first.control.trace.source.label}, {steps}{ranks}{verdict or ''}"

@@ -31,7 +31,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
         whole: recordings were compared, not steps.
         late: what to say of a rank that others wait for, if there is a difference.
     """
-    step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "step_ns"), None)
+    step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "wall_ns"), None)
     if step is None:
         return Verdict()
     unit = "The recording" if whole else "A step"

@@ -58,12 +58,12 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
         for place, figures in enumerate(step_figures(trace, windows))
     ]
     for figures, efficiency in both:
-        beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.step_ns.tolist())
+        beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.wall_ns.tolist())
         lacking = lacking or next(filter(None, beyond), None)
     for place, (figures, efficiency) in enumerate(both):
         if peak := device_peaks(trace)[work.devices[place].device]:
             used[peak.text(efficiency.numbers)] = None
-        wall = np.maximum(figures.step_ns, 1)
+        wall = np.maximum(figures.wall_ns, 1)
         samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in efficiency.parts.items()}
         samples |= {"covered_ratio": efficiency.covered, "model_flops": efficiency.model_flops}
         if lacking is None:

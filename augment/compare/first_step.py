@@ -13,7 +13,7 @@ _FEWEST = 3  #: minimum of steps per side for leaving one out
 
 def outlying_first_step(control: Samples, test: Samples) -> str:
     """The reason to leave the first step out on both sides, in a sentence; empty if there is none."""
-    sides = [("control", control["step_ns"]), ("test", test["step_ns"])]
+    sides = [("control", control["wall_ns"]), ("test", test["wall_ns"])]
     if min(len(steps) for _, steps in sides) < _FEWEST:
         return ""
     reasons = []

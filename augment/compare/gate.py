@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from augment.compare.noise import Noise, noise_of, steps_lacking, trimmed_mean
 from augment.compare.totals import FIGURES, Figure, Samples
+from augment.core.old_names import FIGURES as OLD
 from augment.core.text import signed_text
 from augment.errors import UsageError, expect_known
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
-WHOLE = "step_ns"
+WHOLE = "wall_ns"
 GATED = (WHOLE, "memory_peak_bytes")  #: the default: parts of a step trade against each other
 TRIM = 0.2  #: share of the shortest steps, and of the longest, that the estimate leaves out
 FLOOR = 0.01  #: fraction of the step: growth of a part below this neither fails nor explains
@@ -176,9 +177,10 @@ def limits_of(
         raise UsageError(f"{where}: {text!r} is no share of the baseline, such as 5%; --metric NAME=LIMIT sets a bound")
     names = [figure.name for figure in FIGURES]
     figures: dict[str, Limit | None] = {}
-    for name, value in {**config.get("metrics", {}), **(metrics or {})}.items():
+    for given, value in {**config.get("metrics", {}), **(metrics or {})}.items():
+        name = OLD.get(given, given)
         expect_known(name, names, "figure")
-        figures[name] = _limit_from(value, general, f"--metric {name}" if name in (metrics or {}) else name)
+        figures[name] = _limit_from(value, general, f"--metric {given}" if given in (metrics or {}) else name)
     alpha = config.get("alpha", ALPHA)
     if not isinstance(alpha, float) or not 0 < alpha < 1:
         raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")

@@ -29,7 +29,7 @@ class Figure(Struct, frozen=True):
 
 
 FIGURES = (
-    Figure("step_ns", "ns"),
+    Figure("wall_ns", "ns"),
     Figure("busy_ns", "ns", "neither"),
     Figure("compute_ns", "ns"),
     Figure("exposed_communication_ns", "ns"),
@@ -50,7 +50,7 @@ Samples = Mapping[str, Floats]  #: {figure: its value in each step}
 def samples_of(trace: Trace, windows: StepWindows) -> dict[str, Floats]:
     """The figures of each step, averaged over devices; figures that the trace lacks are left out."""
     devices = step_figures(trace, windows)
-    samples = {"step_ns": devices[0].step_ns.astype(np.float64)}
+    samples = {"wall_ns": devices[0].wall_ns.astype(np.float64)}
     for name in devices[0].of_device:
         samples[name] = np.mean([device.of_device[name] for device in devices], axis=0)
     launched, delay = samples.pop("launched", None), samples.pop("launch_delay_ns", None)

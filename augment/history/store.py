@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment.core.old_names import FIGURES as OLD
 from augment.errors import InputError, OutputError, UsageError
 from augment.writers.files import replacing
 from augment.writers.parquet import pyarrow
@@ -127,7 +128,7 @@ class Store:
             columns = arrow.parquet.read_table(io.BytesIO(self._folder.read(name))).to_pydict()
             figures = zip(*(columns[column] for column in _COLUMNS[4:]), strict=True)
             run, time_ns, labels, rank_count = (columns[column][0] for column in _COLUMNS[:4])
-            made = {figure: RunFigure(*values) for figure, *values in figures}
+            made = {OLD.get(figure, figure): RunFigure(*values) for figure, *values in figures}
             return Run(run, time_ns, json.loads(labels), rank_count, made, name.removesuffix(_SUFFIX))
         except (arrow.ArrowException, KeyError, IndexError, ValueError) as error:
             raise InputError(f"{self.place}/{name}", f"no run of augment history: {error}") from error

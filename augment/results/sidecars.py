@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from augment.core.old_names import current
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 
@@ -144,7 +145,7 @@ def is_sidecar(path: str) -> bool:
 
 
 def read_sidecar(path: str) -> dict[str, Any]:
-    """The metrics in ``path``.
+    """The metrics in ``path``, with today's names of tables and columns.
 
     Raises:
         UnknownFormat: the file holds no metrics.
@@ -157,7 +158,16 @@ def read_sidecar(path: str) -> dict[str, Any]:
     for name in shape.analyses:
         if not name.isidentifier():
             raise UnknownFormat(path, f"not a metrics file of augment: {name[:80]!r} is no name of an analysis")
-    return decoded
+    return current(decoded)
+
+
+def in_steady_steps(sidecar: Mapping[str, Any], analysis: str) -> list[dict[str, Any]]:
+    """The rows by step of an analysis, but for those of the steps that verdicts leave out; none if it did not run."""
+    analyses = sidecar["analyses"]
+    steps = analyses.get("steps", {}).get("rows", ())
+    left_out = {(row["rank"], row["device"], row["step"]) for row in steps if not row.get("is_steady", True)}
+    rows = analyses.get(analysis, {}).get("rows", ())
+    return [row for row in rows if (row["rank"], row["device"], row["step"]) not in left_out]
 
 
 @contextlib.contextmanager

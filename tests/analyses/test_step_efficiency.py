@@ -48,7 +48,7 @@ def test_a_step_of_known_parts() -> None:
     expected = {
         "ideal_compute": peak + small, "compute_above": 200_000 - peak, "memory_ideal": memory,
         "memory_above": 100_000 - memory, "latency_bound": 3000 - small, "unmodelled": 20_000,
-        "exposed_communication": 0, "exposed_copy": 10_000, "host_wait": 667_000, "kernel_wait": 0,
+        "exposed_communication": 0, "exposed_memory": 10_000, "host_wait": 667_000, "kernel_wait": 0,
         "other_wait": 0,
     }  # fmt: skip
     assert parts(row) == {name: pytest.approx(ns, abs=1) for name, ns in expected.items()}

@@ -151,16 +151,16 @@ def test_steps_that_are_none(jobs: Path, step: str, tmp_path: Path) -> None:
 
 def test_check_of_traces_and_of_sidecars(jobs: Path, tmp_path: Path) -> None:
     for job in ("control", "again", "test"):
-        assert ran("run", jobs / job, "-o", tmp_path / job, "--only", "step_figures", "--quiet").exception is None
+        assert ran("run", jobs / job, "-o", tmp_path / job, "--only", "steps", "--quiet").exception is None
     for where in (jobs, tmp_path):
         for name in ("rank0.pt.trace.json.gz", "") if where == jobs else ("rank0.metrics.json", ""):
             control = tmp_path / "control" / name.replace(".pt.trace.json.gz", ".metrics.json")
             silent = ran("check", where / "again" / name, "--baseline", control)
             assert (silent.return_value, silent.exception) == (0, None)
-            assert silent.stdout.splitlines()[0].startswith("PASS    step_ns: ")
+            assert silent.stdout.splitlines()[0].startswith("PASS    wall_ns: ")
             failed = ran("check", where / "test" / name, "--baseline", control, "--quiet")
             assert failed.return_value == 1
-            assert [row.split()[1] for row in failed.stdout.splitlines()] == ["step_ns:"]
+            assert [row.split()[1] for row in failed.stdout.splitlines()] == ["wall_ns:"]
 
 
 def test_check_that_cannot_tell(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_check_that_cannot_tell(tmp_path: Path) -> None:
     gate = ("check", rank0(tmp_path / "test"), "--baseline", rank0(tmp_path / "control"))
     result = ran(*gate, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
     assert result.return_value == 4
-    assert result.stdout.startswith("CANNOT TELL step_ns: ")
+    assert result.stdout.startswith("CANNOT TELL wall_ns: ")
     assert re.search(r"; cannot tell 5 %: noise ± \d+ %; record \d+ more steps on each side\n", result.stdout)
     assert "cannot tell for 1 of 2 figures" in (tmp_path / "gate.md").read_text(encoding="utf-8")
     assert 'failures="0"' in (tmp_path / "gate.xml").read_text(encoding="utf-8")
     for asked, code in (("pass", 0), ("fail", 1), ("tell", 4)):
         assert ran(*gate, "--uncertain", asked).return_value == code
-    assert ran(*gate, "--quiet").stdout.startswith("CANNOT TELL step_ns: ")
+    assert ran(*gate, "--quiet").stdout.startswith("CANNOT TELL wall_ns: ")
     assert ran(*gate, "--max-regress", "9000%").return_value == 0
 
 
@@ -189,7 +189,7 @@ def test_check_does_not_hold_a_step_against_a_recording(tmp_path: Path) -> None:
     for test, control in (("steps", "whole"), ("whole", "steps")):
         result = ran("check", tmp_path / f"{test}.json", "--baseline", tmp_path / f"{control}.json")
         assert result.return_value == 4
-        assert "CANNOT TELL step_ns: " in result.stdout
+        assert "CANNOT TELL wall_ns: " in result.stdout
         assert "whole.json has no steps: its whole recording cannot be compared with a step" in result.stderr
     assert ran("check", tmp_path / "whole.json", "--baseline", tmp_path / "whole.json").return_value == 0
 
@@ -289,24 +289,24 @@ def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
     more = ("--config", config, "--markdown", table, "--junit", suite)
     assert ran("check", test, "--baseline", control, *more).return_value == 0
     assert "no regression" in table.read_text()
-    assert ran("check", test, "--baseline", control, *more, "--metric", "step_ns=1%").return_value == 1
+    assert ran("check", test, "--baseline", control, *more, "--metric", "wall_ns=1%").return_value == 1
     assert 'failures="1"' in suite.read_text()
     as_json = ran("check", test, "--baseline", control, "--json")
     first = json.loads(as_json.stdout.splitlines()[0])
-    assert (first["figure"], first["status"], first["unit"]) == ("step_ns", "fail", "ns")
+    assert (first["figure"], first["status"], first["unit"]) == ("wall_ns", "fail", "ns")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--metric", "step_ns="), "must be NAME or NAME=LIMIT"),
+        (("--metric", "wall_ns="), "must be NAME or NAME=LIMIT"),
         (("--metric", "step=3%"), "no figure is called 'step'"),
         (("--max-regress", "x"), "--max-regress: 'x' is not a limit"),
         (
             ("--max-regress", "80ms"),
             "--max-regress: '80ms' is no share of the baseline, such as 5%; --metric NAME=LIMIT",
         ),
-        (("--metric", "step_ns=x"), "--metric step_ns: 'x' is not a limit"),
+        (("--metric", "wall_ns=x"), "--metric wall_ns: 'x' is not a limit"),
         (("--config", "missing.toml"), "missing.toml: no such file"),
     ],
 )
@@ -321,6 +321,6 @@ def test_a_sidecar_without_figures_of_steps_is_no_baseline(jobs: Path, tmp_path:
     result = ran("check", rank0(jobs / "test"), "--baseline", tmp_path / "rank0.metrics.json")
     assert isinstance(result.exception, AugmentError)
     assert (
-        "these metrics have no step_figures: it was written without that analysis; make them with augment run"
+        "these metrics have no steps: it was written without that analysis; make them with augment run"
         in str(result.exception)
     )

@@ -179,7 +179,7 @@ def test_the_beginning_of_a_name_will_do(tmp_path: Path, augment: Augment) -> No
     assert "temporal: taken as temporal_breakdown" in short.err
     unclear = augment("show", trace, "step_")
     assert unclear.code == 2
-    assert "did you mean step_variation?" in unclear.err
+    assert "did you mean step_efficiency?" in unclear.err
 
 
 def test_csv_and_markdown(tmp_path: Path, augment: Augment) -> None:

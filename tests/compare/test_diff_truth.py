@@ -81,7 +81,7 @@ def test_a_host_that_stalls(control: list[Trace], tmp_path: Path) -> None:
     (part,) = [row for row in rows(result, "diff_waterfall") if row.delta_ns]
     assert part.test_names == ["enumerate(DataLoader)"]
     figures = {row.figure: row.delta for row in rows(result, "diff_figures")}
-    assert figures["step_ns"] == figures["host_wait_ns"] == 800_000
+    assert figures["wall_ns"] == figures["host_wait_ns"] == 800_000
 
 
 def test_ranks_against_ranks(control: list[Trace], tmp_path: Path) -> None:

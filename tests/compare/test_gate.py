@@ -24,24 +24,24 @@ def line(name: str, lines: list[Line]) -> Line:
     return rows
 
 
-STEADY = samples(step_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
+STEADY = samples(wall_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
 PARTS = GateLimits(parts=True)
 
 
 def test_beyond_the_noise_and_the_limit() -> None:
-    worse = samples(step_ns=[1100, 1110, 1090, 1105])
-    result = line("step_ns", check(STEADY, worse))
+    worse = samples(wall_ns=[1100, 1110, 1090, 1105])
+    result = line("wall_ns", check(STEADY, worse))
     assert result.status == "fail"
     assert result.low is not None
     assert result.high is not None
     assert 0 < result.low < 100 < result.high
-    assert line("step_ns", check(worse, STEADY)).status == "pass"
-    assert line("step_ns", check(worse, STEADY)).reason == "better beyond the noise"
+    assert line("wall_ns", check(worse, STEADY)).status == "pass"
+    assert line("wall_ns", check(worse, STEADY)).reason == "better beyond the noise"
 
 
 def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
-    wild = samples(step_ns=[1000, 2000, 500, 1400])
-    result = line("step_ns", check(STEADY, wild))
+    wild = samples(wall_ns=[1000, 2000, 500, 1400])
+    result = line("wall_ns", check(STEADY, wild))
     assert result.status == "uncertain"
     said = re.fullmatch(r"cannot tell 5 %: noise ± (\d+) %; record (\d+) more steps on each side", result.reason)
     assert said is not None
@@ -49,39 +49,39 @@ def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
     assert result.high is not None
     assert int(said[1]) == pytest.approx((result.high - result.low) / 2 / 10.0125, rel=0.05)
     assert 100 < int(said[2]) < 5000
-    assert line("step_ns", check(STEADY, wild, GateLimits(Limit(share=9.0)))).status == "pass", "within such a limit"
-    least = check(STEADY, samples(step_ns=[1000, 1040, 980, 1060]), GateLimits(Limit(share=0.04)))
-    assert line("step_ns", least).reason.startswith("cannot tell 4 %: noise ± ")
+    assert line("wall_ns", check(STEADY, wild, GateLimits(Limit(share=9.0)))).status == "pass", "within such a limit"
+    least = check(STEADY, samples(wall_ns=[1000, 1040, 980, 1060]), GateLimits(Limit(share=0.04)))
+    assert line("wall_ns", least).reason.startswith("cannot tell 4 %: noise ± ")
 
 
 def test_steps_that_are_alike_are_compared_in_pairs() -> None:
     """Each step 8 % longer; steps differ by a factor of three."""
-    control, test = samples(step_ns=[3000, 1000, 1100]), samples(step_ns=[3243, 1079, 1190])
-    result = line("step_ns", check(control, test))
+    control, test = samples(wall_ns=[3000, 1000, 1100]), samples(wall_ns=[3243, 1079, 1190])
+    result = line("wall_ns", check(control, test))
     assert (result.status, result.paired, result.confidence) == ("fail", True, 0.95)
     assert result.change == pytest.approx(0.08 * 1700, rel=0.01)
-    shuffled = line("step_ns", check(control, samples(step_ns=[1079, 1190, 3243])))
+    shuffled = line("wall_ns", check(control, samples(wall_ns=[1079, 1190, 3243])))
     assert (shuffled.status, shuffled.paired) == ("uncertain", False)
 
 
 def test_equal_steps_pass() -> None:
     for steps in ([1000.0, 1000.0], [3000.0, 1000.0, 1100.0], [1000.0]):
-        same = samples(step_ns=steps)
-        assert line("step_ns", check(same, same)).status == "pass"
+        same = samples(wall_ns=steps)
+        assert line("wall_ns", check(same, same)).status == "pass"
 
 
 def test_an_outlying_first_step_is_told() -> None:
-    slow, steady = samples(step_ns=[3000, 1000, 1010, 990, 1005]), samples(step_ns=[1001, 1000, 1010, 990, 1005])
+    slow, steady = samples(wall_ns=[3000, 1000, 1010, 990, 1005]), samples(wall_ns=[1001, 1000, 1010, 990, 1005])
     assert outlying_first_step(steady, steady) == ""
     said = outlying_first_step(slow, steady)
     assert said == (
         "the first step is an outlier and left out on both sides: in the control it takes 3.000 µs, the median 1.005 µs"
     )
     assert "in the test it takes" in outlying_first_step(steady, slow)
-    assert outlying_first_step(slow, samples(step_ns=[1000, 1001])) == "", "too few would be left"
-    assert outlying_first_step(samples(step_ns=[3000, 1000, 1001]), STEADY) == "", "of three none is an outlier"
+    assert outlying_first_step(slow, samples(wall_ns=[1000, 1001])) == "", "too few would be left"
+    assert outlying_first_step(samples(wall_ns=[3000, 1000, 1001]), STEADY) == "", "of three none is an outlier"
     left = without_outlying_first_step(slow, steady)
-    assert [side["step_ns"].tolist() for side in left[:2]] == [[1000, 1010, 990, 1005]] * 2
+    assert [side["wall_ns"].tolist() for side in left[:2]] == [[1000, 1010, 990, 1005]] * 2
 
 
 @pytest.mark.parametrize("kind", list(gate_power.KINDS))
@@ -112,12 +112,12 @@ def test_an_outlier_in_twenty_steps_leaves_runs_equal() -> None:
     assert rates["fail"] == 0
     assert rates["pass"] >= 85
     for place in range(10):
-        steps = samples(step_ns=[1000, 1010, 990, 1005, 995, 1002, 1008, 992, 998, 1000])
-        disturbed = {"step_ns": np.where(np.arange(10) == place, 3000.0, steps["step_ns"])}
-        result = line("step_ns", check(steps, disturbed))
+        steps = samples(wall_ns=[1000, 1010, 990, 1005, 995, 1002, 1008, 992, 998, 1000])
+        disturbed = {"wall_ns": np.where(np.arange(10) == place, 3000.0, steps["wall_ns"])}
+        result = line("wall_ns", check(steps, disturbed))
         assert result.status == "pass"
         assert result.change == pytest.approx(0, abs=5)
-        assert line("step_ns", check(disturbed, steps)).status == "pass"
+        assert line("wall_ns", check(disturbed, steps)).status == "pass"
 
 
 @pytest.mark.parametrize(("every", "steps", "status"), [(5, 10, "uncertain"), (5, 40, "fail"), (10, 100, "fail")])
@@ -126,22 +126,22 @@ def test_stalls_that_come_again_are_no_outliers(every: int, steps: int, status: 
     random = np.random.default_rng(1)
     control, test = (1000 * np.exp(random.normal(0, 0.02, steps)) for _ in range(2))
     test[::every] *= 2
-    result = line("step_ns", check({"step_ns": control}, {"step_ns": test}))
+    result = line("wall_ns", check({"wall_ns": control}, {"wall_ns": test}))
     assert (result.status, "long steps" in result.reason) == (status, True)
     assert result.test == test.mean(), "the figures are those that decide"
-    assert line("step_ns", check({"step_ns": test}, {"step_ns": control})).status == "pass"
+    assert line("wall_ns", check({"wall_ns": test}, {"wall_ns": control})).status == "pass"
 
 
 def test_certain_but_small() -> None:
-    slightly = samples(step_ns=[1020, 1021, 1019, 1020])
-    exact = samples(step_ns=[1000, 1001, 999, 1000])
-    result = line("step_ns", check(exact, slightly))
+    slightly = samples(wall_ns=[1020, 1021, 1019, 1020])
+    exact = samples(wall_ns=[1000, 1001, 999, 1000])
+    result = line("wall_ns", check(exact, slightly))
     assert (result.status, result.reason) == ("pass", "worse, but by less than the limit")
-    assert line("step_ns", check(exact, slightly, GateLimits(Limit(share=0.02)))).status == "fail"
+    assert line("wall_ns", check(exact, slightly, GateLimits(Limit(share=0.02)))).status == "fail"
 
 
 def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
-    worse = {"step_ns": STEADY["step_ns"] - 40, "host_wait_ns": STEADY["host_wait_ns"] * 10}
+    worse = {"wall_ns": STEADY["wall_ns"] - 40, "host_wait_ns": STEADY["host_wait_ns"] * 10}
     lines = check(STEADY, worse)
     assert [line.status for line in lines] == ["pass", "skipped", "info"]
     assert (
@@ -168,22 +168,22 @@ def test_a_figure_of_which_more_is_better() -> None:
 
 
 def test_one_step_a_side() -> None:
-    first, other = samples(step_ns=[1000]), samples(step_ns=[1051])
-    result = line("step_ns", check(first, other))
+    first, other = samples(wall_ns=[1000]), samples(wall_ns=[1051])
+    result = line("wall_ns", check(first, other))
     assert result.status == "fail"
     assert result.low is None
     assert "noise is unknown" in result.reason
-    assert line("step_ns", check(first, samples(step_ns=[1050]))).status == "pass"
+    assert line("wall_ns", check(first, samples(wall_ns=[1050]))).status == "pass"
 
 
 def test_bounds() -> None:
-    limits = GateLimits(figures={"step_ns": limit_of("1us"), "overlap_ratio": limit_of("0.9"), "host_wait_ns": None})
+    limits = GateLimits(figures={"wall_ns": limit_of("1us"), "overlap_ratio": limit_of("0.9"), "host_wait_ns": None})
     lines = check(STEADY, STEADY, limits)
-    assert line("step_ns", lines).status == "fail", "1001.25 ns"
+    assert line("wall_ns", lines).status == "fail", "1001.25 ns"
     assert line("overlap_ratio", lines).status == "fail", "at least"
     assert "host_wait_ns" not in [line.figure.name for line in lines]
     alone = check({}, STEADY, limits)
-    assert line("step_ns", alone).status == "fail", "a bound needs no baseline"
+    assert line("wall_ns", alone).status == "fail", "a bound needs no baseline"
     assert line("memory_peak_bytes", alone).reason == "not recorded in the baseline and the test"
 
 
@@ -205,11 +205,11 @@ def test_no_limits(text: str) -> None:
 
 
 def test_configuration() -> None:
-    config = {"max_regress": "3%", "alpha": 0.01, "metrics": {"step_ns": "2%", "work_count": "10%", "idle_ns": False}}
-    limits = limits_of(config, metrics={"step_ns": "1%"})
+    config = {"max_regress": "3%", "alpha": 0.01, "metrics": {"wall_ns": "2%", "work_count": "10%", "idle_ns": False}}
+    limits = limits_of(config, metrics={"wall_ns": "1%"})
     assert limits.max_regress.share == pytest.approx(0.03)
     assert limits.alpha == 0.01
-    assert limits.figures["step_ns"] == Limit(share=0.01)
+    assert limits.figures["wall_ns"] == Limit(share=0.01)
     assert limits.figures["idle_ns"] is None
     assert limits_of(config, max_regress="7%").max_regress.share == pytest.approx(0.07)
     for wrong in ({"max_regres": "3%"}, {"metrics": {"steps": "3%"}}, {"alpha": 2.0}, {"max_regress": "3ms"}):
@@ -218,19 +218,19 @@ def test_configuration() -> None:
 
 
 def test_what_is_written() -> None:
-    lines = check(STEADY, samples(step_ns=[1100, 1110, 1090, 1105], overlap_ratio=[0.5, 0.51, 0.49, 0.5]))
+    lines = check(STEADY, samples(wall_ns=[1100, 1110, 1090, 1105], overlap_ratio=[0.5, 0.51, 0.49, 0.5]))
     table = markdown(lines, "main", "branch <1>")
     assert table.splitlines()[0] == "### branch <1> against main: 1 of 2 figures regressed"
     assert sum(row.startswith("| ❌") for row in table.splitlines()) == 1
     assert all(row.count("|") == 9 for row in table.splitlines()[2:])
     suite = ET.fromstring(junit(lines, "main", "branch <1>"))
     assert suite.attrib == {"name": "branch <1> against main", "tests": "2", "failures": "1", "skipped": "1"}
-    assert [case.get("name") for case in suite if case.find("failure") is not None] == ["step_ns"]
-    said = text_of(line("step_ns", lines))
-    assert said.startswith("step_ns: 1.001 µs → 1.101 µs, +10.0 % (with noise +")
+    assert [case.get("name") for case in suite if case.find("failure") is not None] == ["wall_ns"]
+    said = text_of(line("wall_ns", lines))
+    assert said.startswith("wall_ns: 1.001 µs → 1.101 µs, +10.0 % (with noise +")
     assert "%: 95 % confidence interval, pairs of steps); limit 5 %; worse by more than the limit" in said
     assert text_of(line("overlap_ratio", lines)) == "overlap_ratio: 80.0 % → 50.0 %, -30.0 points; not gated"
-    unsure = check(STEADY, samples(step_ns=[1000, 2000, 500, 1400]))
+    unsure = check(STEADY, samples(wall_ns=[1000, 2000, 500, 1400]))
     assert markdown(unsure, "main", "branch", ["few"]).splitlines()[0].endswith("cannot tell for 1 of 2 figures")
     assert markdown(unsure, "main", "branch", ["few"]).endswith("\n⚠️ few\n")
     assert 'skipped="2"' in junit(unsure, "main", "branch")

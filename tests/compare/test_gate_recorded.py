@@ -63,7 +63,7 @@ def test_a_uniform_slowdown_fails(name: str) -> None:
     assert gate(control, control)[0].status == "pass"
     for percent in (6, 30, 60):
         step = gate(control, figures(stretched(trace, percent)))[0]
-        assert (step.figure.name, step.status) == ("step_ns", "fail"), step.reason
+        assert (step.figure.name, step.status) == ("wall_ns", "fail"), step.reason
         assert step.change is not None
         assert step.control is not None
         assert step.change == pytest.approx(step.control * percent / 100, rel=0.01)
@@ -121,5 +121,5 @@ def slow_step_times(name: str) -> list[float]:
 
 @pytest.mark.parametrize("name", [SEVERAL_STEPS[0], SEVERAL_STEPS[1], SEVERAL_STEPS[5], SEVERAL_STEPS[-1]])
 def test_steps_are_as_long_as_the_text_alone_tells(name: str) -> None:
-    content = figures(read(str(TRACES / name)))["step_ns"]
+    content = figures(read(str(TRACES / name)))["wall_ns"]
     assert content == pytest.approx(1000 * np.array(slow_step_times(name)), rel=1e-6)

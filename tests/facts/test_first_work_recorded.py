@@ -30,7 +30,7 @@ def test_the_host_holds_up_no_work_that_it_has_launched(name: str) -> None:
     calls = [event for event in events if event.get("cat") in CALLS]
     first = work[0]
     launches = [call for call in calls if call["args"].get("correlation") == first["args"]["correlation"]]
-    (row,) = augment(read(str(path)), only=["step_figures"]).outcomes["step_figures"].rows
+    (row,) = augment(read(str(path)), only=["steps"]).outcomes["steps"].rows
     delays = [first["ts"] - (call["ts"] + call["dur"]) for call in launches]
     after_us = max(delays, default=first["ts"] - min(event["ts"] for event in events))
     if after_us >= LONGEST_LAUNCH_US:

@@ -133,6 +133,6 @@ def test_time_outside_operators_tells_where_it_was() -> None:
 
 def test_rows_say_what_the_path_covers() -> None:
     findings = critical_path.analyze(trace_of(*backlog()))
-    spans = {span for (span,) in rows_of(findings, "span_ns")}
+    spans = {span for (span,) in rows_of(findings, "path_ns")}
     assert spans == {sum(ns for (ns,) in rows_of(findings, "time_ns"))} == {(50 * 200 + 10_005 - 2) * US}
     assert np.isclose(sum(ratio for (ratio,) in rows_of(findings, "time_ratio")), 1)

@@ -25,9 +25,9 @@ needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow
 DAY_NS = 86_400 * 10**9
 
 
-def run(number: int, step_ns: float, **more: float) -> Run:
+def run(number: int, wall_ns: float, **more: float) -> Run:
     """The run of a day."""
-    figures = {name: RunFigure(value, value, 0.0, 5) for name, value in {"step_ns": step_ns, **more}.items()}
+    figures = {name: RunFigure(value, value, 0.0, 5) for name, value in {"wall_ns": wall_ns, **more}.items()}
     labels = {"branch": "main", "commit": f"c{number}"}
     return Run(f"c{number}", number * DAY_NS, labels, 1, figures, f"digest{number}")
 
@@ -43,23 +43,23 @@ def judged(runs: list[Run], test: Run, limits: GateLimits | None = None) -> dict
 
 
 def test_a_run_like_those_before_passes() -> None:
-    assert judged(usual(12), run(99, 80.4e6))["step_ns"] == ("pass", "as the runs before")
+    assert judged(usual(12), run(99, 80.4e6))["wall_ns"] == ("pass", "as the runs before")
 
 
 def test_a_run_that_is_slower_than_the_limit_fails() -> None:
-    assert judged(usual(12), run(99, 92e6))["step_ns"][0] == "fail"
-    assert judged(usual(12), run(99, 70e6))["step_ns"] == ("pass", "better than the runs before")
+    assert judged(usual(12), run(99, 92e6))["wall_ns"][0] == "fail"
+    assert judged(usual(12), run(99, 70e6))["wall_ns"] == ("pass", "better than the runs before")
 
 
 def test_slower_by_less_than_the_limit_passes() -> None:
-    status, reason = judged(usual(12), run(99, 84e6), GateLimits(max_regress=limit_of("20%")))["step_ns"]
+    status, reason = judged(usual(12), run(99, 84e6), GateLimits(max_regress=limit_of("20%")))["wall_ns"]
     assert (status, reason) == ("pass", "worse than the runs before, but by less than the limit")
 
 
 def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
     noise = np.random.default_rng(3).normal(0, 0.1, 12)
     runs = [run(at, 80e6 * float(np.exp(each))) for at, each in enumerate(noise)]
-    status, reason = judged(runs, run(99, 88e6))["step_ns"]
+    status, reason = judged(runs, run(99, 88e6))["wall_ns"]
     assert status == "uncertain"
     assert reason.startswith("cannot tell 5 %: runs differ by ±")
 
@@ -67,18 +67,18 @@ def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
 def test_the_baseline_begins_where_the_figure_last_changed() -> None:
     runs = usual(20, shift=1.2, since=10)
     assert [run.name for run in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
-    assert judged(runs, run(99, 96e6))["step_ns"][0] == "pass"
-    assert judged(runs[:13], run(99, 96e6))["step_ns"] == (
+    assert judged(runs, run(99, 96e6))["wall_ns"][0] == "pass"
+    assert judged(runs[:13], run(99, 96e6))["wall_ns"] == (
         "uncertain",
         "3 runs since c10, where it changed; 5 make a baseline",
     )
 
 
 def test_few_runs_are_no_baseline_but_a_bound_is() -> None:
-    assert judged(usual(4), run(99, 92e6))["step_ns"] == ("uncertain", "4 runs; 5 make a baseline")
-    assert judged([], run(99, 92e6))["step_ns"] == ("uncertain", "0 runs; 5 make a baseline")
-    limits = GateLimits(figures={"step_ns": limit_of("90ms")})
-    assert judged([], run(99, 92e6), limits)["step_ns"] == ("fail", "beyond its bound")
+    assert judged(usual(4), run(99, 92e6))["wall_ns"] == ("uncertain", "4 runs; 5 make a baseline")
+    assert judged([], run(99, 92e6))["wall_ns"] == ("uncertain", "0 runs; 5 make a baseline")
+    limits = GateLimits(figures={"wall_ns": limit_of("90ms")})
+    assert judged([], run(99, 92e6), limits)["wall_ns"] == ("fail", "beyond its bound")
 
 
 def test_other_figures_that_are_not_as_usual_explain() -> None:
@@ -121,7 +121,7 @@ def test_without_pyarrow_the_store_says_what_to_install(tmp_path: Path, monkeypa
 @pytest.fixture(scope="module")
 def sidecars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Sidecars of a trace, and of traces whose times are longer; the last ones by a tenth."""
-    made = document(augment.augment(augment.read(SIMULATED[0]), only=["step_figures"]))
+    made = document(augment.augment(augment.read(SIMULATED[0]), only=["steps"]))
     original: dict[str, Any] = json.loads(encode(made))
     folder = tmp_path_factory.mktemp("metrics")
     noise = np.random.default_rng(5).normal(0, 0.004, 16)
@@ -130,8 +130,8 @@ def sidecars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         sidecar = json.loads(json.dumps(original))
         sidecar["source"]["sha256"] = f"{number:064x}"
         factor = float(np.exp(each)) * (1.1 if number >= 8 else 1.0)
-        for row in sidecar["analyses"]["step_figures"]["rows"]:
-            row["step_ns"] = int(row["step_ns"] * factor)
+        for row in sidecar["analyses"]["steps"]["rows"]:
+            row["wall_ns"] = int(row["wall_ns"] * factor)
         paths.append(folder / f"run{number}.metrics.json")
         paths[-1].write_text(json.dumps(sidecar))
     return paths
@@ -157,8 +157,8 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
     device = json.loads(sidecars[0].read_text())["source"]["devices"][0]["name"]
     assert listed[0]["labels"] == {"branch": "main", "commit": "c0", "device": device}
 
-    _, out, _ = augment_(capsys, "history", "show", "step_ns", *store, "--branch", "main")
-    assert "step_ns changed from" in out.splitlines()[-1]
+    _, out, _ = augment_(capsys, "history", "show", "wall_ns", *store, "--branch", "main")
+    assert "wall_ns changed from" in out.splitlines()[-1]
     assert out.splitlines()[-1].endswith("at c8")
     _, out, _ = augment_(capsys, "history", "show", *store, "--json")
     assert [json.loads(line)["run"] for line in out.splitlines() if json.loads(line)["changed"]] == ["c8"]
@@ -175,7 +175,7 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
         capsys, "check", sidecars[14], *against
     )  # which is in the history, and not its own baseline
     assert "confidence interval, 6 runs" in out
-    code, out, _ = augment_(capsys, "check", sidecars[15], *against, "--max-regress", "1%", "--metric", "step_ns=1ns")
+    code, out, _ = augment_(capsys, "check", sidecars[15], *against, "--max-regress", "1%", "--metric", "wall_ns=1ns")
     assert code == 1
 
 

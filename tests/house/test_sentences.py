@@ -171,7 +171,7 @@ def jobs() -> Iterator[str]:
 def comparisons() -> Iterator[str]:
     interval = (MS, 3 * MS)
     row = FigureRow(
-        "step_ns", "ns", "lower", 40 * MS, 42 * MS, 2 * MS, 0.05, 9, *interval, *interval, True, 0.01,
+        "wall_ns", "ns", "lower", 40 * MS, 42 * MS, 2 * MS, 0.05, 9, *interval, *interval, True, 0.01,
         "regression", None, None,
     )  # fmt: skip
     yield comparison_verdict._of_step(row, "A step")

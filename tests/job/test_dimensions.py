@@ -134,8 +134,8 @@ def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
         total = sum(int(values[mask].sum()) for values, mask in zip(whole, inside, strict=True))
         assert sum(getattr(row, name) for row in rows(result, "communication_by_dimension")) == total
     for row in rows(result, "dimension_places"):
-        parts = row.compute_ns + row.communication_ns + row.memory_ns + row.idle_ns
-        assert parts == pytest.approx(row.step_ns)
+        parts = row.compute_ns + row.exposed_communication_ns + row.exposed_memory_ns + row.idle_ns
+        assert parts == pytest.approx(row.wall_ns)
 
 
 def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_gathers_of_fast_computation_are_late(tmp_path: Path) -> None:
 def test_what_gathers_were_waited_for_is_what_the_device_did_not_compute(tmp_path: Path) -> None:
     result = job(tmp_path, ranks=2, collectives="fsdp", steps=2, work=0.1)
     late = sum(row.late_ns for row in rows(result, "sharding"))
-    idle = sum(row.communication_ns for row in rows(result, "step_heat"))
+    idle = sum(row.exposed_communication_ns for row in rows(result, "step_heat"))
     assert 0.5 * idle < late <= idle  # the first gather of a step delays no computation that was under way
 
 
@@ -122,7 +122,7 @@ def test_the_heat_of_a_stalled_host(tmp_path: Path) -> None:
     cells = {(row.step, row.rank): row for row in rows(result, "step_heat")}
     assert len(cells) == 16
     for row in cells.values():
-        assert row.compute_ns + row.communication_ns + row.memory_ns + row.idle_ns == row.step_ns
+        assert row.compute_ns + row.exposed_communication_ns + row.exposed_memory_ns + row.idle_ns == row.wall_ns
     assert max(cells.values(), key=lambda row: row.idle_ns) is cells[2, 1]
     assert all(cells[2, rank].wait_ns > 6_000_000 for rank in (0, 2, 3))
     assert cells[2, 1].wait_ns < 1_000_000

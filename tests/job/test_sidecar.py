@@ -106,7 +106,7 @@ def test_imbalance() -> None:
     first, second = imbalance([*ranks, summary_of(9, [], steps=([2], [100], [600], [0]))])
     assert (first.step, first.rank_count, first.max_rank, first.max_compute_ns) == (1, 3, 2, 70)
     assert first.imbalance_ratio == pytest.approx(70 / 60 - 1)
-    assert (second.rank_count, second.mean_compute_ns, second.max_step_ns) == (4, 45, 500)
+    assert (second.rank_count, second.mean_compute_ns, second.max_wall_ns) == (4, 45, 500)
 
 
 def test_the_fit_is_refused_to_what_tells_nothing() -> None:

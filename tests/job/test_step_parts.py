@@ -22,7 +22,7 @@ from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
 
-PARTS = ("compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns", "exposed_copy_ns", "idle_ns")
+PARTS = ("compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns", "exposed_memory_ns", "idle_ns")
 OFFSETS = (0, 3_000_000_000, -7_000_000_000, 250_000)
 JOBS = {
     "fsdp": JobOptions(ranks=4, steps=3, layers=2, collectives="fsdp", straggler=2, clock_offset_ns=OFFSETS),
@@ -146,6 +146,6 @@ def test_efficiency_of_the_rank_is_beside_it(tmp_path: Path) -> None:
     assert [(row.mfu_ratio, row.hfu_ratio) for row in result] == [(row.mfu_ratio, row.hfu_ratio) for row in part.rows]
     for row, alone in zip(result, part.rows, strict=True):
         exposed = row.exposed_wait_ns + row.exposed_transfer_ns + row.exposed_unmatched_ns
-        assert (row.wall_ns, exposed, row.exposed_copy_ns) == (
-            alone.wall_ns, alone.exposed_communication_ns, alone.exposed_copy_ns
+        assert (row.wall_ns, exposed, row.exposed_memory_ns) == (
+            alone.wall_ns, alone.exposed_communication_ns, alone.exposed_memory_ns
         )  # fmt: skip

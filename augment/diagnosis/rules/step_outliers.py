@@ -91,7 +91,7 @@ def check(trace: Trace) -> Answer:
 def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, float]:
     """The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half."""
     figures = step_figures(trace, measure(trace).windows)[0]
-    growth = float(figures.step_ns[outlying].mean() - figures.step_ns[~outlying].mean())
+    growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())
     grown = {
         name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())
         for key, name in _PARTS.items()

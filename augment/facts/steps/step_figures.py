@@ -20,28 +20,28 @@ from augment.facts.waits.gap_causes import GapCategory
 class StepFigures(Struct, frozen=True):
     """The figures of one device, or of the host alone: int64 columns with an entry for each step.
 
-    ``step_ns`` is the length of the window. ``busy_ns``, ``compute_ns``, ``exposed_communication_ns``,
+    ``wall_ns`` is the length of the window. ``busy_ns``, ``compute_ns``, ``exposed_communication_ns``,
     ``exposed_memory_ns`` and ``idle_ns`` divide it as in the temporal breakdown. ``host_wait_ns``, ``kernel_wait_ns``
     and ``other_wait_ns`` divide the idle time. ``communication_ns`` is exposed or not. ``work_count`` is the number of
     pieces of work launched in the step, ``launched`` the number of those with a known launch, and ``launch_delay_ns``
-    the sum of their delays after the end of the call. For the host alone there is only ``step_ns``.
+    the sum of their delays after the end of the call. For the host alone there is only ``wall_ns``.
     """
 
     device: Identity
-    step_ns: Int64s
+    wall_ns: Int64s
     of_device: dict[str, Int64s]
 
 
 def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
     """The figures of each device in each window; without GPU work, one entry for the host alone."""
-    step_ns = windows.end - windows.start
+    wall_ns = windows.end - windows.start
     coverages = type_coverage(trace)
     if not coverages:
-        return [StepFigures(None, step_ns, {})]
+        return [StepFigures(None, wall_ns, {})]
     return [
         StepFigures(
             coverage.device.device,
-            step_ns,
+            wall_ns,
             _times(coverage, windows) | _idle(trace, place, windows) | _launched(trace, place, windows),
         )
         for place, coverage in enumerate(coverages)

@@ -77,12 +77,12 @@ class PlaceRow(Struct, frozen=True):
     dimension: Annotated[str, column("The dimension; node for nodes.")]
     place: Annotated[str, column("The coordinate, or the name of the node.")]
     rank_count: Annotated[int, column("Ranks there.", "count")]
-    step_ns: Annotated[
+    wall_ns: Annotated[
         float, column("The length of a step, the mean of its ranks and steps: the sum of the next four columns.", "ns")
     ]
     compute_ns: Annotated[float, column("The device computes.", "ns")]
-    communication_ns: Annotated[float, column("The device communicates without computing.", "ns")]
-    memory_ns: Annotated[float, column("The device copies, and nothing else runs.", "ns")]
+    exposed_communication_ns: Annotated[float, column("The device communicates without computing.", "ns")]
+    exposed_memory_ns: Annotated[float, column("The device copies, and nothing else runs.", "ns")]
     idle_ns: Annotated[float, column("Nothing runs on the device.", "ns")]
     wait_ns: Annotated[float, column("Waiting within collectives, exposed or not.", "ns")]
     compute_ratio: Annotated[float | None, column("compute_ns by its mean over the places of the dimension.", "ratio")]
@@ -198,8 +198,8 @@ def places(
     totals = {
         name: sums(steps.member, values, count)
         for name, values in (
-            ("step_ns", steps.end - steps.start),
-            *((name, getattr(steps, name)) for name in ("compute_ns", "communication_ns", "memory_ns", "idle_ns")),
+            ("wall_ns", steps.end - steps.start),
+            *((name, getattr(steps, name)) for name in ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")),
         )
     } | {"wait_ns": wait}
     out: list[PlaceRow] = []

@@ -25,10 +25,10 @@ class Row(Struct, frozen=True):
     step: Annotated[int, column("The number of the step.")]
     rank: Annotated[int | None, column("The rank.")]
     trace: Annotated[str, column("The name of its trace.")]
-    step_ns: Annotated[int, column("The length of the step: the sum of the next four columns.", "ns")]
+    wall_ns: Annotated[int, column("The length of the step: the sum of the next four columns.", "ns")]
     compute_ns: Annotated[int, column("The device computes.", "ns")]
-    communication_ns: Annotated[int, column("The device communicates without computing.", "ns")]
-    memory_ns: Annotated[int, column("The device copies, and nothing else runs.", "ns")]
+    exposed_communication_ns: Annotated[int, column("The device communicates without computing.", "ns")]
+    exposed_memory_ns: Annotated[int, column("The device copies, and nothing else runs.", "ns")]
     idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
     wait_ns: Annotated[int, column("Waiting for other ranks within collectives of the step, exposed or not.", "ns")]
 
@@ -56,7 +56,7 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
             step=int(steps.number[cell]),
             rank=summaries[steps.member[cell]].rank,
             trace=summaries[steps.member[cell]].name,
-            step_ns=int(steps.end[cell] - steps.start[cell]),
+            wall_ns=int(steps.end[cell] - steps.start[cell]),
             **{name: int(getattr(steps, name)[cell]) for name in _TIMES},
             wait_ns=int(waited),
         )
@@ -67,4 +67,4 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
     return Findings(rows, diagnostics=[Diagnostic("cells_beyond_limit", lost, why)] if lost else [])
 
 
-_TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")
+_TIMES = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

@@ -15,7 +15,7 @@ from augment.job.ranks.summary import SPENT, RankSummary
 class RankSteps(Struct, frozen=True):
     """Equal-length int64 columns, a row for each step of each rank; a recording without steps is one step, -1.
 
-    ``start`` and ``end`` are on the rank's own clock. ``compute_ns``, ``communication_ns`` (exposed), ``memory_ns``
+    ``start`` and ``end`` are on the rank's own clock. ``compute_ns``, ``exposed_communication_ns`` (exposed), ``exposed_memory_ns``
     (exposed copies) and ``idle_ns`` add up to ``end - start``.
     """
 
@@ -24,8 +24,8 @@ class RankSteps(Struct, frozen=True):
     start: Int64s
     end: Int64s
     compute_ns: Int64s
-    communication_ns: Int64s
-    memory_ns: Int64s
+    exposed_communication_ns: Int64s
+    exposed_memory_ns: Int64s
     idle_ns: Int64s
 
     @property

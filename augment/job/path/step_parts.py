@@ -40,7 +40,7 @@ class Row(Struct, frozen=True):
     exposed_unmatched_ns: Annotated[
         int, column("Communication without computing that no other rank's trace has.", "ns")
     ]
-    exposed_copy_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
+    exposed_memory_ns: Annotated[int, column("Copies and memsets alone.", "ns")]
     idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
     exposed_wait_ratio: Annotated[float | None, column("exposed_wait_ns by wall_ns.", "ratio")]
     exposed_transfer_ratio: Annotated[float | None, column("exposed_transfer_ns by wall_ns.", "ratio")]
@@ -96,7 +96,7 @@ def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int, wh
             exposed_wait_ns=wait,
             exposed_transfer_ns=transfer,
             exposed_unmatched_ns=unmatched,
-            exposed_copy_ns=copy,
+            exposed_memory_ns=copy,
             idle_ns=rest,
             exposed_wait_ratio=wait / wall if wall else None,
             exposed_transfer_ratio=transfer / wall if wall else None,

@@ -80,8 +80,8 @@ class ImbalanceRow(Struct, frozen=True):
     max_compute_ns: Annotated[int, column("The most.", "ns")]
     max_rank: Annotated[int | None, column("The rank that computed most.")]
     imbalance_ratio: Annotated[float | None, column("By how much the most is above the mean.", "ratio")]
-    mean_step_ns: Annotated[float, column("The length of the step, the mean.", "ns")]
-    max_step_ns: Annotated[int, column("The longest.", "ns")]
+    mean_wall_ns: Annotated[float, column("The length of the step, the mean.", "ns")]
+    max_wall_ns: Annotated[int, column("The longest.", "ns")]
 
 
 class LateTally(Struct, frozen=True):
@@ -199,8 +199,8 @@ def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
             max_compute_ns=int(compute[slowest]),
             max_rank=summaries[member[slowest]].rank if mean else None,
             imbalance_ratio=float(compute[slowest] / mean - 1) if mean else None,
-            mean_step_ns=float(wall[rows].mean()),
-            max_step_ns=int(wall[rows].max()),
+            mean_wall_ns=float(wall[rows].mean()),
+            max_wall_ns=int(wall[rows].max()),
         )
 
 

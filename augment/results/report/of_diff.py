@@ -37,7 +37,7 @@ def _facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 
 
 def _sentence(sidecar: Sidecar) -> str:
-    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("step_ns", "span_ns")), None)
+    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("wall_ns", "span_ns")), None)
     if step is None:
         return "The two runs have no common figure."
     change = f"{time(step['control'])} before, {time(step['test'])} now ({100 * (step['change_ratio'] or 0):+.1f} %)"
@@ -72,7 +72,7 @@ def figures(sidecar: Sidecar) -> Section:
 def waterfall(sidecar: Sidecar) -> Section:
     """From the control's step to the test's, by cause; the bars add up."""
     rows = rows_of(sidecar, "diff_waterfall")
-    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("step_ns", "span_ns")), None)
+    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("wall_ns", "span_ns")), None)
     if not rows or step is None:
         return Section("What changed")
     sums = totals(

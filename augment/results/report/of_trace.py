@@ -20,7 +20,7 @@ from augment.results.report.sections import (
     table,
     totals,
 )
-from augment.results.sidecars import in_job
+from augment.results.sidecars import in_job, in_steady_steps
 
 Sidecar = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ _EFFICIENCY_PARTS = {
     "latency_bound_ns": ("small kernels, bound by latency", charts.YELLOW),
     "unmodelled_ns": ("computation without a model", charts.GREY),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
-    "exposed_copy_ns": ("exposed copies", charts.PURPLE),
+    "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waits for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.ORANGE),
     "other_wait_ns": ("idle otherwise", charts.GREY),
@@ -83,7 +83,7 @@ _EFFICIENCY_PARTS = {
 
 def efficiency(sidecar: Sidecar) -> Section:
     """The mean step, from the work at the peak to its whole time."""
-    rows = rows_of(sidecar, "step_efficiency")
+    rows = in_steady_steps(sidecar, "step_efficiency")
     wall = mean(rows, "wall_ns")
     if not rows or not wall:
         return Section("Where a step goes")
@@ -117,7 +117,7 @@ _MOST_STEPS = 60
 
 def steps(sidecar: Sidecar) -> Section:
     """Each step of the device with most work."""
-    rows = rows_of(sidecar, "step_figures")
+    rows = rows_of(sidecar, "steps")
     devices = sorted(
         {row["device"] for row in rows},
         key=lambda device: -(mean([row for row in rows if row["device"] == device], "busy_ns") or 0),
@@ -125,7 +125,7 @@ def steps(sidecar: Sidecar) -> Section:
     if not rows or len(rows) < 2:
         return Section("Steps")
     chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
-    outlying = {row["step"] for row in rows_of(sidecar, "steps") if row.get("is_outlier")}
+    outlying = {row["step"] for row in rows if row.get("is_outlier")}
     bars = [
         charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
         for row in chosen
@@ -134,14 +134,16 @@ def steps(sidecar: Sidecar) -> Section:
     ]
     if not bars:
         return Section("Steps")
-    lead = f"{len(chosen)} steps take {time(mean(chosen, 'step_ns') or 0)} on average"
+    steady = [row for row in chosen if row.get("is_steady", True)]
+    some = f"{len(chosen)} steps; {len(steady)}" if len(steady) < len(chosen) else f"{len(chosen)} steps"
+    lead = f"{some} take {time(mean(steady, 'wall_ns') or 0)} on average"
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
     more = len(devices) - 1
     if more > 0:
         lead += f" The chart shows GPU {devices[0]}; the table has {more} more."
     used = {label: colour for label, colour in _STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
     chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
-    return Section("Steps", lead, [chart], table(sidecar, "step_figures", "Figures of each step"))
+    return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 
 
 _MOST_DEVICES = len(charts.COLOURS)

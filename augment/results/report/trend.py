@@ -210,15 +210,15 @@ def _levels(figure: TrendFigure, series: Series, scale: float) -> Iterator[dict[
 Sidecar = Mapping[str, Any]
 #: the figures of a run, and the analysis that has the column
 _RUN_FIGURES = (
-    (TrendFigure("step_ns", "Time of a step", "ns"), "step_figures"),
-    (TrendFigure("compute_ns", "Computation in a step", "ns"), "step_figures"),
-    (TrendFigure("exposed_communication_ns", "Exposed communication in a step", "ns"), "step_figures"),
-    (TrendFigure("host_wait_ns", "Waits for the host in a step", "ns"), "step_figures"),
+    (TrendFigure("wall_ns", "Time of a step", "ns"), "steps"),
+    (TrendFigure("compute_ns", "Computation in a step", "ns"), "steps"),
+    (TrendFigure("exposed_communication_ns", "Exposed communication in a step", "ns"), "steps"),
+    (TrendFigure("host_wait_ns", "Waits for the host in a step", "ns"), "steps"),
     (TrendFigure("span_ns", "Time of the whole recording", "ns"), "temporal_breakdown"),
     (TrendFigure("mfu_ratio", "MFU", "ratio"), "step_efficiency"),
     (TrendFigure("peak_allocated_bytes", "Peak of allocated memory", "bytes"), "memory_profile"),
 )
-_STEP = [figure for figure, analysis in _RUN_FIGURES if analysis == "step_figures"]
+_STEP = [figure for figure, analysis in _RUN_FIGURES if analysis == "steps"]
 _SPAN = next(figure for figure, _ in _RUN_FIGURES if figure.name == "span_ns")
 
 
@@ -235,7 +235,7 @@ def document_of_runs(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) 
         for entry, (_, sidecars) in zip(series.entries, runs, strict=True)
     ]
     sections += [Section("Changes", "", (), tables), Section("Runs", "", (), [made_table("runs", "Figures", table)])]
-    in_steps = len(series.with_figure("step_ns")) >= 2
+    in_steps = len(series.with_figure("wall_ns")) >= 2
     said = (
         verdict(_STEP[0], _STEP[1:], [series], "A step") if in_steps else verdict(_SPAN, (), [series], "The recording")
     )
@@ -256,7 +256,7 @@ def _figures_of(sidecars: Sequence[Sidecar]) -> dict[str, float]:
 
 MOST_RUNS = 300  #: the latest runs, which are drawn
 _LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed
-_TITLES = {"step_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}
+_TITLES = {"wall_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}
 
 
 def document_of_history(runs: Sequence[Run], title: str) -> Document:
@@ -303,7 +303,7 @@ def _series(runs: Sequence[Run]) -> tuple[list[Series], list[str], str]:
         seen[key, run.name] += 1
         again = seen[key, run.name]  # a name that a series has already has its number behind it
         name = f"{run.name[:40]} ({again})" if again > 1 else run.name[:40]
-        steps = run.figures["step_ns"].step_count if "step_ns" in run.figures else 0
+        steps = run.figures["wall_ns"].step_count if "wall_ns" in run.figures else 0
         about = filter(None, (run.recorded, run.labels_text("device"), f"{steps} steps" if steps else ""))
         figures = {name: figure.median for name, figure in run.figures.items()}
         members.setdefault(key, []).append(Entry(name, figures, "; ".join(about)))
@@ -322,10 +322,10 @@ def _series(runs: Sequence[Run]) -> tuple[list[Series], list[str], str]:
 
 
 def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
-    if figure.unit != "ns" or figure.name == "step_ns" or any(each.changes_of(figure.name) for each in series):
+    if figure.unit != "ns" or figure.name == "wall_ns" or any(each.changes_of(figure.name) for each in series):
         return True
     return any(
-        entry.figures.get(figure.name, 0.0) >= _LEAST_SHARE * entry.figures.get("step_ns", 0.0)
+        entry.figures.get(figure.name, 0.0) >= _LEAST_SHARE * entry.figures.get("wall_ns", 0.0)
         for each in series
         for entry in each.entries
     )

@@ -132,8 +132,8 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
 def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> None:
     sidecar = json.loads(metrics(outputs).read_text())
     for number in range(12):
-        for row in sidecar["analyses"]["step_figures"]["rows"]:
-            row["step_ns"] = 40_000_000 + 10_000 * (number * 7 % 5) + (4_000_000 if number >= 6 else 0)
+        for row in sidecar["analyses"]["steps"]["rows"]:
+            row["wall_ns"] = 40_000_000 + 10_000 * (number * 7 % 5) + (4_000_000 if number >= 6 else 0)
         folder = tmp_path / f"run{number:02}"
         folder.mkdir()
         (folder / "rank0.metrics.json").write_text(json.dumps(sidecar))
@@ -152,7 +152,7 @@ def history_of(
         host = 3e6 + 1e4 * (place % 3) + (4e6 if place >= changed_at else 0.0)
         step = 80e6 - faster_ns + 1e5 * (place * 7 % 5) + host
         values = {
-            "step_ns": step,
+            "wall_ns": step,
             "host_wait_ns": host,
             "compute_ns": 70e6 - faster_ns + 1e5 * (place * 7 % 5),
             "other_wait_ns": 5.0,
@@ -169,14 +169,14 @@ def test_a_history_tells_where_its_figures_changed() -> None:
         "A step took 83 ms in c0; since c12 (2026-10-03) it is 4.9 % higher. With it changed host wait (+4.0 ms)."
     ]
     drawn = {chart.name: chart for section in document.sections for chart in section.charts}
-    assert list(drawn) == ["trend_step_ns", "trend_compute_ns", "trend_host_wait_ns"]  # the rest takes no time
-    levels, points, rule, words = drawn["trend_step_ns"].spec["layer"]
+    assert list(drawn) == ["trend_wall_ns", "trend_compute_ns", "trend_host_wait_ns"]  # the rest takes no time
+    levels, points, rule, words = drawn["trend_wall_ns"].spec["layer"]
     assert len(levels["data"]["values"]) == 4
     assert [row["text"] for row in words["data"]["values"]] == ["c12 +4.9 %"]
     assert rule["data"]["values"][0]["x"] == "c12"
     assert "color" in points["encoding"]
     (changes,) = (table for section in document.sections for table in section.tables if table.name == "changes")
-    assert {(row["figure"], row["run"]) for row in changes.rows} == {("step_ns", "c12"), ("host_wait_ns", "c12")}
+    assert {(row["figure"], row["run"]) for row in changes.rows} == {("wall_ns", "c12"), ("host_wait_ns", "c12")}
 
 
 def test_runs_that_cannot_be_compared_are_series_of_their_own() -> None:
