@@ -63,9 +63,7 @@ class Row(Struct, frozen=True):
     self_gpu_ns: Annotated[
         int | None, column("gpu_ns without work launched by operators in it; none without GPU work.", "ns")
     ]
-    work_count: Annotated[
-        int | None, column("Number of kernels, copies and memsets that it launched itself.", "count")
-    ]
+    work_count: Annotated[int | None, column("Number of kernels, copies and memsets that it launched itself.", "count")]
 
 
 ROW = Row

@@ -86,7 +86,9 @@ class Row(Struct, frozen=True):
     mfu_ratio: Annotated[float | None, column("The model's operations at the dense peak, by the step.", "ratio")]
     hfu_ratio: Annotated[float | None, column("All operations at the dense peak, by the step.", "ratio")]
     covered_ratio: Annotated[float | None, column("Share of the computing time that has a roof.", "ratio")]
-    overlap_of_possible_ratio: Annotated[float | None, column("Communication hidden by the most that could be.", "ratio")]
+    overlap_of_possible_ratio: Annotated[
+        float | None, column("Communication hidden by the most that could be.", "ratio")
+    ]
     peak: Annotated[str | None, column("The peaks that were used.")]
     convention: Annotated[str | None, column("How operations were counted.")]
     lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]

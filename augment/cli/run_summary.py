@@ -123,7 +123,8 @@ def _one(result: Result) -> Iterator[str]:
     yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
     rows = _devices(sidecar)
     if rows:
-        yield from _table([["  device", rows[0]["period"], *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
+        lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
+        yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
     yield from waterfall(sidecar)
     yield from not_recorded(sidecar)
     for diagnostic in sidecar["diagnostics"]:

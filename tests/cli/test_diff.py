@@ -320,7 +320,6 @@ def test_a_sidecar_without_figures_of_steps_is_no_baseline(jobs: Path, tmp_path:
     ran("run", rank0(jobs / "control"), "-o", tmp_path, "--only", "temporal_breakdown", "--quiet")
     result = ran("check", rank0(jobs / "test"), "--baseline", tmp_path / "rank0.metrics.json")
     assert isinstance(result.exception, AugmentError)
-    assert (
-        "these metrics have no steps: it was written without that analysis; make them with augment run"
-        in str(result.exception)
+    assert "these metrics have no steps: it was written without that analysis; make them with augment run" in str(
+        result.exception
     )

@@ -9,8 +9,8 @@ from augment.cli.step_waterfall import waterfall
 def step(mfu: float | None, hfu: float | None = None, lacking: str | None = None, **parts: int) -> dict[str, Any]:
     """A row of the sidecar."""
     named = {f"{name}_ns": parts.get(name, 0) for name in (*COMPUTING, *BESIDE)}
-    return {"rank": 0, "device": 0, "step": 1, "wall_ns": sum(named.values()), "mfu_ratio": mfu, "hfu_ratio": hfu or mfu,
-            "peak": "bf16 989.4 TFLOP/s", "lacking": lacking, **named}  # fmt: skip
+    return {"rank": 0, "device": 0, "step": 1, "wall_ns": sum(named.values()), "mfu_ratio": mfu,
+            "hfu_ratio": hfu or mfu, "peak": "bf16 989.4 TFLOP/s", "lacking": lacking, **named}  # fmt: skip
 
 
 def operator(name: str, bound: str, time: int, lost: int) -> dict[str, Any]:
@@ -36,7 +36,9 @@ def test_parts_are_in_points_and_largest_first() -> None:
 
 def test_parts_and_mfu_make_up_the_whole() -> None:
     steps = [
-        step(0.25, 0.25, ideal_compute=250, unmodelled=100, exposed_memory=50, exposed_communication=400, other_wait=200)
+        step(
+            0.25, 0.25, ideal_compute=250, unmodelled=100, exposed_memory=50, exposed_communication=400, other_wait=200
+        )
     ]
     lines = list(waterfall({"analyses": {"step_efficiency": {"rows": steps}}}))
     assert 25 + sum(float(line.split()[0]) for line in lines[1:]) == 100
@@ -44,7 +46,9 @@ def test_parts_and_mfu_make_up_the_whole() -> None:
 
 def test_without_an_mfu_the_reason_is_told() -> None:
     lines = list(
-        waterfall({"analyses": {"step_efficiency": {"rows": [step(None, lacking="shapes were not recorded", host_wait=1)]}}})
+        waterfall(
+            {"analyses": {"step_efficiency": {"rows": [step(None, lacking="shapes were not recorded", host_wait=1)]}}}
+        )
     )
     assert lines == ["  no MFU: shapes were not recorded"]
 

@@ -24,7 +24,7 @@ from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.instances import dimension_codes
-from augment.job.parallel.rank_steps import RankSteps
+from augment.job.parallel.rank_steps import TIMES, RankSteps
 from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 1000
@@ -199,7 +199,7 @@ def places(
         name: sums(steps.member, values, count)
         for name, values in (
             ("wall_ns", steps.end - steps.start),
-            *((name, getattr(steps, name)) for name in ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")),
+            *((name, getattr(steps, name)) for name in TIMES),
         )
     } | {"wait_ns": wait}
     out: list[PlaceRow] = []

@@ -13,7 +13,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
-from augment.job.parallel.rank_steps import RankSteps
+from augment.job.parallel.rank_steps import TIMES, RankSteps
 from augment.job.ranks.summary import RankSummary
 
 MOST_CELLS = 20_000
@@ -57,7 +57,7 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
             rank=summaries[steps.member[cell]].rank,
             trace=summaries[steps.member[cell]].name,
             wall_ns=int(steps.end[cell] - steps.start[cell]),
-            **{name: int(getattr(steps, name)[cell]) for name in _TIMES},
+            **{name: int(getattr(steps, name)[cell]) for name in TIMES},
             wait_ns=int(waited),
         )
         for cell, waited in zip(order.tolist(), wait.tolist(), strict=True)
@@ -65,6 +65,3 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
     lost = int((steps.number >= 0).sum()) - len(rows)
     why = "steps of ranks beyond the limit of step_heat; left out, evenly spread over the steps"
     return Findings(rows, diagnostics=[Diagnostic("cells_beyond_limit", lost, why)] if lost else [])
-
-
-_TIMES = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

@@ -11,12 +11,14 @@ from augment.arrays.types import Int64s
 from augment.facts.collectives.instances import UNKNOWN
 from augment.job.ranks.summary import SPENT, RankSummary
 
+TIMES = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+
 
 class RankSteps(Struct, frozen=True):
     """Equal-length int64 columns, a row for each step of each rank; a recording without steps is one step, -1.
 
-    ``start`` and ``end`` are on the rank's own clock. ``compute_ns``, ``exposed_communication_ns`` (exposed), ``exposed_memory_ns``
-    (exposed copies) and ``idle_ns`` add up to ``end - start``.
+    ``start`` and ``end`` are on the rank's own clock. The :data:`TIMES` add up to
+    ``end - start``.
     """
 
     member: Int64s
