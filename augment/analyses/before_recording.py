@@ -46,7 +46,7 @@ class Row(Struct, frozen=True):
     device: Annotated[Identity, column("The device.")]
     count: Annotated[int, column("Kernels, copies and memsets that were launched before the recording.", "count")]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
-    time_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
     busy_ns: Annotated[int, column("Time in which any of them runs.", "ns")]
     until_ns: Annotated[int | None, column("When the last of them ends, after the first event of the trace.", "ns")]
     unknown_count: Annotated[int, column("Pieces of work whose time of launch is unknown.", "count")]
@@ -74,7 +74,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 device=device.device,
                 count=int(np.count_nonzero(is_early)),
                 gpu_ns=ns,
-                time_ratio=ns / all_ns if all_ns else None,
+                gpu_ratio=ns / all_ns if all_ns else None,
                 busy_ns=total(union(start, end)),
                 until_ns=int(end.max() - trace.events.ts[0]) if is_early.any() else None,
                 unknown_count=int(np.count_nonzero(unknown[places])),

@@ -38,9 +38,9 @@ class Row(Struct, frozen=True):
     annotation: Annotated[
         str | None, column("The name of the annotation; none for the work that belongs to no annotation.")
     ]
-    work_count: Annotated[int, column("Number of kernels, copies and memsets that belong to it.", "count")]
+    kernel_count: Annotated[int, column("Number of kernels, copies and memsets that belong to it.", "count")]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
-    time_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
 ROW = Row
@@ -58,7 +58,7 @@ def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
             share.device.rank,
             share.device.device,
             None if share.key == NO_INDEX else trace.strings[share.key],
-            share.work_count,
+            share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),
         )

@@ -39,7 +39,7 @@ class Row(Struct, frozen=True):
     device: Annotated[Identity, column("The device.")]
     module: Annotated[str | None, column("The path of the module; none for the work that belongs to no module.")]
     call_count: Annotated[int, column("Number of calls.", "count")]
-    work_count: Annotated[
+    kernel_count: Annotated[
         int, column("Number of kernels, copies and memsets that belong to it or to modules in it.", "count")
     ]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
@@ -73,7 +73,7 @@ def _rows(device: Device, parts: list[TimeShare], paths: list[str], parent: list
     for share in parts:
         path, backward = divmod(share.key, 2)
         sums = figures[path]
-        sums[0] += share.work_count
+        sums[0] += share.kernel_count
         sums[1] += share.gpu_ns
         sums[2] += share.gpu_ns * backward
         sums[3] += share.gpu_ns

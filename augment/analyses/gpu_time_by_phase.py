@@ -46,9 +46,9 @@ class Row(Struct, frozen=True):
     rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[Identity, column("The device.")]
     phase: Annotated[str, column("One of forward, backward, optimizer, other and unknown.")]
-    work_count: Annotated[int, column("Number of kernels, copies and memsets launched in it.", "count")]
+    kernel_count: Annotated[int, column("Number of kernels, copies and memsets launched in it.", "count")]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
-    time_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
+    gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
 ROW = Row
@@ -70,7 +70,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             share.device.rank,
             share.device.device,
             "unknown" if share.key == NO_INDEX else Phase(share.key).name.lower(),
-            share.work_count,
+            share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),
         )

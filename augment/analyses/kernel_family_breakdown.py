@@ -82,7 +82,7 @@ def analyze(trace: Trace) -> Findings:
                 share.device.rank,
                 share.device.device,
                 name,
-                share.work_count,
+                share.kernel_count,
                 share.gpu_ns,
                 busy[key],
                 share.ratio(total[share.device]),

@@ -5,7 +5,7 @@ the number of calls, the time on the host, and the durations of the GPU work tha
 
 - ``cpu_ns`` and ``gpu_ns`` include all that the operator calls on its thread. If an operator calls itself, both calls
   count.
-- ``self_cpu_ns`` excludes the operators directly within it, ``self_gpu_ns`` and ``work_count`` what these launch.
+- ``self_cpu_ns`` excludes the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what these launch.
 
 Work belongs to the innermost operator around its launch: the one that began last among those that enclose the whole
 launch. So ``self_gpu_ns`` of all rows adds up to the sum of the durations of all GPU work. The row without an operator
@@ -63,7 +63,9 @@ class Row(Struct, frozen=True):
     self_gpu_ns: Annotated[
         int | None, column("gpu_ns without work launched by operators in it; none without GPU work.", "ns")
     ]
-    work_count: Annotated[int | None, column("Number of kernels, copies and memsets that it launched itself.", "count")]
+    kernel_count: Annotated[
+        int | None, column("Number of kernels, copies and memsets that it launched itself.", "count")
+    ]
 
 
 ROW = Row
@@ -88,7 +90,7 @@ def analyze(trace: Trace) -> Findings:
     rows = list(_rows(trace, keys, shapes, columns))
     rows.sort(key=lambda row: (-(row.self_gpu_ns or 0), -row.self_cpu_ns, row.operator or "", row.input_shapes or ""))
     work = gpu_work(trace)
-    if (rest := len(work) - sum(row.work_count or 0 for row in rows)) > 0:
+    if (rest := len(work) - sum(row.kernel_count or 0 for row in rows)) > 0:
         ns = int((work.end - work.ts).sum()) - sum(row.self_gpu_ns or 0 for row in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
     return Findings(rows, (), [*crossing_diagnostics(trace), *arg_columns(trace).diagnostics([SHAPES])])

@@ -14,18 +14,12 @@ _COLUMNS = {
     "mean_step_ns": "mean_wall_ns",
     "max_step_ns": "max_wall_ns",
     "exposed_copy_ns": "exposed_memory_ns",
-    "gpu_ratio": "time_ratio",
 }
-_WORK = {"kernel_count": "work_count"}
 _EXPOSED = {"communication_ns": "exposed_communication_ns", "memory_ns": "exposed_memory_ns"}
 #: columns of one table alone
 _COLUMNS_OF = {
     "step_efficiency": {"overlap_ratio": "overlap_of_possible_ratio"},
     "critical_path": {"span_ns": "path_ns"},
-    "gpu_time_by_annotation": _WORK,
-    "gpu_time_by_phase": _WORK,
-    "gpu_time_by_module": _WORK,
-    "operator_breakdown": _WORK,
     "step_heat": _EXPOSED,
     "dimension_places": _EXPOSED,
 }

@@ -21,7 +21,7 @@ def on_gpu(name: str, ts: int, end: int, *, device: int = 0, stream: int = 7) ->
 
 def times_of(*events: Event, **options: Any) -> list[tuple[Any, ...]]:
     outcome = gpu_time_by_annotation.analyze(trace_of(*events), **options)
-    return rows_of(outcome, "device", "annotation", "work_count", "gpu_ns")
+    return rows_of(outcome, "device", "annotation", "kernel_count", "gpu_ns")
 
 
 def test_the_innermost_of_the_stream_at_the_start_of_the_work() -> None:
@@ -85,4 +85,4 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     outcome = gpu_time_by_annotation.analyze(trace)
     assert dict(rows_of(outcome, "annotation", "gpu_ns")) == known
     assert len(known) == 3
-    assert sum(ratio for (ratio,) in rows_of(outcome, "time_ratio")) == pytest.approx(1)
+    assert sum(ratio for (ratio,) in rows_of(outcome, "gpu_ratio")) == pytest.approx(1)

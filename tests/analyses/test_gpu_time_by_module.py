@@ -12,7 +12,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, fwdbwd, kernel, op, python, rows_of, trace_of
 
-COLUMNS = ("module", "call_count", "work_count", "gpu_ns", "backward_gpu_ns", "self_gpu_ns")
+COLUMNS = ("module", "call_count", "kernel_count", "gpu_ns", "backward_gpu_ns", "self_gpu_ns")
 
 
 def launched(ts: int, length: int, *, thread: int = 1) -> list[Event]:

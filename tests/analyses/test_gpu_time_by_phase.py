@@ -98,4 +98,4 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path, stacks: bool) -> None:
     assert dict(rows_of(outcome, "phase", "gpu_ns")) == known
     work_ns = int((gpu_work(trace).end - gpu_work(trace).ts).sum())
     assert sum(known.values()) == work_ns
-    assert sum(ratio for (ratio,) in rows_of(outcome, "time_ratio")) == pytest.approx(1)
+    assert sum(ratio for (ratio,) in rows_of(outcome, "gpu_ratio")) == pytest.approx(1)

@@ -14,7 +14,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, kernel, op, rows_of, trace_of
 
-COLUMNS = ("operator", "input_shapes", "count", "cpu_ns", "self_cpu_ns", "gpu_ns", "self_gpu_ns", "work_count")
+COLUMNS = ("operator", "input_shapes", "count", "cpu_ns", "self_cpu_ns", "gpu_ns", "self_gpu_ns", "kernel_count")
 
 
 def shaped(name: str, ts: int, end: int, dims: Any) -> Event:

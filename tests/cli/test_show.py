@@ -177,9 +177,9 @@ def test_the_beginning_of_a_name_will_do(tmp_path: Path, augment: Augment) -> No
     short = augment("show", trace, "temporal")
     assert short.out == augment("show", trace, "temporal_breakdown").out
     assert "temporal: taken as temporal_breakdown" in short.err
-    unclear = augment("show", trace, "step_")
+    unclear = augment("show", trace, "memory_")
     assert unclear.code == 2
-    assert "did you mean step_efficiency?" in unclear.err
+    assert "did you mean memory_bandwidth?" in unclear.err
 
 
 def test_csv_and_markdown(tmp_path: Path, augment: Augment) -> None:

@@ -53,7 +53,7 @@ def test_an_old_sidecar_is_a_baseline(tmp_path: Path) -> None:
     made = augment(trace_of(*STEPS), only=["step_figures"])
     assert [*made] == ["steps", "step_figures"]
     assert made["steps"].columns == made["step_figures"].columns
-    document = metrics.document(made)
+    document = metrics.as_read(made)
     new = tmp_path / "new.metrics.json"
     new.write_text(json.dumps(document))
     del document["analyses"]["steps"]

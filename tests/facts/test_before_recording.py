@@ -103,7 +103,7 @@ def test_it_is_told_drawn_and_in_no_step() -> None:
     assert isinstance(findings, Findings)
     (row,) = findings.rows
     assert (row.count, row.gpu_ns, row.busy_ns, row.until_ns, row.unknown_count) == (3, 110, 60, 60, 0)
-    assert row.time_ratio == pytest.approx(110 / 120)
+    assert row.gpu_ratio == pytest.approx(110 / 120)
     tracks = [annotation for annotation in findings.annotations if isinstance(annotation, SliceTrack)]
     what = {"name": "launched before the recording"}
     assert {track.name: slices_of(track) for track in tracks} == {
@@ -134,7 +134,7 @@ def test_simulated_jobs_of_known_truth(name: str, tmp_path: Path) -> None:
         findings = analysis.analyze(trace)
         assert isinstance(findings, Findings)
         (row,) = findings.rows
-        assert row.time_ratio == pytest.approx(before["share"])
+        assert row.gpu_ratio == pytest.approx(before["share"])
 
 
 def _reckoned(document: Document) -> set[Any]:
@@ -214,4 +214,4 @@ def test_the_paths_shares_of_a_step_leave_it_out(tmp_path: Path) -> None:
             for row in rows:
                 part = row.path_ns - early
                 share = (row.time_ns - row.before_recording_ns) / part if part else 0
-                assert row.time_ratio == pytest.approx(share)
+                assert row.gpu_ratio == pytest.approx(share)

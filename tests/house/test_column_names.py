@@ -54,7 +54,7 @@ def test_figures_of_many_tables_are_in_the_vocabulary(columns: dict[str, dict[st
 
 
 def test_no_old_name_is_used(columns: dict[str, dict[str, Column]]) -> None:
-    assert not columns.keys() & {"step_ns", "mean_step_ns", "max_step_ns", "exposed_copy_ns", "gpu_ratio"}
+    assert not columns.keys() & {"step_ns", "mean_step_ns", "max_step_ns", "exposed_copy_ns"}
     assert not old_names.TABLES.keys() & {**OF_TRACE, **OF_JOB, **OF_DIFF}.keys()
 
 

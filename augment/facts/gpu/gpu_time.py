@@ -26,7 +26,7 @@ class TimeShare(NamedTuple):
 
     device: Device
     key: int
-    work_count: int
+    kernel_count: int
     gpu_ns: int
 
     def ratio(self, of_ns: int) -> float | None:
