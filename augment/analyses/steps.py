@@ -123,7 +123,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
         for place in range(len(windows)):
             begin, finish = int(windows.begin[place]), int(windows.finish[place])
             values = {name: int(values[place]) for name, values in of_device.items()}
-            mean_delay = int(delay[place]) / int(launched[place]) if launched is not None and launched[place] else None
+            mean_delay = None
+            if launched is not None and delay is not None and launched[place]:
+                mean_delay = int(delay[place]) / int(launched[place])
             distance = None if z is None else float(z[place])
             rows.append(
                 ROW(

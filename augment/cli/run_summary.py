@@ -168,19 +168,21 @@ def _has_rows(analyses: dict[str, Any], name: str) -> bool:
 
 def _many(augmented: Sequence[Result]) -> Iterator[str]:
     """A table with a line per device of each file."""
-    lines = [["file", "rank", "device", "mean step", *_HEADS]]
+    lines = []
+    periods: dict[str, None] = {}
     common, names = _names([result.path for result in augmented])
     left_out = max(0, len(augmented) - SHOWN)
     for result, name in zip(augmented[:SHOWN], names, strict=False):
         sidecar = _sidecar(result)
         rank = sidecar["source"]["ranks"]
-        rows = _devices(sidecar) or [None]
-        for row in rows:
-            figures = _figures(row) if row else ["–"] * (1 + len(_HEADS))
-            device = str(row["device"]) if row else "–"
-            lines.append([name, str(rank[0]) if rank else "–", device, *figures])
+        of_file = [name, str(rank[0]) if rank else "–"]
+        rows = _devices(sidecar)
+        periods |= {row["period"]: None for row in rows}
+        lines += [[*of_file, str(row["device"]), *_figures(row)] for row in rows]
+        if not rows:
+            lines.append([*of_file, "–", *["–"] * (1 + len(_HEADS))])
     yield f"in {common}:"
-    yield from _table(lines, left=1)
+    yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
     if left_out:
         yield f"… and {left_out} more files"
 

@@ -44,7 +44,7 @@ def test_outputs_lie_beside_the_input(tmp_path: Path, augment: Augment) -> None:
     assert trace.read_bytes() == before
     assert read(ended.lines[0]).source.format == "perfetto"
     assert "rank0.pt.trace.json.gz: 6 events, 100.000 µs, rank 0, 1 step" in ended.err
-    assert "30.000 µs  66.7 %     33.3 %" in ended.err
+    assert "100.000 µs  20.0 %     10.0 %" in ended.err
     assert f"augment open {ended.lines[0]}; all figures: augment show {ended.lines[-1]}" in ended.err
 
 
