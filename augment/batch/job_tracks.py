@@ -63,7 +63,7 @@ def draw(item: Input, before: Result, tracks: Sequence[Addable], drawn: str) -> 
 
 
 def _with_tracks(item: Input, file: File, tracks: Sequence[Addable], drawn: str) -> File:
-    from augment.writers.adding import add_tracks, shows
+    from augment.writers.seams import add_tracks, shows
 
     assert file.seam is not None
     folder = locations.parent(file.path)
@@ -80,7 +80,7 @@ def _with_tracks(item: Input, file: File, tracks: Sequence[Addable], drawn: str)
 
 def is_as_written(file: File) -> bool:
     """Whether an output still is as it was first written, apart from tracks drawn into it since."""
-    from augment.writers.adding import is_as_written
+    from augment.writers.seams import is_as_written
 
     if file.seam is None:
         return False

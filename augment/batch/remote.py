@@ -47,7 +47,7 @@ def _one(item: Input, settings: Settings, client: Client, stage: Report) -> Resu
     """Convert ``item`` on the server and return the result. An error is a result, too; only an interrupt raises."""
 
     def work() -> Result:
-        from augment.writers.adding import of_files
+        from augment.writers.seams import seams_of_files
 
         locations.expect_writable(item.folder)
         with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
@@ -61,7 +61,7 @@ def _one(item: Input, settings: Settings, client: Client, stage: Report) -> Resu
             source = augmented.metrics["source"]
             rank = source["ranks"][0] if source["ranks"] else None
             count = len(augmented.summaries)
-            seams = [None] * count + of_files(augmented.seams, augmented.files)
+            seams = [None] * count + seams_of_files(augmented.seams, augmented.files)
             files = delivered([*augmented.summaries, *augmented.files], item, seams)
             world = identify(path).world_size  # the sidecar does not contain it
             return Result(

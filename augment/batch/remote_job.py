@@ -89,7 +89,7 @@ def _result(item: Input, made: Augmented | AugmentError | None) -> Result:
     """What became of an input. An error is a result, too."""
 
     def work() -> Result:
-        from augment.writers.adding import of_files
+        from augment.writers.seams import seams_of_files
 
         if made is None:
             raise InputError(item.path, "the server tells nothing of it; it is of another version")
@@ -97,7 +97,7 @@ def _result(item: Input, made: Augmented | AugmentError | None) -> Result:
             raise made
         source = made.metrics["source"]
         count = len(made.summaries)
-        seams = [None] * count + of_files(made.seams, made.files)
+        seams = [None] * count + seams_of_files(made.seams, made.files)
         files = [_undrawn(file) for file in delivered([*made.summaries, *made.files], item, seams)]
         return Result(
             item.path,
@@ -117,7 +117,7 @@ def _undrawn(file: File) -> File:
     """The same, with the hash that it had before the job's tracks were drawn into it."""
     if file.seam is None:
         return file
-    from augment.writers.adding import add_tracks
+    from augment.writers.seams import add_tracks
 
     with tempfile.TemporaryDirectory(prefix="augment-") as scratch:
         bare = Path(scratch, "bare")

@@ -6,12 +6,10 @@ input cannot be read; 130 interrupted.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import signal
 import sys
-import threading
 from typing import NoReturn
 
 DEBUG = "--debug"
@@ -23,15 +21,9 @@ GARBAGE = (100_000, 5, 5)
 def program() -> NoReturn:
     """The entry point of the program: :func:`main`, and the end of the process."""
     code = main()
-    if threading.active_count() > 1 or sys.gettrace() or "_lsprof" in sys.modules:  # a profiler prints at the very end
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        sys.exit(code)
-    os._exit(code)  # taking the interpreter apart, object by object, took a tenth of the time of a small file
+    gc.disable()
+    gc.freeze()  # the interpreter looks through nothing at its end: as fast as os._exit, within 1 % of a small file
+    sys.exit(code)
 
 
 def main() -> int:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Protocol
 
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.errors import UsageError, expect_known, unabridged
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
-from augment.writers.seams import Addable, Described, Written, described
+from augment.writers.seams import Described, Written
 
 
 class Writer(Protocol):
@@ -22,20 +22,12 @@ class Writer(Protocol):
 
     NAME: str
     SUFFIX: str  #: the ending after the STEM of the input's name
-    Seam: type[Any]  #: a msgspec.Struct: describes the seam that the writer leaves in an output
 
     def write(self, augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         """Write the trace to ``path``. Returns diagnostics of what was changed or left out."""
 
     def write_seamed(self, augmented: AugmentedTrace, path: Path) -> Written:
         """As :meth:`write`, and returns what is needed to add tracks to the file."""
-
-    def with_tracks(self, old: BinaryIO, new: BinaryIO, seam: Any, annotations: Sequence[Addable]) -> None:
-        """Copy the output in ``old`` to ``new``, with ``annotations`` at its seam in place of those added there before.
-
-        Raises:
-            OSError, ValueError: the file is not the output that was written.
-        """
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
@@ -86,10 +78,10 @@ def write_seamed(
         path = output_path(name, folder, writer.SUFFIX)
         written = writer.write_seamed(augmented, path)
         diagnostics += written.diagnostics
-        files.append((path, described(writer.NAME, written.seam(under)) if under else None))
+        files.append((path, written.seam(under).described if under else None))
     path = output_path(name, folder, metrics.SUFFIX)
     seam = metrics.write(augmented, path, diagnostics)
-    files.append((path, described(metrics.NAME, seam) if under else None))
+    files.append((path, seam.described if under else None))
     return files
 
 

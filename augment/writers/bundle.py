@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.errors import InputError, OutputError
@@ -24,7 +22,7 @@ from augment.writers.checksums import Checked
 from augment.writers.compression import END, DeflateWriter, fastest
 from augment.writers.files import replacing
 from augment.writers.perfetto.added import Room
-from augment.writers.seams import Addable, Written
+from augment.writers.seams import Addable, Seam, Written
 from augment.writers.zip_members import DEFLATED, LIMIT, STORED, Member, directory
 
 NAME = "bundle"
@@ -33,19 +31,30 @@ ANNOTATIONS = "annotations.pftrace"
 _MOST_BYTES = (1 << 31) - 1  #: bytes of a member; larger members need a form of zip that Perfetto does not read
 
 
-class Seam(msgspec.Struct, frozen=True):
+class BundleSeam(Seam, frozen=True, tag=NAME):
     """``at`` is the byte of the file at which the first annotations end; ``before`` is the checksum of these
     annotations.
 
     Their member begins at ``added_at``, behind the ``source``; ``shift_ns`` was added to all times.
     """
 
-    at: int
+    SUFFIX = SUFFIX
+
     added_at: int
     source: Member
     before: Checked
     shift_ns: int
     room: Room
+
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
+        """See :meth:`Seam.with_tracks`."""
+        seams.copy(old, new, self.at)
+        text = self.before
+        if annotations:
+            out = DeflateWriter(new, text)
+            perfetto.add(out, self.room, self.shift_ns, annotations)
+            text, _ = out.mark()
+        _close(new, self.source, self.added_at, text)
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -73,18 +82,8 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
         _close(file, part, added_at, before)
     message = "added flows link slices of the source, which a bundle cannot: not drawn"
     diagnostics = [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
-    return Written(diagnostics, lambda under: Seam(at, added_at, part, before, -source.base_ns, tracks.room(under)))
-
-
-def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Copy the bundle in ``old`` to ``new``, with ``annotations`` after the first ones in place of any added later."""
-    seams.copy(old, new, seam.at)
-    text = seam.before
-    if annotations:
-        out = DeflateWriter(new, text)
-        perfetto.add(out, seam.room, seam.shift_ns, annotations)
-        text, _ = out.mark()
-    _close(new, seam.source, seam.added_at, text)
+    shift_ns = -source.base_ns
+    return Written(diagnostics, lambda under: BundleSeam(at, added_at, part, before, shift_ns, tracks.room(under)))
 
 
 def _stored(file: BinaryIO, path: str, name: str) -> Member:

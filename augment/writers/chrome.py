@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -27,26 +26,42 @@ from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
 from augment.writers.gzip_splice import Splice, find_splice, resumed
 from augment.writers.render import Rendered
-from augment.writers.seams import Addable, Written
+from augment.writers.seams import Addable, Seam, Written
 
 NAME = "chrome"
 SUFFIX = ".augmented.json.gz"
 SPLICED_FROM = 32 << 20  #: bytes of text
 
 
-class Seam(msgspec.Struct, frozen=True):
+class ChromeSeam(Seam, frozen=True, tag=NAME):
     """The text ``before`` the seam and ``after`` it; it is ``at`` a byte of the file, which had ``size`` at first.
 
     ``bare``: nothing was added at first, not even the block's end.
     """
 
+    SUFFIX = SUFFIX
+
     size: int
-    at: int
     before: Checked
     after: Checked
     bare: bool
     base_ns: int
     room: PidRoom
+
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
+        """See :meth:`Seam.with_tracks`."""
+        seams.copy(old, new, self.at)
+        text = self.before
+        if annotations:
+            out = GzipWriter(new, text)
+            for piece in ChromeEvents(Layout(self.room), self.base_ns).render(annotations):
+                out.write(piece)
+            out.write(b"\n" if self.bare else b"")
+            text, _ = out.mark()
+        rest = self.size - self.at
+        old.seek(-rest, os.SEEK_END)
+        seams.copy(old, new, rest - TRAILER.size)
+        new.write(text.then(self.after).trailer)
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -73,29 +88,11 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
             out.write(piece)
         text, size = out.finish(), file.tell()
 
-    def seam(under: Iterable[int]) -> Seam:
+    def seam(under: Iterable[int]) -> ChromeSeam:
         after = text.without_beginning(block.before)
-        return Seam(size, block.at, block.before, after, block.bare, source.base_ns, events.layout.room(under))
+        return ChromeSeam(block.at, size, block.before, after, block.bare, source.base_ns, events.layout.room(under))
 
     return Written(_diagnostics(events, augmented.trace), seam)
-
-
-def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Copy the file in ``old`` to ``new``, with ``annotations`` at its ``seam`` in place of any that were added there
-    before.
-    """
-    seams.copy(old, new, seam.at)
-    text = seam.before
-    if annotations:
-        out = GzipWriter(new, text)
-        for piece in ChromeEvents(Layout(seam.room), seam.base_ns).render(annotations):
-            out.write(piece)
-        out.write(b"\n" if seam.bare else b"")
-        text, _ = out.mark()
-    rest = seam.size - seam.at
-    old.seek(-rest, os.SEEK_END)
-    seams.copy(old, new, rest - TRAILER.size)
-    new.write(text.then(seam.after).trailer)
 
 
 def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, Iterable[memoryview], int]:

@@ -25,7 +25,7 @@ from augment.facts.steps.steps import step_numbers
 from augment.version import __version__
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX, TOLD, replacing
-from augment.writers.seams import Addable
+from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
 SUFFIX = METRICS_SUFFIX
@@ -39,14 +39,24 @@ class ReportedTrack(SliceTrack, frozen=True):
     reported: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Seam(msgspec.Struct, frozen=True):
+class MetricsSeam(Seam, frozen=True, tag=NAME):
     """The sidecar had ``size`` bytes; a member can be added at byte ``at``."""
 
-    at: int
+    SUFFIX = SUFFIX
+
     size: int
 
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
+        """See :meth:`Seam.with_tracks`; what a :class:`ReportedTrack` says is added."""
+        seams.copy(old, new, self.at)
+        for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
+            new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
+        rest = self.size - self.at
+        old.seek(-rest, os.SEEK_END)
+        seams.copy(old, new, rest)
 
-def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> Seam:
+
+def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> MetricsSeam:
     """Write the sidecar to ``path``. ``more`` are diagnostics of the other writers of the trace.
 
     Raises:
@@ -55,22 +65,7 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
     content = encode(document(augmented, more))
     with replacing(path, augmented.trace.source.path) as file:
         file.write(content)
-    return Seam(content.index(b',\n  "analyses": '), len(content))  # in texts, ends of lines are escaped
-
-
-def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Copy the sidecar in ``old`` to ``new``, with what a :class:`ReportedTrack` says in place of any that was added
-    before.
-
-    Raises:
-        ValueError: the file is not the sidecar that was written.
-    """
-    seams.copy(old, new, seam.at)
-    for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
-        new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
-    rest = seam.size - seam.at
-    old.seek(-rest, os.SEEK_END)
-    seams.copy(old, new, rest)
+    return MetricsSeam(content.index(b',\n  "analyses": '), len(content))  # in texts, ends of lines are escaped
 
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:

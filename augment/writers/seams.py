@@ -7,31 +7,106 @@ requires nothing of the trace except the writer's description of the seam, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any, NamedTuple
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, cast
 
 import msgspec
 
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.trace import Diagnostic
+from augment.errors import InputError
+from augment.writers.files import replacing
 
 Addable = SliceTrack | CounterTrack
 Described = Mapping[str, Any]  #: a seam as plain data that fits JSON
-WRITER = "writer"  #: the member with the name of the writer
 SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for later additions
 _COPIED = 1 << 20
 
 
+class Seam(msgspec.Struct, frozen=True, tag_field="writer"):
+    """The seam in an output, ``at`` a byte of it. Each writer has its own, with what it takes to add tracks there."""
+
+    SUFFIX: ClassVar[str]  #: of the writer's files
+
+    at: int
+
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
+        """Copy the output in ``old`` to ``new``, with ``annotations`` here in place of those added before.
+
+        Raises:
+            OSError, ValueError: the file is not the output that was written.
+        """
+        raise NotImplementedError
+
+    @property
+    def described(self) -> Described:
+        """The seam as plain data."""
+        return cast("Described", msgspec.to_builtins(self, str_keys=True))
+
+
 class Written(NamedTuple):
-    """Diagnostics of what was changed or left out, and the description of the seam for tracks under these."""
+    """Diagnostics of what was changed or left out, and what makes the seam for tracks under these."""
 
     diagnostics: list[Diagnostic]
-    seam: Callable[[Iterable[int]], msgspec.Struct]
+    seam: Callable[[Iterable[int]], Seam]
 
 
-def described(writer: str, seam: msgspec.Struct) -> Described:
-    """The seam of this writer as plain data."""
-    return {WRITER: writer, **msgspec.to_builtins(seam, str_keys=True)}
+def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[Addable]) -> None:
+    """Write the output at ``path`` to ``target``, with ``annotations`` at its seam in place of those added there
+    before.
+
+    Raises:
+        InputError: the output is not the one that its writer left.
+        OutputError: ``target`` cannot be written.
+    """
+    try:
+        with replacing(target) as new, open(path, "rb") as old:
+            _seam(seam).with_tracks(old, new, annotations)
+    except ValueError as error:
+        raise InputError(str(path), f"has changed since it was written ({error}); convert it again") from error
+
+
+def shows(path: Path, seam: Described, annotations: Sequence[Addable]) -> bool:
+    """Whether the output already has these annotations, and no others, at its seam."""
+    try:
+        with open(path, "rb") as old, open(path, "rb") as same:
+            _seam(seam).with_tracks(old, cast("BinaryIO", _Comparison(same)), annotations)
+            return not same.read(1)
+    except (OSError, ValueError, _Differs):
+        return False
+
+
+def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
+    """Whether the output is the one that had this hash, apart from what was added at its seam since."""
+    import tempfile
+
+    try:
+        with open(path, "rb") as old, tempfile.TemporaryFile() as bare:
+            _seam(seam).with_tracks(old, bare, ())
+            bare.seek(0)
+            digest = hashlib.sha256()
+            while chunk := bare.read(1 << 18):
+                digest.update(chunk)
+    except (OSError, ValueError):
+        return False
+    return digest.hexdigest() == sha256
+
+
+def seams_of_files(content: bytes, paths: Iterable[Path]) -> list[Described | None]:
+    """The seams of these files from the content of a file of seams; None for a file without one.
+
+    A seam in the form of another version is ignored, because another program may have written it.
+    """
+    known: dict[str, Described] = {}
+    with contextlib.suppress(ValueError):
+        for seam in msgspec.json.decode(content, type=list[dict[str, Any]]):
+            with contextlib.suppress(ValueError):
+                known[_seam(seam).SUFFIX] = seam
+    return [next((known[suffix] for suffix in known if path.name.endswith(suffix)), None) for path in paths]
 
 
 def copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
@@ -46,3 +121,47 @@ def copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
             raise ValueError("is shorter than it was written")
         target.write(data)
         count -= len(data)
+
+
+def _seam(described: Described) -> Seam:
+    """The seam in this plain data.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    from augment.writers.bundle import BundleSeam
+    from augment.writers.chrome import ChromeSeam
+    from augment.writers.metrics import MetricsSeam
+    from augment.writers.perfetto import PerfettoSeam
+
+    return msgspec.convert(described, ChromeSeam | PerfettoSeam | BundleSeam | MetricsSeam, str_keys=True)  # type: ignore[arg-type]
+
+
+class _Differs(Exception):
+    """What is written is not what the file contains."""
+
+
+class _Comparison(io.RawIOBase):
+    """Compares what is written with a file that exists."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Read as many bytes.
+
+        Raises:
+            _Differs: they are others.
+        """
+        view = memoryview(data).cast("B")
+        if self._file.read(len(view)) != view:
+            raise _Differs
+        return len(view)
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to another place: headers of zip files are written last."""
+        return self._file.seek(offset, whence)

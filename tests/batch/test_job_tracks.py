@@ -310,21 +310,21 @@ def test_in_the_cloud(traces: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_told_and_tried_again(
     traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from augment.writers import adding
+    from augment.writers import seams
 
     def full(path: Path, *_: object) -> None:
         if path.name.startswith("rank1"):
             raise OutputError(f"{path}: cannot be written: no space left on device")
         real(path, *_)  # type: ignore[arg-type]
 
-    real = adding.add_tracks
-    monkeypatch.setattr(adding, "add_tracks", full)
+    real = seams.add_tracks
+    monkeypatch.setattr(seams, "add_tracks", full)
     _, drawn = batch(traces, tmp_path / "out")
     assert states(drawn) == Counter(augmented=3, failed=1)
     (failed,) = [each for each in drawn if each.status == "failed"]
     assert failed.message.endswith("no space left on device")
     manifest_is_right(tmp_path / "out")
-    monkeypatch.setattr(adding, "add_tracks", real)
+    monkeypatch.setattr(seams, "add_tracks", real)
     results, drawn = batch(traces, tmp_path / "out")
     assert (states(results), states(drawn)) == (Counter(done_before=4), Counter(augmented=1))
     batch(traces, tmp_path / "at once")

@@ -146,7 +146,7 @@ def test_a_folder_without_traces_stays_as_it_is(tmp_path: Path, augment: Augment
 
 
 def test_what_cannot_be_drawn_is_told(tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
-    from augment.writers import adding
+    from augment.writers import seams
 
     simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "in")
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, augment: Augment, monkeypa
         raise OutputError(f"{path}: cannot be written: no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(adding, "add_tracks", full)
+        patch.setattr(seams, "add_tracks", full)
         ended = augment("run", tmp_path / "in", "-o", tmp_path / "out")
     assert ended.code == 1
     assert ended.err.count("no space left on device") == 2

@@ -19,9 +19,8 @@ from augment.core.trace import Trace
 from augment.errors import InputError, OutputError
 from augment.readers import read
 from augment.writers import WRITERS, bundle, chrome, writer_named
-from augment.writers.adding import add_tracks, is_as_written
 from augment.writers.checksums import Checked
-from augment.writers.seams import Described, described
+from augment.writers.seams import Described, add_tracks, is_as_written
 from augment.writers.zip_members import STORED, Member
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, NAMES, TRACKS
@@ -74,7 +73,7 @@ def make(trace: Trace, *annotations: Annotation) -> AugmentedTrace:
 
 
 def seamed(writer: Any, trace: Trace, path: Path, *annotations: Annotation) -> Described:
-    return described(writer.NAME, writer.write_seamed(make(trace, *annotations), path).seam(under(trace)))
+    return writer.write_seamed(make(trace, *annotations), path).seam(under(trace)).described
 
 
 def source(folder: Path, events: list[dict[str, Any]], **members: Any) -> Trace:

@@ -18,7 +18,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -54,7 +53,7 @@ from augment.writers.perfetto.wire import (
     packet,
     text,
 )
-from augment.writers.seams import Addable, Written
+from augment.writers.seams import Addable, Seam, Written
 
 Piece: TypeAlias = Events | Callable[[], Events]
 
@@ -75,14 +74,20 @@ _MESSAGES = {
 }
 
 
-class Seam(msgspec.Struct, frozen=True):
+class PerfettoSeam(Seam, frozen=True, tag=NAME):
     """The place for additions: ``at`` a byte of the file, which was its end at first. ``shift_ns`` was added to all
     times.
     """
 
-    at: int
+    SUFFIX = SUFFIX
+
     shift_ns: int
     room: Room
+
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
+        """See :meth:`Seam.with_tracks`."""
+        seams.copy(old, new, self.at)
+        add(new, self.room, self.shift_ns, annotations)
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -101,13 +106,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     with replacing(path, trace.source.path) as file:
         diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
         at = file.tell()
-    return Written(diagnostics, lambda under: Seam(at, shift_ns, tracks.room(under)))
-
-
-def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
-    """Copy the file in ``old`` to ``new``, with ``annotations`` after its first content in place of any added later."""
-    seams.copy(old, new, seam.at)
-    add(new, seam.room, seam.shift_ns, annotations)
+    return Written(diagnostics, lambda under: PerfettoSeam(at, shift_ns, tracks.room(under)))
 
 
 def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:

@@ -22,7 +22,7 @@ from augment.batch.stages import STAGES, conclude
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.pipeline.request import Request
-from augment.writers import adding, seams
+from augment.writers import seams
 from augment.writers.files import SUMMARY_SUFFIX
 
 Order = dict[str, Any]
@@ -131,7 +131,7 @@ def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[in
 
 def _seams(summaries: Sequence[Path], outputs: Sequence[Path]) -> list[seams.Described | None]:
     content = next((path.read_bytes() for path in summaries if path.name.endswith(seams.SUFFIX)), b"[]")
-    return adding.of_files(content, outputs)
+    return seams.seams_of_files(content, outputs)
 
 
 def _expect_success(result: Result) -> None:
