@@ -24,8 +24,9 @@ from bench import ROOT, cache
 sys.path.insert(0, str(ROOT))
 
 from augment.batch import spilling
-from augment.batch.convert import Settings, convert
+from augment.batch.convert import convert
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Progress, RunPlan
 from augment.pipeline.request import Request
 from augment.readers import containers
 
@@ -43,8 +44,8 @@ def traces(folders: list[Path], most: int) -> Iterator[Path]:
 def digests(path: Path, threads: int, bound: int | None) -> dict[str, str]:
     """The digests of all outputs; of a file that cannot be read, the reason."""
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
-        settings = Settings(Request(formats=("chrome", "perfetto")), threads=threads, memory=bound)
-        result = convert(Input(str(path), folder, named=True), settings, lambda _: None)
+        plan = RunPlan(Request(formats=("chrome", "perfetto")), threads=threads, memory=bound)
+        result = convert(Input(str(path), folder, named=True), plan, Progress())
         if not result.outputs:
             return {result.status: result.message.replace(folder, "")}
         return {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in result.outputs}

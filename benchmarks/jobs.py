@@ -30,10 +30,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from augment.batch import cross_rank  # noqa: E402
-from augment.batch.execution import Manner, crew_of  # noqa: E402
+from augment.batch.execution import executor_of  # noqa: E402
 from augment.batch.inputs import Input  # noqa: E402
+from augment.batch.job_question import compare_ranks  # noqa: E402
 from augment.batch.jobs import Job, Member  # noqa: E402
+from augment.batch.run_plan import RunPlan  # noqa: E402
 from augment.job.ranks.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
 from augment.pipeline.request import Request  # noqa: E402
@@ -79,7 +80,7 @@ def conclude(folder: Path, count: int, jobs: int) -> None:
     job = Job(str(folder), "job", "", tuple(members), count)
     paths = [(member, str(folder / f"{member.rank}")) for member in members]
     before = time.process_time()
-    conclusion = cross_rank.conclude(job, paths, Request(), crew_of(Manner(jobs)))
+    conclusion = compare_ranks(job, paths, Request(), executor_of(RunPlan(jobs=jobs)))
     spent = time.process_time() - before
     (content,) = conclusion.files.values()
     here, there = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -121,18 +121,19 @@ class Recorder:
         threading.Thread.run = measured  # type: ignore[method-assign]
 
         def convert() -> None:
-            from augment.batch.convert import Settings, convert_or_raise
+            from augment.batch.convert import convert_or_raise
             from augment.batch.inputs import Input
-            from augment.core.heap import keep_freed_memory
+            from augment.batch.run_plan import Progress, RunPlan
+            from augment.core.process import keep_freed_memory
             from augment.pipeline.request import Request
 
             keep_freed_memory()
             for module, names in STAGES.items():
                 for name in names:
                     self._watch(import_module(module), name)
-            settings = Settings(Request(formats=formats), threads=2)
+            plan = RunPlan(Request(formats=formats), threads=2)
             with tempfile.TemporaryDirectory(dir=cache()) as folder:
-                convert_or_raise(Input(str(path), folder, named=True), settings, lambda _: None, lambda _: None)
+                convert_or_raise(Input(str(path), folder, named=True), plan, Progress())
 
         self.part("all else", convert)
         return self.programs

@@ -2,60 +2,87 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
-from augment.batch.results import File, Result, result_of, sha256_of
-from augment.pipeline.request import Request
+from augment.batch.run_plan import Progress, RunPlan
+from augment.errors import AugmentError, UnknownFormat
 
 if TYPE_CHECKING:
-    from augment.batch.stage import Stage
     from augment.core.trace import Trace
-    from augment.readers.limits import Limits
     from augment.writers.seams import Described
 
-Report = Callable[[str], None]  #: called with one line of text for the user
 
+class File(Struct, frozen=True):
+    """A file that was written; hashes are set only for files that a manifest records.
 
-class Settings(Struct, frozen=True):
-    """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, the threads for
-    each input and the most memory of its process, on which outputs do not depend, and whether no trace is written."""
-
-    request: Request = Request()
-    stages: tuple[Stage, ...] = ()
-    limits: Limits | None = None
-    threads: int = 1
-    memory: int | None = None
-    metrics_only: bool = False
-
-
-def convert(item: Input, settings: Settings, announce: Report, stage: Report = lambda _: None) -> Result:
-    """Convert ``item`` and return the result. An error is a result, too; only an interrupt raises.
-
-    Args:
-        announce: called with a warning for the user.
-        stage: called with the current activity.
+    An output with a ``seam`` can get tracks later; ``undrawn_sha256`` is its hash without them.
     """
-    return result_of(item, lambda: convert_or_raise(item, settings, announce, stage))
+
+    path: str
+    size: int
+    sha256: str = ""
+    seam: Described | None = None
+    undrawn_sha256: str = ""
 
 
-def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: Report) -> Result:
+class Result(Struct, frozen=True):
+    """The result of an input: the files written, the sidecar last, or the reason why there are none.
+
+    ``done_before``: the manifest lists the input as done, and it was skipped. ``sha256``, ``rank`` and ``world_size``
+    are those of the input; ``summaries`` are files for the job's stages. ``drawn`` identifies the job results drawn
+    into the outputs; empty when none are. ``evidence_state`` changes with the files recorded with the trace; empty
+    without such files. ``partial`` says why the trace is incomplete; empty if it is whole.
+    """
+
+    path: str
+    status: Literal["augmented", "done_before", "passed_over", "failed"]
+    files: tuple[File, ...] = ()
+    message: str = ""  #: begins with the path
+    exit_code: int = 0
+    traceback: str = ""
+    sha256: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    summaries: tuple[File, ...] = ()
+    drawn: str = ""
+    evidence_state: str = ""
+    partial: str = ""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The paths of the files written, the sidecar last."""
+        return tuple(file.path for file in self.files)
+
+
+def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:
+    """Convert ``item`` and return the result. An error is a result, too; only an interrupt raises."""
+    named = replace(progress, stage=lambda what: progress.stage(f"{item.basename}: {what}"))
+    return result_of(item, lambda: convert_or_raise(item, plan, named))
+
+
+def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
+    from augment.readers.assembly import distributed
     from augment.readers.limits import UNLIMITED
     from augment.writers import write_seamed
+    from augment.writers.files import output_path, replacing
 
-    stage("reading")
-    memory_bound = memory.bound_for([item], settings.memory)
+    progress.stage("reading")
+    memory_bound = memory.bound_for([item], plan.memory)
     with (
         locations.at_hand(item.path, item.folder, item.size) as (path, folder),
         memory.bounded(memory_bound, folder) as expect_room,
@@ -63,39 +90,37 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
 
         def begin(name: str, _done: int = 0, _of: int = 0) -> None:
             expect_room()
-            stage(name)
+            progress.stage(name)
 
-        threads = settings.threads if memory_bound is None else 1
-        trace = read(path, limits=settings.limits or UNLIMITED, threads=threads)
-        evidence = settings.request.evidence
+        threads = plan.threads if memory_bound is None else 1
+        trace = read(path, limits=plan.limits or UNLIMITED, threads=threads)
+        evidence = plan.request.evidence
         evidence_state = evidence.state(trace.rank)
         trace = evidence.added_to(trace)
-        augmented = augment(
-            trace,
-            settings.request,
-            progress=begin,
-            threads=threads,
-            later="summary" if settings.stages else "writing",
-        )
+        later: Literal["summary", "writing"] = "summary" if plan.question else "writing"
+        augmented = augment(trace, plan.request, progress=begin, threads=threads, later=later)
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
-            announce(why)
+            progress.announce(why)
         begin("writing")
-        summaries = [_summarize(each, augmented, folder) for each in settings.stages]
-        under = {track for each in settings.stages if each.under for track in each.under(augmented)}
+        summaries, under = [], set[int]()
+        if plan.question:
+            summaries.append(output_path(trace.source.name, folder, plan.question.suffix))
+            with replacing(summaries[0]) as file:
+                file.write(plan.question.summarize(augmented))
+            under.update(plan.question.under(augmented) if plan.question.under else ())
         if len(trace.events) >= THREADS_FROM:
             trace.context.begin("writing")
-        formats = None if settings.metrics_only else settings.request.formats
+        formats = None if plan.metrics_only else plan.request.formats
         written = dict(write_seamed(augmented, folder, formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
-    rank, world_size = trace.rank, _world_size(trace)
     return Result(
         item.path,
         "augmented",
         files[count:],
         sha256=trace.source.sha256,
-        rank=rank,
-        world_size=world_size,
+        rank=trace.rank,
+        world_size=distributed(trace.source.metadata, "world_size"),
         summaries=files[:count],
         evidence_state=evidence_state,
         partial=trace.partial or "",
@@ -112,15 +137,6 @@ def _several_ranks(trace: Trace) -> Iterator[str]:
         yield f"{name}: holds {ranks} ranks, taken as one; augment cut {name} -o DIR --part writes a trace of each"
 
 
-def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
-    from augment.writers.files import output_path, replacing
-
-    path = output_path(augmented.trace.source.name, folder, stage.suffix)
-    with replacing(path) as file:
-        file.write(stage.summarize(augmented))
-    return path
-
-
 def delivered(written: Sequence[Path], item: Input, seams: Sequence[Described | None] = ()) -> tuple[File, ...]:
     """The output files of ``item``, uploaded if its folder is a URL."""
     sizes = [os.path.getsize(path) for path in written]
@@ -130,7 +146,34 @@ def delivered(written: Sequence[Path], item: Input, seams: Sequence[Described | 
     return tuple(map(File, locations.deliver(written, item.folder), sizes, digests, seams, undrawn))
 
 
-def _world_size(trace: Trace) -> int | None:
-    from augment.readers.assembly import distributed
+def result_of(item: Input, work: Callable[[], Result]) -> Result:
+    """The result of ``work``, which writes the outputs of ``item``; an error becomes a result."""
+    try:
+        return work()
+    except UnknownFormat as error:
+        return failure(item.path, error) if item.named else Result(item.path, "passed_over", message=str(error))
+    except Exception as error:  # a bad file never stops the batch
+        return failure(item.path, error)
 
-    return distributed(trace.source.metadata, "world_size")
+
+def failure(path: str, error: Exception) -> Result:
+    """The result of an input that ended with ``error``."""
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if isinstance(error, AugmentError):
+        return Result(path, "failed", message=str(error), exit_code=error.exit_code, traceback=lines)
+    if isinstance(error, OSError):
+        what = f"{error.filename or path}: {(error.strerror or str(error)).lower()}"
+    elif isinstance(error, MemoryError):
+        what = f"{path}: not enough memory; try fewer --jobs"
+    else:
+        what = f"{path}: internal error, {type(error).__name__}: {error}; please report what --debug shows"
+    return Result(path, "failed", message=what, exit_code=1, traceback=lines)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 18):
+            digest.update(chunk)
+    return digest.hexdigest()

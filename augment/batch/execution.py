@@ -1,4 +1,4 @@
-"""A whole batch: skip the inputs that the manifest lists as done, convert the rest, then draw job results.
+"""A run: skip the inputs that the manifest lists as done, convert the rest, then answer what is asked of whole jobs.
 
 Conversions run in this process, in worker processes, on a cluster, or on a server.
 """
@@ -10,209 +10,206 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct, field
-
-from augment.batch.convert import Report, Settings, convert
+from augment.batch.convert import Result, convert
 from augment.batch.inputs import Input, sweep
-from augment.batch.results import Result
+from augment.batch.run_plan import Progress, RunPlan
 
 if TYPE_CHECKING:
-    from augment.batch.job_tracks import Errand
+    from augment.batch.job_question import Concluded, Executor
     from augment.batch.manifest import Manifest
-    from augment.batch.remote_job import Folder, RemoteJob
-    from augment.batch.stage import Crew
+    from augment.batch.remote import Folder, RemoteJob
     from augment.batch.workers import Task, Workers
-    from augment.client import Client
 
 WORKERS_FROM = 256 << 20  #: bytes of outputs; for less, starting workers takes longer than drawing
 
-Finished = Callable[[Input, Result], None]
 T = TypeVar("T")
 
 
-class Manner(Struct, frozen=True):
-    """How to run a batch; nothing here changes the outputs.
+class Run:
+    """One run: what a plan makes of some inputs.
 
-    ``jobs`` inputs are converted at once: by as many processes, by the server of ``client``, or on the Dask cluster of
-    ``scheduler``. ``force`` converts inputs again that are done. ``shard`` distinguishes processes that share an output
-    folder. ``merge``: a server that converts a whole folder writes the timeline of each job, too.
+    First :meth:`convert`, then :meth:`conclude` with a :meth:`draw` for each job, then :meth:`merge`. ``results`` are
+    those so far, by path.
+
+    Raises:
+        OutputError: of each method; a manifest cannot be written, or another process writes to it; or the cluster does
+            not answer.
+        UsageError: a package that a URL or a cluster needs is not installed.
     """
 
-    jobs: int = 1
-    scheduler: str | None = None
-    force: bool = False
-    shard: str = ""
-    client: Client | None = None
-    merge: bool = False
+    def __init__(self, inputs: Sequence[Input], plan: RunPlan, progress: Progress | None = None) -> None:
+        self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
+        self._remote: RemoteJob | None = None
+        self.results: dict[str, Result] = {}
+
+    def convert(self) -> Iterator[Result]:
+        """Convert the inputs and yield the results in their order. Manifests record each result at once."""
+        with contextlib.closing(_Manifests(self._plan)) as manifests:
+            before = [manifests.done(item) for item in self._inputs]
+            to_do = [item for item, result in zip(self._inputs, before, strict=True) if result is None]
+            sweep(to_do)
+            self._progress.begun(to_do)
+
+            def finished(item: Input, result: Result) -> None:
+                manifests.record(item, result)
+                self._progress.finished(item, result)
+
+            folder = self._folder_for_server() if len(to_do) == len(self._inputs) else None
+            made = self._by_server(folder, finished) if folder else self._converted(to_do, finished)
+            with contextlib.closing(made) as results:
+                for done in before:
+                    result = next(results) if done is None else done
+                    self.results[result.path] = result
+                    yield result
+
+    def conclude(self) -> Iterator[Concluded]:
+        """What there is to say of each job. A share of the inputs does not have all ranks of a job."""
+        if self._remote:
+            yield from self._remote.concluded
+        elif self._plan.question and not self._plan.shard:
+            from augment.batch.job_question import conclude
+
+            plan = self._plan
+            yield from conclude(self._plan.question, self._inputs, self.results, plan.request, executor_of(plan))
+
+    def draw(self, job: Concluded) -> list[Result]:
+        """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once."""
+        if not job.redraws:
+            return []
+        from augment.batch import job_question
+
+        by_path = {redraw.input.path: redraw for redraw in job.redraws}
+        inputs = [redraw.input for redraw in job.redraws]
+
+        def task_of(item: Input) -> Task:
+            redraw = by_path[item.path]
+            return partial(job_question.draw, item, redraw.before, redraw.tracks(), redraw.drawn)
+
+        with contextlib.closing(_Manifests(self._plan)) as manifests:
+
+            def finished(item: Input, result: Result) -> None:
+                self._progress.stage(f"{item.basename}: drawing waits")
+                if result.status == "failed":  # which leaves the previous output
+                    self.results[item.path] = result
+                else:
+                    manifests.record(item, result)
+
+            sweep(inputs)
+            few = sum(redraw.size for redraw in job.redraws) < WORKERS_FROM
+            return list(_worked(inputs, task_of, None if few else _workers(self._plan, len(inputs)), finished))
+
+    def merge(self) -> Iterator[str]:
+        """Write the timeline of each job if the plan says so: its path."""
+        if self._remote:
+            yield from self._remote.timelines
+            for note in self._remote.notes:
+                self._progress.announce(note)
+        elif self._plan.merge and not self._plan.shard:
+            from augment.batch.merged_timeline import merge_all
+
+            for path, merged in merge_all(self._inputs, self.results, self._plan, self._progress.stage):
+                yield path
+                if merged and merged.left_out:
+                    self._progress.announce(f"{path}: {merged.left_out}")
+
+    def _folder_for_server(self) -> Folder | None:
+        """The folder of the inputs if a server can do all of it as one job."""
+        client = self._plan.client
+        if not (client and self._plan.question) or self._plan.shard:
+            return None
+        from augment.batch.remote import Folder
+
+        folder = Folder.of(self._inputs)
+        return folder if folder and len(self._inputs) <= client.most_job_inputs() else None
+
+    def _by_server(self, folder: Folder, finished: Callable[[Input, Result], None]) -> Generator[Result, None, None]:
+        from augment.batch.remote import convert_folder
+
+        self._remote = convert_folder(folder, self._plan, self._progress.stage)
+        for item, result in zip(folder.inputs, self._remote.results, strict=True):
+            finished(item, result)
+            yield result
+
+    def _converted(
+        self, inputs: Sequence[Input], finished: Callable[[Input, Result], None]
+    ) -> Generator[Result, None, None]:
+        plan = self._plan
+        if plan.client:
+            from augment.batch.remote import convert_remotely
+
+            yield from convert_remotely(inputs, plan, self._progress.stage, finished)
+            return
+        workers = _workers(plan, len(inputs))
+        if workers:
+            from augment.batch.workers import convert_apart
+
+            def task_of(item: Input) -> Task:
+                return partial(convert_apart, item, plan)
+        else:
+
+            def task_of(item: Input) -> Task:
+                return lambda: convert(item, plan, self._progress)
+
+        yield from _worked(inputs, task_of, workers, finished, limited=not plan.scheduler, bound=plan.memory)
 
 
-class Watch(Struct):
-    """Callbacks for progress: each finished input, warnings, and the current activity; and what a server concluded."""
-
-    begun: Callable[[Sequence[Input]], None] = lambda _inputs: None
-    finished: Finished = lambda _one, _result: None
-    announce: Report = lambda _text: None
-    stage: Callable[[Input, str], None] = lambda _one, _what: None
-    progress: Report = lambda _what: None
-    concluded: Callable[[RemoteJob], None] = lambda _job: None
-
-
-class _Books(Struct):
+class _Manifests:
     """The manifests of the inputs' folders, opened on first use."""
 
-    settings: Settings
-    manner: Manner
-    open: dict[str, Manifest] = field(default_factory=dict)
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._open: dict[str, Manifest] = {}
 
-    def of(self, item: Input) -> Manifest | None:
+    def _of(self, item: Input) -> Manifest | None:
         if item.root is None:
             return None
-        if item.root not in self.open:
+        if item.root not in self._open:
             from augment.batch.manifest import Manifest
 
-            self.open[item.root] = Manifest(item.root, self.settings, self.manner.shard)
-        return self.open[item.root]
+            self._open[item.root] = Manifest(item.root, self._plan)
+        return self._open[item.root]
 
     def done(self, item: Input) -> Result | None:
-        manifest = self.of(item)
-        return None if manifest is None or self.manner.force else manifest.done(item)
+        """The earlier result of ``item`` if it need not be converted again."""
+        manifest = self._of(item)
+        return None if manifest is None or self._plan.force else manifest.done(item)
 
     def record(self, item: Input, result: Result) -> None:
-        manifest = self.of(item)
-        if manifest is not None:
+        """Record a result, if it is that of a file of a folder."""
+        if manifest := self._of(item):
             manifest.record(item, result)
 
     def close(self) -> None:
-        for manifest in self.open.values():
+        """Release the files."""
+        for manifest in self._open.values():
             manifest.close()
 
 
-def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:
-    """Convert ``inputs`` and yield the results in their order. Manifests record each result at once.
-
-    Raises:
-        OutputError: a manifest cannot be written, or another process writes to it; or the cluster does not answer.
-        UsageError: a package that a URL or a cluster needs is not installed.
-    """
-    books = _Books(settings, manner)
-    with contextlib.closing(books):
-        before = [books.done(item) for item in inputs]
-        to_do = [item for item, result in zip(inputs, before, strict=True) if result is None]
-        sweep(to_do)
-        watch.begun(to_do)
-
-        def finished(item: Input, result: Result) -> None:
-            books.record(item, result)
-            watch.finished(item, result)
-
-        folder = _whole_folder(to_do, settings, manner) if len(to_do) == len(inputs) else None
-        if folder and manner.client:
-            yield from _whole(folder, settings, manner.client, merge=manner.merge, watch=watch, finished=finished)
-            return
-        with contextlib.closing(_converted(to_do, settings, manner, watch, finished)) as results:
-            for result in before:
-                yield next(results) if result is None else result
-
-
-def _whole_folder(inputs: Sequence[Input], settings: Settings, manner: Manner) -> Folder | None:
-    """The folder of ``inputs`` if a server can do all of it as one job."""
-    if not (manner.client and settings.stages) or manner.shard:
-        return None
-    from augment.batch.remote_job import Folder
-
-    folder = Folder.of(inputs)
-    return folder if folder and len(inputs) <= manner.client.most_job_inputs() else None
-
-
-def _whole(
-    folder: Folder, settings: Settings, client: Client, *, merge: bool, watch: Watch, finished: Finished
-) -> Iterator[Result]:
-    from augment.batch.remote_job import convert_folder
-
-    job = convert_folder(folder, settings, client, merge=merge, stage=watch.progress)
-    watch.concluded(job)
-    for item, result in zip(folder.inputs, job.results, strict=True):
-        finished(item, result)
-        yield result
-
-
-def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:
-    """Draw the tracks of ``errands`` and yield the results in their order. Manifests record each result at once.
-
-    Raises:
-        OutputError, UsageError: as for :func:`run`.
-    """
-    if not errands:
-        return
-    from augment.batch import job_tracks
-
-    books, by_path = _Books(settings, manner), {errand.input.path: errand for errand in errands}
-    inputs = [errand.input for errand in errands]
-
-    def task_of(item: Input) -> Task:
-        errand = by_path[item.path]
-        return partial(job_tracks.draw, item, errand.before, errand.tracks(), errand.drawn)
-
-    def finished(item: Input, result: Result) -> None:
-        if result.status != "failed":  # a failed drawing leaves the previous output
-            books.record(item, result)
-        watch.finished(item, result)
-
-    with contextlib.closing(books):
-        sweep(inputs)
-        few = sum(errand.size for errand in errands) < WORKERS_FROM
-        workers = None if few else _workers(manner, len(inputs))
-        with contextlib.closing(_worked(inputs, task_of, workers, finished)) as results:
-            yield from results
-
-
-def crew_of(manner: Manner) -> Crew:
+def executor_of(plan: RunPlan) -> Executor:
     """Who reads the summaries of a large job: worker processes, or the cluster."""
 
-    def crew(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
-        from augment.batch.pool import in_order, in_order_by_files
-        from augment.batch.stage import alone
+    def executor(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
+        from augment.batch.job_question import alone
+        from augment.batch.workers import in_order, in_order_by_files
 
-        workers = _workers(manner, len(tasks)) if len(tasks) > 1 else None
+        workers = _workers(plan, len(tasks)) if len(tasks) > 1 else None
         if workers is None:
             return alone(tasks)
-        return in_order(tasks, workers) if manner.scheduler else in_order_by_files(tasks, workers)
+        return in_order(tasks, workers) if plan.scheduler else in_order_by_files(tasks, workers)
 
-    return crew
-
-
-def _converted(
-    inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watch, finished: Finished
-) -> Generator[Result, None, None]:
-    if manner.client:
-        from augment.batch.remote import convert_remotely
-
-        yield from convert_remotely(inputs, settings, manner.client, manner.jobs, watch.stage, finished)
-        return
-    workers = _workers(manner, len(inputs))
-    if workers:
-        from augment.batch.workers import convert_apart
-
-        def task_of(item: Input) -> Task:
-            return partial(convert_apart, item, settings)
-    else:
-
-        def task_of(item: Input) -> Task:
-            return lambda: convert(item, settings, watch.announce, lambda what: watch.stage(item, what))
-
-    yield from _worked(inputs, task_of, workers, finished, limited=not manner.scheduler, bound=settings.memory)
+    return executor
 
 
-def _workers(manner: Manner, count: int) -> Workers | None:
+def _workers(plan: RunPlan, count: int) -> Workers | None:
     """The workers for ``count`` tasks; None: this process."""
-    if manner.scheduler and count:
-        from augment.batch.cluster import Cluster
+    if plan.scheduler and count:
+        from augment.batch.workers import Cluster
 
-        return Cluster(manner.scheduler)
-    if min(manner.jobs, count) > 1:
+        return Cluster(plan.scheduler)
+    if min(plan.jobs, count) > 1:
         from augment.batch.workers import Processes
 
-        return Processes(min(manner.jobs, count))
+        return Processes(min(plan.jobs, count))
     return None
 
 
@@ -220,7 +217,7 @@ def _worked(
     inputs: Sequence[Input],
     task_of: Callable[[Input], Task],
     workers: Workers | None,
-    finished: Finished,
+    finished: Callable[[Input, Result], None],
     *,
     limited: bool = False,
     bound: int | None = None,
@@ -228,7 +225,7 @@ def _worked(
     """The results of the tasks; ``limited``: run no more conversions at once than fit into memory, each in a bound."""
     if workers:
         from augment.batch import memory_limit
-        from augment.batch.pool import work_through
+        from augment.batch.workers import work_through
 
         budget = int(memory_limit.USED * memory_limit.available()) if limited else 0
         yield from work_through(inputs, task_of, workers, finished, partial(memory_limit.needed, bound=bound), budget)

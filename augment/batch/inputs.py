@@ -14,12 +14,14 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.batch import locations
+from augment.core.text import ranges_text
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.readers.attachments.evidence import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
+AT_ONCE = 16  #: remote files inspected at once
 Refused = list[tuple[str, AugmentError]]  #: paths with the reason
 _NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
@@ -52,7 +54,7 @@ class Input(Struct, frozen=True):
         return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
-class InputPlan(Struct):
+class ChosenInputs(Struct):
     """The inputs in order, the refused inputs with the reason, and the files that are no traces."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -60,14 +62,14 @@ class InputPlan(Struct):
     passed_over: list[tuple[str, str]] = field(default_factory=list)
 
 
-def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> InputPlan:
+def choose_inputs(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> ChosenInputs:
     """Expand ``names`` and choose each input's output folder.
 
     Outputs of a file go into ``out``, by default next to the file. Subfolders of a folder, and of a glob from its first
     wildcard on, are kept below ``out``. A file named twice is converted once. Of two files with the same outputs, the
     second is refused. Files of ``evidence`` are no traces, unless the user named them.
     """
-    made = InputPlan()
+    made = ChosenInputs()
     seen: set[str] = set()
     taken: dict[tuple[str, str], Input] = {}
     out = out and locations.settled(out)
@@ -85,6 +87,39 @@ def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENC
     return made
 
 
+def of_ranks(inputs: Sequence[Input], ranks: Sequence[range]) -> list[Input]:
+    """The inputs whose rank is in any of ``ranks``, by their first bytes, else by their names.
+
+    Raises:
+        InputError: there are none.
+    """
+    from augment.batch.peek import identify
+
+    paths = [item.path for item in inputs]
+    if any(map(locations.protocol, paths)):
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            identities = list(threads.map(identify, paths))
+    else:
+        identities = list(map(identify, paths))
+    kept = [
+        item
+        for item, identity in zip(inputs, identities, strict=True)
+        if identity.rank is not None and any(identity.rank in some for some in ranks)
+    ]
+    if inputs and not kept:
+        there = sorted({identity.rank for identity in identities if identity.rank is not None})
+        where = f"of ranks {ranges_text(there)}" if there else "of unknown rank"
+        raise InputError("--ranks", f"no trace of these ranks among {len(inputs)} files {where}")
+    return kept
+
+
+def share(inputs: Sequence[Input], number: int, of: int) -> list[Input]:
+    """Every ``of``-th of ``inputs``, starting at ``number``: the share of one of ``of`` processes."""
+    return list(inputs[number::of])
+
+
 def sweep(inputs: Iterable[Input]) -> None:
     """Remove partial outputs of ``inputs`` that killed processes left."""
     stems: dict[str, set[str]] = {}
@@ -95,7 +130,7 @@ def sweep(inputs: Iterable[Input]) -> None:
         remove_unfinished(folder, names)
 
 
-def _admit(made: InputPlan, item: Input, taken: dict[tuple[str, str], Input]) -> None:
+def _admit(made: ChosenInputs, item: Input, taken: dict[tuple[str, str], Input]) -> None:
     try:
         expect_regular(item.path)
     except InputError as error:

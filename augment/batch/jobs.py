@@ -24,7 +24,7 @@ from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
 
 if TYPE_CHECKING:
-    from augment.batch.results import Result
+    from augment.batch.convert import Result
 
 WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 

@@ -6,33 +6,35 @@ of an input counts. A line that a crash cut off is ignored. Paths are relative t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
 from msgspec.structs import asdict
 
-from augment.batch import job_tracks, locations
-from augment.batch.convert import Settings
+from augment.batch import job_question, locations
+from augment.batch.convert import File, Result
 from augment.batch.inputs import Input
-from augment.batch.journal import journal
-from augment.batch.results import File, Result
+from augment.batch.run_plan import RunPlan
+from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__
 from augment.writers import DEFAULT
 from augment.writers.files import MANIFEST, is_manifest
 
 _FORM = 3  #: version of summaries and seams; inputs recorded with another are converted again
+UPLOAD_S = 5.0  #: a remote file cannot be appended to: at most this often it is uploaded anew
 _ALWAYS = ("path", "size", "sha256")  #: recorded for every file; other fields only where they are set
 
 
-def digest_of(settings: Settings) -> str:
-    """A digest that is equal for settings with equal outputs."""
-    request = settings.request
+def digest_of(plan: RunPlan) -> str:
+    """A digest that is equal for plans with equal outputs."""
+    request = plan.request
     relevant = [
         _FORM,
         request.formats or (DEFAULT,),
@@ -40,7 +42,7 @@ def digest_of(settings: Settings) -> str:
         sorted(request.skip),
         request.options,
         request.steps,
-        [stage.suffix for stage in settings.stages],
+        [plan.question.suffix] if plan.question else [],
         *filter(None, [request.evidence.paths, read_tables(request.tables, request.peaks)]),
     ]
     return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -51,18 +53,19 @@ class Manifest:
 
     Args:
         root: the folder, a path or a URL.
-        settings: the settings of this run.
-        shard: distinguishes processes that share the folder; each writes a file of its own and reads all of them.
+        plan: of this run. Processes with different shards that share the folder write a file of their own each, and
+            read all of them.
 
     Raises:
         OutputError: another process writes to it, or the file cannot be written.
     """
 
-    def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
-        self._root, self._digest = root, digest_of(settings)
-        self._evidence = settings.request.evidence
+    def __init__(self, root: str, plan: RunPlan) -> None:
+        self._root, self._digest = root, digest_of(plan)
+        self._evidence = plan.request.evidence
         locations.expect_writable(root)
-        self._journal = journal(locations.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
+        name = locations.join(root, (f"-{plan.shard}" if plan.shard else "").join(MANIFEST))
+        self._journal = _RemoteJournal(name) if locations.protocol(name) else _LocalJournal(name)
 
     def done(self, item: Input) -> Result | None:
         """The earlier result of ``item`` if it is still valid, else None.
@@ -84,7 +87,7 @@ class Manifest:
             return None
         outputs, summaries = self._files(record["outputs"]), self._files(record["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
-        if not all(self._size(file) is not None and job_tracks.is_as_written(file) for file in changed):
+        if not all(self._size(file) is not None and job_question.is_as_written(file) for file in changed):
             return None
         return Result(
             item.path,
@@ -94,7 +97,7 @@ class Manifest:
             rank=record["rank"],
             world_size=record["world_size"],
             summaries=summaries,
-            drawn=job_tracks.NOT_KNOWN if changed else record["drawn"],
+            drawn=job_question.NOT_KNOWN if changed else record["drawn"],
             evidence_state=record.get("beside", ""),
             partial=record.get("partial", ""),
         )
@@ -166,3 +169,84 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
     except ValueError:  # cut off
         return None
     return record if isinstance(record, dict) and "finished_ns" in record else None
+
+
+class _LocalJournal:
+    """A file to append lines to, by one process at a time. A line is on disk when :meth:`append` returns.
+
+    Raises:
+        OutputError: another process appends to it, or it cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with self._errors():
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            self._file = open(path, "a+b")  # noqa: SIM115 - close() does
+            self._lock()
+            self._file.seek(0)
+            content = self._file.read()
+            if content and not content.endswith(b"\n"):  # a crash cut off the last line
+                self._file.write(b"\n")
+
+    def append(self, line: bytes) -> None:
+        """Append a line and flush it to the disk."""
+        with self._errors():
+            self._file.write(line + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Unlock the file. Without lines, none is left."""
+        if not self._file.tell():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            because = "another augment run writes into this folder; wait for it, or give each run a --shard"
+            raise OutputError(f"{os.path.dirname(self._path)}: {because}") from error
+        except (ImportError, OSError):  # a file system without locks: other writers cannot be detected
+            pass
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"{self._path}: cannot be written: {error.strerror or error}") from error
+
+
+class _RemoteJournal:
+    """A remote file to append lines to. A line is there some seconds later."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        fs, path = locations.filesystem(url)
+        with locations.errors_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
+            self._content = bytearray(locations.read(url) if fs.exists(path) else b"")
+        if self._content and not self._content.endswith(b"\n"):
+            self._content += b"\n"
+        self._uploaded, self._new = time.monotonic(), False
+
+    def append(self, line: bytes) -> None:
+        """Append a line; it is uploaded some seconds after the last upload, or at the end."""
+        self._content += line + b"\n"
+        self._new = True
+        if time.monotonic() - self._uploaded > UPLOAD_S:
+            self._upload()
+
+    def close(self) -> None:
+        """Upload the new lines."""
+        if self._new:
+            self._upload()
+
+    def _upload(self) -> None:
+        locations.write(self._url, bytes(self._content))
+        self._uploaded, self._new = time.monotonic(), False

@@ -20,37 +20,22 @@ from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
 from augment.batch import locations
 from augment.batch import memory_limit as memory
-from augment.batch.browser_limit import BROWSER_TEXT_BYTES, BrowserFit, Extent, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
+from augment.batch.run_plan import Report, RunPlan
+from augment.batch.timeline_contents import JOB, BrowserFit, Extent, first_view, fit, window_of
 from augment.core.trace import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Report
-    from augment.batch.results import Result
+    from augment.batch.convert import Result
     from augment.core.annotations import Annotation
     from augment.core.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.writers.perfetto.archive import Archive
     from augment.writers.perfetto.several import Several
     from augment.writers.perfetto.suffixes import Links
-
-
-class MergeChoice(Struct, frozen=True):
-    """What to merge of a job, and how.
-
-    Without ``steps`` in the request, as much is merged as a browser can hold: ``limit_bytes`` of text (None: all).
-    ``fixed_ranks``: leave no rank out, because the user chose them. ``align``: correct the clocks as far as collectives
-    determine them. ``memory``: the most bytes of this process, if arrays can be kept on the disk of the output.
-    """
-
-    request: Request = Request()
-    fixed_ranks: bool = False
-    limit_bytes: int | None = BROWSER_TEXT_BYTES
-    align: bool = True
-    memory: int | None = None
 
 
 class Merged(Struct, frozen=True):
@@ -111,7 +96,7 @@ def _of_traces(job: Job) -> bool:
 
 
 def merge_all(
-    inputs: Sequence[Input], results: Mapping[str, Result], choice: MergeChoice, report: Report
+    inputs: Sequence[Input], results: Mapping[str, Result], plan: RunPlan, report: Report
 ) -> Iterator[tuple[str, Merged | None]]:
     """Write the timeline of each job among ``inputs`` with more than one rank: its path, and the outcome.
 
@@ -120,7 +105,7 @@ def merge_all(
     Args:
         inputs: the traces.
         results: their results by path.
-        choice: what to merge, and how.
+        plan: what to merge, and how.
         report: called with the current activity.
 
     Raises:
@@ -130,7 +115,7 @@ def merge_all(
         if len(job.members) > 1:
             out = default_output(job)
             before = all(results[member.input.path].status == "done_before" for member in job.members)
-            yield out, None if before and locations.size(out) is not None else merge(job, out, choice, report)
+            yield out, None if before and locations.size(out) is not None else merge(job, out, plan, report)
 
 
 def default_output(job: Job) -> str:
@@ -140,13 +125,13 @@ def default_output(job: Job) -> str:
     return locations.join(job.folder, job.stem + SUFFIX)
 
 
-def merge(job: Job, out: str, choice: MergeChoice, report: Report = lambda _: None) -> Merged:
+def merge(job: Job, out: str, plan: RunPlan, report: Report = lambda _: None) -> Merged:
     """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR archive of such if the name ends so.
 
     Args:
         job: the traces.
         out: a path or URL, written atomically.
-        choice: what to merge, and how.
+        plan: what to merge, and how.
         report: called with the current activity.
 
     Raises:
@@ -154,34 +139,30 @@ def merge(job: Job, out: str, choice: MergeChoice, report: Report = lambda _: No
     """
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
-    with _written(out) as path, memory.bounded(_bound(job, choice), path.parent) as expect_room:
+    bound = memory.bound_for([member.input for member in job.members], plan.memory)
+    with _written(out) as path, memory.bounded(bound, path.parent) as expect_room:
 
         def stage(what: str) -> None:
             expect_room()
             report(what)
 
-        return _merged(job, path, choice, stage)
+        return _merged(job, path, plan, stage)
 
 
-def _bound(job: Job, choice: MergeChoice) -> int | None:
-    return memory.bound_for([member.input for member in job.members], choice.memory)
-
-
-def _merged(job: Job, path: Path, choice: MergeChoice, report: Report) -> Merged:
+def _merged(job: Job, path: Path, plan: RunPlan, report: Report) -> Merged:
     from augment.job.answer import answer
 
-    ranks, failed = _looked_at(job, choice.request, report)
-    asked = choice.request
+    ranks, failed = _looked_at(job, plan.request, report)
     answers = answer(
         [rank.summary for rank in ranks],
         [rank.label for rank in ranks],
-        asked.parallelism,
-        trust_clocks=asked.trust_clocks,
+        plan.request.parallelism,
+        trust_clocks=plan.request.trust_clocks,
     )
     chosen = fit(
-        [rank.extent for rank in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
+        [rank.extent for rank in ranks], plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes
     )
-    timeline = _Timeline(ranks, answers, choice, chosen)
+    timeline = _Timeline(ranks, answers, plan, chosen)
     diagnostics = timeline.write(path, report)
     verdict = tuple(answers.verdict.text)
     return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
@@ -241,8 +222,8 @@ def _written(out: str) -> Iterator[Path]:
 class _Timeline:
     """The second pass over the ranks."""
 
-    def __init__(self, ranks: Sequence[_MergedRank], answers: Answer, choice: MergeChoice, chosen: BrowserFit) -> None:
-        self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
+    def __init__(self, ranks: Sequence[_MergedRank], answers: Answer, plan: RunPlan, chosen: BrowserFit) -> None:
+        self._ranks, self._answers, self._plan, self._chosen = ranks, answers, plan, chosen
         self._instance, self._member, self._row = answers.links()
         self._shift_ns = 0
         self._unused: list[str] = []
@@ -267,18 +248,17 @@ class _Timeline:
 
     def _several(self, file: BinaryIO) -> Several:
         """The file, begun with the job's own group if clocks are aligned and ranks are joined."""
-        from augment.batch import job_group
         from augment.writers.perfetto.several import Several, TraceGroup
 
         chosen = self._chosen
-        window = job_group.window_of(self._answers, chosen.ranks, chosen.steps)
-        tracks = self._answers.of_job(window) if self._choice.align else []
+        window = window_of(self._answers, chosen.ranks, chosen.steps)
+        tracks = self._answers.of_job(window) if self._plan.align else []
         if not tracks:
             return Several(file)
         labels = {at: self._ranks[at].label for at in chosen.ranks}
         names = [track.name for track in tracks]
-        target = Several(file, job_group.view(self._answers, labels, names, chosen.steps, self._shift_ns))
-        target.add_tracks(TraceGroup(job_group.NAME, job_group.description(self._answers)), tracks, self._shift_ns)
+        target = Several(file, first_view(self._answers, labels, names, chosen.steps, self._shift_ns))
+        target.add_tracks(TraceGroup(JOB, " ".join(self._answers.verdict.text)), tracks, self._shift_ns)
         return target
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
@@ -290,13 +270,13 @@ class _Timeline:
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
-            trace = self._choice.request.evidence.added_to(trace)
+            trace = self._plan.request.evidence.added_to(trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             job = rank_in_job(self._answers, at)
             if job is not None:
                 part = replace(part, context=part.context.fresh(job, facts=dict(part.context.facts)))
             augmented = on_clock(self._augmented(at, part), self._clock(at))
-            self._unused += self._choice.request.evidence.unused(augmented)
+            self._unused += self._plan.request.evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
             return target.add(augmented, TraceGroup(rank.label, self._description(at), rank.label), *links)
 
@@ -307,7 +287,7 @@ class _Timeline:
         return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks", *self._unused)
 
     def _clocks(self) -> str:
-        if not self._choice.align:
+        if not self._plan.align:
             return "as recorded"
         chosen = [self._answers.clocks[at] for at in self._chosen.ranks]
         moved = sum(clock.refused is None for clock in chosen)
@@ -318,14 +298,14 @@ class _Timeline:
     def _clock(self, at: int) -> Callable[[Int64s], Int64s]:
         """Maps times of a rank to times of the file."""
         clock, shift_ns = self._answers.clocks[at], self._shift_ns
-        if not self._choice.align:
+        if not self._plan.align:
             return lambda ts: ts + shift_ns
         return lambda ts: clock.to_common(ts) + shift_ns
 
     def _description(self, at: int) -> str:
         """The file name of a rank, and how its clock was treated."""
         name, clock = self._ranks[at].member.input.basename, self._answers.clocks[at]
-        if not self._choice.align:
+        if not self._plan.align:
             return f"{name}; clock as recorded"
         if clock.refused:
             return f"{name}; clock as recorded: {clock.refused}"
@@ -336,8 +316,7 @@ class _Timeline:
         from augment.core.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
 
-        choice = self._choice
-        augmented = augment(part, choice.request, steps=None, later="writing")
+        augmented = augment(part, self._plan.request, steps=None, later="writing")
         across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
         return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
 

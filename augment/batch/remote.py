@@ -1,95 +1,114 @@
-"""Converts many files through a server; results come in the order of the inputs, as in a local batch."""
+"""Converts files through a server: one by one, or those of a folder as one job, of which the server also compares the
+ranks and draws the tracks. Results come in the order of the inputs, as in a local batch."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from augment.batch import locations
-from augment.batch.convert import Report, Settings, delivered
+from augment.batch.convert import File, Result, delivered, result_of
 from augment.batch.inputs import Input
+from augment.batch.job_question import COMPARISON, Concluded, job_digest, summary_of
+from augment.batch.jobs import folder_title, jobs_of
+from augment.batch.merged_timeline import default_output
 from augment.batch.peek import identify
-from augment.batch.results import Result, result_of
+from augment.batch.run_plan import Report, RunPlan
+from augment.errors import AugmentError, InputError
+from augment.writers.files import METRICS_SUFFIX
+from augment.writers.seams import add_tracks, seams_of_files
 
 if TYPE_CHECKING:
-    from augment.client import Client
+    from augment.client import Augmented, AugmentedJob, Client
+    from augment.pipeline.request import Request
 
 _FAREWELL_S = 2.0
 
 
 def convert_remotely(
-    inputs: Sequence[Input],
-    settings: Settings,
-    client: Client,
-    jobs: int,
-    stage: Callable[[Input, str], None],
-    finished: Callable[[Input, Result], None],
+    inputs: Sequence[Input], plan: RunPlan, stage: Report, finished: Callable[[Input, Result], None]
 ) -> Iterator[Result]:
-    """Convert ``inputs``, ``jobs`` at once. On an interrupt the conversions under way are cancelled.
+    """Convert ``inputs`` one by one, ``jobs`` at once. On an interrupt the conversions under way are cancelled.
 
     Args:
+        inputs: the traces.
+        plan: of the run, with a client.
         stage: called in this thread with an input and the current activity, if only one conversion runs at once.
         finished: called in this thread with each result.
     """
-    if min(jobs, len(inputs)) > 1:
-        results = _several(inputs, settings, client, jobs)
+    client = plan.client
+    assert client is not None
+    if min(plan.jobs, len(inputs)) > 1:
+        results = _several(inputs, plan, client)
     else:
-        results = (_one(item, settings, client, lambda what, item=item: stage(item, what)) for item in inputs)  # type: ignore[misc]
+        results = (
+            _one(item, plan, client, lambda what, item=item: stage(f"{item.basename}: {what}"))  # type: ignore[misc]
+            for item in inputs
+        )
     for item, result in zip(inputs, results, strict=True):
         finished(item, result)
         yield result
 
 
-def _one(item: Input, settings: Settings, client: Client, stage: Report) -> Result:
+def _one(item: Input, plan: RunPlan, client: Client, stage: Report) -> Result:
     """Convert ``item`` on the server and return the result. An error is a result, too; only an interrupt raises."""
 
     def work() -> Result:
-        from augment.writers.seams import seams_of_files
-
         locations.expect_writable(item.folder)
         with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
             augmented = client.augment(
                 path,
-                settings.request,
-                summaries=bool(settings.stages),
+                plan.request,
+                summaries=plan.question is not None,
                 out=folder,
                 progress=lambda what, done, of: stage(progress_text(what, done, of)),
             )
-            source = augmented.metrics["source"]
-            rank = source["ranks"][0] if source["ranks"] else None
-            count = len(augmented.summaries)
-            seams = [None] * count + seams_of_files(augmented.seams, augmented.files)
-            files = delivered([*augmented.summaries, *augmented.files], item, seams)
-            world = identify(path).world_size  # the sidecar does not contain it
-            return Result(
-                item.path,
-                "augmented",
-                files[count:],
-                sha256=source["sha256"],
-                rank=rank,
-                world_size=world,
-                summaries=files[:count],
-                partial=source["partial"] or "",
-            )
+            return _result(item, augmented, path)
 
     return result_of(item, work)
 
 
-def _several(inputs: Sequence[Input], settings: Settings, client: Client, jobs: int) -> Iterator[Result]:
+def _result(item: Input, made: Augmented, path: str) -> Result:
+    """The result of ``item``, of which the server has made this; its trace lies at ``path``."""
+    source = made.metrics["source"]
+    count = len(made.summaries)
+    seams = [None] * count + seams_of_files(made.seams, made.files)
+    files = delivered([*made.summaries, *made.files], item, seams)
+    return Result(
+        item.path,
+        "augmented",
+        files[count:],
+        sha256=source["sha256"],
+        rank=source["ranks"][0] if source["ranks"] else None,
+        world_size=identify(path).world_size,  # the sidecar does not contain it
+        summaries=files[:count],
+        partial=source["partial"] or "",
+    )
+
+
+def _several(inputs: Sequence[Input], plan: RunPlan, client: Client) -> Iterator[Result]:
     ended = threading.Event()
 
-    def work(item: Input) -> Result:
-        return _one(item, settings, client, lambda _: _go_on(ended))
+    def go_on(_: str) -> None:
+        if ended.is_set():
+            raise _Ended
 
     waiting, running = deque(inputs), deque[Future[Result]]()
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(plan.jobs) as pool:
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    running.append(pool.submit(work, waiting.popleft()))
+                while waiting and len(running) < plan.jobs:
+                    running.append(pool.submit(_one, waiting.popleft(), plan, client, go_on))
                 yield running.popleft().result()
         except BaseException:
             ended.set()  # each conversion cancels its job at its next progress report
@@ -102,11 +121,121 @@ class _Ended(BaseException):
     """The batch was interrupted: its results are no longer needed."""
 
 
-def _go_on(ended: threading.Event) -> None:
-    if ended.is_set():
-        raise _Ended
-
-
 def progress_text(what: str, done: int, of: int) -> str:
     """A client's progress as text."""
+    if what == "converting":
+        return f"{what}, {done} of {of}"
     return f"{what}, {100 * done // of} %" if of and what in ("sending", "fetching") else what
+
+
+class Folder(Struct, frozen=True):
+    """The inputs of one folder: its path, that of the outputs, and its name for the job."""
+
+    top: str
+    out: str
+    name: str
+    inputs: tuple[Input, ...]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Input]) -> Folder | None:
+        """The folder of several local inputs; None if they are of none, or of several."""
+        roots = {item.root for item in inputs}
+        if len(inputs) < 2 or len(roots) > 1 or any(map(locations.protocol, (item.path for item in inputs))):
+            return None
+        (out,) = roots
+        tops = {os.path.abspath(item.path).removesuffix(os.sep + item.key) for item in inputs}
+        if out is None or locations.protocol(out) or len(tops) > 1:
+            return None
+        (top,) = tops
+        whole = all(os.path.join(top, item.key) == os.path.abspath(item.path) for item in inputs)
+        return cls(top, out, folder_title(top), tuple(inputs)) if whole else None
+
+
+class RemoteJob(Struct, frozen=True):
+    """What a server has made of a folder: results as of a batch, what it has concluded, and timelines, with notes."""
+
+    results: Sequence[Result]
+    concluded: Sequence[Concluded]
+    timelines: Sequence[str]
+    notes: Sequence[str]
+
+
+def convert_folder(folder: Folder, plan: RunPlan, stage: Report) -> RemoteJob:
+    """Convert the traces of a folder, and all that is about their job.
+
+    Raises:
+        AugmentError: the server cannot do it, or an output cannot be written; but not because of a single trace.
+    """
+    assert plan.client is not None
+    locations.expect_writable(folder.out)
+    augmented = plan.client.augment_job(
+        {item.key: item.path for item in folder.inputs},
+        plan.request,
+        name=folder.name,
+        merge=plan.merge,
+        summaries=True,
+        out=folder.out,
+        progress=lambda what, done, of: stage(progress_text(what, done, of)),
+    )
+    results = [_result_in_job(item, augmented.traces.get(item.key)) for item in folder.inputs]
+    by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, plan.request)
+    concluded, timelines = _concluded(folder, by_path, augmented)
+    notes = [locations.join(folder.out, note) for note in augmented.notes]
+    return RemoteJob([by_path[item.path] for item in folder.inputs], concluded, timelines, notes)
+
+
+def _result_in_job(item: Input, made: Augmented | AugmentError | None) -> Result:
+    """What became of an input. An error is a result, too."""
+
+    def work() -> Result:
+        if made is None:
+            raise InputError(item.path, "the server tells nothing of it; it is of another version")
+        if isinstance(made, AugmentError):
+            raise made
+        result = _result(item, made, item.path)
+        return replace(result, files=tuple(map(_undrawn, result.files)))
+
+    return result_of(item, work)
+
+
+def _undrawn(file: File) -> File:
+    """The same, with the hash that it had before the job's tracks were drawn into it."""
+    if file.seam is None:
+        return file
+    with tempfile.TemporaryDirectory(prefix="augment-") as scratch:
+        bare = Path(scratch, "bare")
+        add_tracks(Path(file.path), bare, file.seam, ())
+        return replace(file, undrawn_sha256=hashlib.sha256(bare.read_bytes()).hexdigest())
+
+
+def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result], request: Request) -> dict[str, Result]:
+    """The results, with what identifies the job whose tracks their outputs show."""
+    results_by_path = dict(results)
+    for job in jobs_of(inputs, results):
+        members = [results[member.input.path] for member in job.members]
+        if len(members) < 2:
+            continue
+        paths = [path for result in members if (path := summary_of(result, COMPARISON))]
+        drawn = job_digest((hashlib.sha256(locations.read(path)).digest() for path in paths), request)
+        for result in members:
+            if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
+                results_by_path[result.path] = replace(result, drawn=drawn)
+    return results_by_path
+
+
+def _concluded(
+    folder: Folder, results: Mapping[str, Result], augmented: AugmentedJob
+) -> tuple[list[Concluded], list[str]]:
+    """What the files about jobs tell, as if they had been made here; and the timelines."""
+    import msgspec
+
+    there = {os.path.realpath(path) for path in augmented.files}
+    concluded, timelines = [], []
+    for job in jobs_of(folder.inputs, results):
+        metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
+        if os.path.realpath(metrics) in there:
+            verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
+            concluded.append(Concluded(job, [metrics], (), 0, verdict["text"], verdict.get("joined", True)))
+        if os.path.realpath(timeline) in there:
+            timelines.append(timeline)
+    return concluded, timelines

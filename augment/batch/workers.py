@@ -1,35 +1,43 @@
-"""Workers that convert: processes of this machine, or any other executor of ``concurrent.futures``."""
+"""Many tasks on several workers: processes of this machine, or a Dask cluster. Results come in the inputs' order."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Protocol, TypeVar
 
-from augment.batch.convert import Settings, convert
-from augment.batch.inputs import Input
-from augment.batch.results import Result
-from augment.core.heap import keep_freed_memory
+from msgspec import Struct, field
+
+from augment.batch.convert import Result, convert, failure
+from augment.batch.inputs import Input, sweep
+from augment.batch.run_plan import Progress, RunPlan
+from augment.core.process import keep_freed_memory
+from augment.errors import OutputError, UsageError
 
 T = TypeVar("T")
 #: called in another process, so it must be picklable, as the ``partial`` of a module-level function is
 Task = Callable[[], Result]
 
-
-def convert_apart(item: Input, settings: Settings) -> Result:
-    """:func:`convert` in a worker process; it prints warnings itself."""
-    return convert(item, settings, lambda text: print(f"augment: {text}", file=sys.stderr, flush=True))  # noqa: T201
+PATIENCE_S = 30  #: timeout for a scheduler's first answer
+AHEAD = 2  #: inputs submitted per thread of a cluster: none runs dry, and an adaptive cluster sees the demand
+AT_LEAST = 8  #: inputs submitted while there is no thread yet
+_DISCONNECTED = "the cluster connection was lost; run the same command again to go on"
 
 
 class Workers(Protocol):
-    """The executor that :func:`augment.batch.pool.work_through` submits tasks to.
+    """The executor that :func:`work_through` submits tasks to.
 
     ``lost`` is the exception of a future whose worker died, and of :meth:`submit` when no worker is left.
     """
@@ -50,6 +58,178 @@ class Workers(Protocol):
 
     def close(self) -> None:
         """Release the workers after the work is done."""
+
+
+def work_through(
+    inputs: Sequence[Input],
+    task_of: Callable[[Input], Task],
+    workers: Workers,
+    finished: Callable[[Input, Result], None] = lambda _one, _result: None,
+    needed: Callable[[Input], int] = lambda _: 0,
+    budget: int = 0,
+) -> Iterator[Result]:
+    """Run the task of each of ``inputs``.
+
+    A worker that dies fails its own input only. Each input that may have killed it is tried once more while nothing
+    else runs. On an interrupt the workers are stopped.
+
+    Args:
+        task_of: makes the task when a worker is free for it.
+        finished: called at once with each result.
+        needed: the bytes of memory that an input's task needs.
+        budget: how many bytes all running tasks may need together (0: any); a task that needs more runs alone.
+    """
+    pool = _TaskPool(inputs, task_of, workers, needed, budget)
+    results: dict[int, Result] = {}
+    following = 0
+    try:
+        while pool.busy():
+            for index, result in pool.advance():
+                finished(inputs[index], result)
+                results[index] = result
+            while following in results:
+                yield results.pop(following)
+                following += 1
+    except BaseException:
+        workers.stop()
+        raise
+    workers.close()
+
+
+def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
+    """The results of ``tasks``, each submitted when a worker will be free. What a dying worker leaves is done here.
+
+    The workers are stopped where the results are not all wanted, as on an interrupt, and closed at the end.
+
+    Raises:
+        OutputError: the connection to the cluster was lost.
+    """
+    ahead: deque[tuple[Callable[[], T], Future[T] | None]] = deque()
+    left = deque(tasks)
+    try:
+        while left or ahead:
+            while left and len(ahead) < workers.capacity():
+                task = left.popleft()
+                try:
+                    ahead.append((task, workers.submit(task)))
+                except workers.lost:
+                    ahead.append((task, None))
+            task, future = ahead.popleft()
+            try:
+                result = task() if future is None else future.result()
+            except workers.lost:
+                result = task()
+            except CancelledError as error:
+                raise OutputError(_DISCONNECTED) from error
+            yield result
+    except BaseException:
+        workers.stop()
+        raise
+    workers.close()
+
+
+def in_order_by_files(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
+    """:func:`in_order` for processes of this machine and large results, which they leave in files.
+
+    A process that dies while it sends a large result leaves a part of it in the executor's pipe, and the executor waits
+    forever for the rest. The name of a file is sent whole.
+    """
+    with tempfile.TemporaryDirectory(prefix="augment-") as folder:
+        saving = [partial(_saved, task, os.path.join(folder, str(number))) for number, task in enumerate(tasks)]
+        with contextlib.closing(in_order(saving, workers)) as paths:
+            for path in paths:
+                with open(path, "rb") as file:
+                    result: T = pickle.load(file)  # noqa: S301 - by a process of this one
+                os.unlink(path)
+                yield result
+
+
+def _saved(task: Callable[[], T], path: str) -> str:
+    """Write the result of a task to a file; returns its path, which differs from process to process."""
+    result, path = task(), f"{path}.{os.getpid()}"
+    with open(path, "wb") as file:
+        pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)
+    return path
+
+
+class _TaskPool(Struct):
+    """The state of a run: inputs that wait, tasks under way, and inputs to try alone."""
+
+    inputs: Sequence[Input]
+    task_of: Callable[[Input], Task]
+    workers: Workers
+    needed: Callable[[Input], int]
+    budget: int
+    waiting: deque[int] = field(default_factory=deque)
+    suspects: deque[int] = field(default_factory=deque)
+    running: dict[Future[Result], int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.waiting.extend(range(len(self.inputs)))
+
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.waiting or self.running or self.suspects)
+
+    def advance(self) -> Iterator[tuple[int, Result]]:
+        """Submit tasks, wait until at least one finishes, and yield its result."""
+        if self.suspects and not self.running:
+            yield self._alone(self.suspects.popleft())
+            return
+        self._give_out()
+        if not self.running:
+            self.workers.renew()  # the workers died while idle
+            return
+        for future in sorted(wait(self.running, return_when=FIRST_COMPLETED).done, key=self.running.__getitem__):
+            yield from self._take(future)
+
+    def _give_out(self) -> None:
+        """Submit as many tasks as the budget allows."""
+        capacity = self.workers.capacity() if self.waiting else 0
+        while self.waiting and len(self.running) < capacity:
+            index = self.waiting[0]
+            memory = self.needed(self.inputs[index]) if self.budget else 0
+            if self.running and sum(self.taken.values()) + memory > self.budget:
+                break
+            try:
+                self.running[self.workers.submit(self.task_of(self.inputs[index]))] = index
+            except self.workers.lost:
+                return  # the futures under way report the loss
+            self.taken[index] = memory
+            self.waiting.popleft()
+
+    def _take(self, future: Future[Result]) -> Iterator[tuple[int, Result]]:
+        index = self.running.pop(future)
+        self.taken.pop(index)
+        try:
+            yield index, future.result()
+        except self.workers.lost:
+            self.suspects.append(index)
+        except CancelledError as error:
+            raise OutputError(_DISCONNECTED) from error
+        except Exception as error:  # from the transport: a task itself never raises
+            yield index, failure(self.inputs[index].path, error)
+
+    def _alone(self, index: int) -> tuple[int, Result]:
+        """Run an input's task while nothing else runs; if the worker dies again, this input fails."""
+        item = self.inputs[index]
+        sweep([item])
+        self.workers.renew()
+        try:
+            return index, self.workers.submit(self.task_of(item)).result()
+        except self.workers.lost:
+            pass
+        sweep([item])
+        self.workers.renew()
+        because = "its worker process died, perhaps from lack of memory; try fewer --jobs"
+        return index, Result(item.path, "failed", message=f"{item.path}: {because}", exit_code=1)
+
+
+def convert_apart(item: Input, plan: RunPlan) -> Result:
+    """:func:`convert` in a worker process; it prints warnings itself."""
+    announce = Progress(announce=lambda text: print(f"augment: {text}", file=sys.stderr, flush=True))  # noqa: T201
+    return convert(item, plan, announce)
 
 
 class _Context(SpawnContext):
@@ -144,3 +324,52 @@ def _guarded(task: Callable[[], T]) -> T:
             _working = False
     except _WorkerEnded:
         os._exit(143)
+
+
+class Cluster:
+    """The workers of the Dask scheduler at ``address``, such as ``tcp://10.0.0.1:8786``.
+
+    They read the inputs and write the outputs themselves. When a worker dies, Dask gives its input to another, until
+    the input has killed more than ``distributed.scheduler.allowed-failures`` workers.
+
+    Raises:
+        UsageError: Dask is not installed.
+        OutputError: no scheduler answers at ``address``.
+    """
+
+    lost: type[Exception]
+
+    def __init__(self, address: str) -> None:
+        try:
+            from distributed import Client
+            from distributed.scheduler import KilledWorker
+        except ImportError as error:
+            because = f"needs Dask ({error}); pip install 'kineto-augment[dask]'"
+            raise UsageError(f"--scheduler {address}: {because}") from error
+        self.lost = KilledWorker
+        try:
+            self._client: Any = Client(address, timeout=PATIENCE_S)
+        except (OSError, ValueError) as error:
+            raise OutputError(f"--scheduler {address}: no Dask scheduler answers: {error}") from error
+        self._executor: Any = self._client.get_executor(pure=False)
+
+    def capacity(self) -> int:
+        """Twice the number of threads: an input that runs and the next, for each."""
+        return max(AT_LEAST, AHEAD * sum(map(int, self._client.nthreads().values())))
+
+    def submit(self, task: Callable[[], T]) -> Future[T]:
+        """Submit a task to the cluster."""
+        future: Future[T] = self._executor.submit(task)
+        return future
+
+    def renew(self) -> None:
+        """Do nothing: the cluster replaces its workers itself."""
+
+    def stop(self) -> None:
+        """Cancel what has not begun. A thread cannot be stopped, so tasks under way are finished."""
+        self._executor.shutdown(wait=False)
+        self._client.close()
+
+    def close(self) -> None:
+        """Disconnect from the cluster, which keeps running."""
+        self._client.close()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.batch_options import ranks_option
-from augment.cli.options import debug, first_and_last, listed, period
+from augment.cli.options import debug, first_and_last, listed, period, ranks_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,10 +117,9 @@ def _file(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], sta
 
 def _folder(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
     from augment.batch.cutting import cut_each
-    from augment.batch.inputs import plan
-    from augment.batch.selection import of_ranks
+    from augment.batch.inputs import choose_inputs, of_ranks
 
-    made = plan([name], None)
+    made = choose_inputs([name], None)
     for _, error in made.refused:
         raise error
     if not made.inputs:

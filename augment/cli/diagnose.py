@@ -116,7 +116,7 @@ def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:
     """The files that ``inputs`` stand for, each with whether the user named it explicitly; and errors of inputs."""
-    from augment.batch.inputs import plan
+    from augment.batch.inputs import choose_inputs
     from augment.errors import AugmentError
     from augment.results.sidecars import is_sidecar
 
@@ -128,7 +128,7 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
 
     metrics = [(name, [name] if holds_metrics(name) else _written(name)) for name in inputs]
     sidecars = [path for _, paths in metrics for path in paths]
-    made = plan([name for name, paths in metrics if not paths], None)
+    made = choose_inputs([name for name, paths in metrics if not paths], None)
     traces = [(item.path, item.named) for item in made.inputs]
     return [*((name, True) for name in sidecars), *traces], [error for _, error in made.refused]
 

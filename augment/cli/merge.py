@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.batch_options import memory_of_one, ranks_option, trust_option
-from augment.cli.options import debug, requesting
+from augment.cli.options import debug, memory_of_one, ranks_option, requesting, trust_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,9 +56,9 @@ def command(
     """
     from msgspec.structs import replace
 
-    from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.memory_limit import expect_possible
-    from augment.batch.merged_timeline import MergeChoice, default_output, merge, only_job
+    from augment.batch.merged_timeline import default_output, merge, only_job
+    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.terminal import bar, complain, emit
 
     request.check()
@@ -69,11 +68,15 @@ def command(
     job = only_job(_inputs(inputs, ranks, request.evidence))
     request.evidence.check(len(job.members))
     out = out or default_output(job)
-    limit = None if everything else BROWSER_TEXT_BYTES
-    request = replace(request, trust_clocks=trust_clocks)
-    choice = MergeChoice(request, bool(ranks), limit, not no_align, memory)
+    plan = RunPlan(
+        replace(request, trust_clocks=trust_clocks),
+        align=not no_align,
+        fixed_ranks=bool(ranks),
+        timeline_bytes=None if everything else BROWSER_TEXT_BYTES,
+        memory=memory,
+    )
     with bar(len(job.members), quiet=quiet) as shown:
-        merged = merge(job, out, choice, shown.stage)
+        merged = merge(job, out, plan, shown.stage)
     emit(out)
     if not quiet:
         _tell(merged, out)
@@ -83,10 +86,9 @@ def command(
 
 
 def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence) -> list[Input]:
-    from augment.batch.inputs import plan
-    from augment.batch.selection import of_ranks
+    from augment.batch.inputs import choose_inputs, of_ranks
 
-    made = plan(names, None, evidence)
+    made = choose_inputs(names, None, evidence)
     for _, error in made.refused:
         raise error
     if not made.inputs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,6 +66,8 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     return int(first), int(last or first)
 
 
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(?:I?B)?")
 _PERIOD = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?)\s*)?")
 
 
@@ -90,17 +91,6 @@ def moment(_context: click.Context, _parameter: click.Parameter, value: str | No
     return float(match[1]), float(match[2] or match[1])
 
 
-MOST_THREADS = (
-    4  #: default per file: more threads need more memory, and cannot shorten the longest chain of derived facts
-)
-
-
-def processors() -> int:
-    """The CPUs that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def sizes(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, int]:
     """The numbers in ``tp=4,dp=2``."""
     if value is None:
@@ -108,6 +98,48 @@ def sizes(_context: click.Context, _parameter: click.Parameter, value: str | Non
     from augment.job.ranks.dimension_names import stated
 
     return stated(value)
+
+
+def memory_option(text: str) -> Callable[[Function], Function]:
+    """``--memory``, described by ``text``."""
+    return click.option("--memory", callback=_memory, metavar="SIZE", help=text)
+
+
+def _memory(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip().upper())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a size, such as 4G or 800M")
+    return int(float(match[1]) * (1 << {"M": 20, "G": 30, "T": 40}[match[2]]))
+
+
+#: ``--memory`` of a command with one process
+memory_of_one = memory_option(
+    "Most memory, such as 4G. If the traces may need more, arrays lie on the disk of the output folder: slower, with "
+    "the same results.  [default: no bound]"
+)
+
+
+def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:
+    if text is None:
+        return ()
+    spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
+    ranks = tuple(range(int(span[1]), int(span[2] or span[1]) + 1) for span in spans if span)
+    if len(ranks) < len(spans) or not all(ranks):
+        raise click.BadParameter(f"{text!r} is not a list of ranks, such as 0,8,16-23")
+    return ranks
+
+
+#: ``--ranks``
+ranks_option = click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks.")
+
+#: ``--trust-clocks``
+trust_option = click.option(
+    "--trust-clocks",
+    is_flag=True,
+    help="Trust the hosts' clocks (to about 1 ms), and so compare ranks that share no collective.",
+)
 
 
 def requesting(*, formats: bool = False) -> Callable[[Function], Function]:

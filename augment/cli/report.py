@@ -128,13 +128,13 @@ def _document(
 
 def _analysed_there(client: Client, path: str, scratch: str) -> Any:
     """The metrics of a trace or of the job in a folder, from a server."""
-    from augment.batch.inputs import plan
+    from augment.batch.inputs import choose_inputs
     from augment.batch.jobs import folder_title
     from augment.errors import AugmentError
 
     if not os.path.isdir(path):
         return client.augment(path, out=scratch, metrics_only=True).metrics
-    inputs = plan([path], scratch).inputs
+    inputs = choose_inputs([path], scratch).inputs
     traces = {item.key: item.path for item in inputs}
     job = client.augment_job(traces, name=folder_title(path), metrics_only=True, out=scratch)
     if job.files:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.batch_options import Batch, batch_options, trust_option
-from augment.cli.options import debug, requesting, sizes
+from augment.cli.options import debug, memory_option, ranks_option, requesting, sizes, trust_option
 from augment.cli.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Settings
-    from augment.batch.execution import Manner
-    from augment.batch.inputs import Input, InputPlan
-    from augment.batch.job_tracks import Errand
-    from augment.batch.remote_job import RemoteJob
-    from augment.batch.results import Result
-    from augment.batch.stage import Stage
-    from augment.batch.stages import Concluded
+    from augment.batch.convert import Result
+    from augment.batch.inputs import ChosenInputs, Input
+    from augment.batch.job_question import Concluded, Question
+    from augment.batch.run_plan import RunPlan
     from augment.cli.terminal import Bar
     from augment.pipeline.request import Request
 
@@ -30,13 +26,50 @@ _SEAMLESS = (
     "the waits of ranks are not drawn in the outputs of {} of them: the server that converted these is too old; "
     "--force converts them again"
 )
+_SHARD = re.compile(r"(\d+)/(\d+)")
+
+
+def _shard(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = _SHARD.fullmatch(text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise click.BadParameter(f"{text!r} is not a share, such as 0/4, 1/4, 2/4 or 3/4")
+    return int(match[1]), int(match[2])
 
 
 @click.command("run", short_help="Augment traces: files, folders of ranks, globs, URLs.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
 @requesting(formats=True)
-@batch_options
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Files to convert at once, each in its own process, as far as memory allows; 0: one per CPU.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Total CPUs, shared by the processes of --jobs; 0, the default: all CPUs, but at most 4 per file.",
+)
+@memory_option(
+    "Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted with "
+    "its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]"
+)
+@click.option("--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask]).")
+@ranks_option
+@click.option(
+    "--shard",
+    callback=_shard,
+    metavar="K/N",
+    help="Convert only share K of N (K counts from 0), for N processes with one output folder.",
+)
+@click.option("--force", is_flag=True, help="Convert inputs again that the manifest lists as done.")
 @click.option(
     "--parallelism",
     metavar="tp=N,…",
@@ -53,7 +86,13 @@ def command(
     inputs: tuple[str, ...],
     out: str | None,
     request: Request,
-    batch: Batch,
+    jobs: int,
+    threads: int,
+    memory: int | None,
+    scheduler: str | None,
+    ranks: tuple[range, ...],
+    shard: tuple[int, int] | None,
+    force: bool,
     parallelism: dict[str, int],
     trust_clocks: bool,
     merge: bool,
@@ -71,125 +110,103 @@ def command(
     """
     from msgspec.structs import replace
 
-    from augment.batch.convert import Settings
-    from augment.core.heap import keep_freed_memory
+    from augment.batch.inputs import choose_inputs, of_ranks, share
+    from augment.batch.locations import protocol
+    from augment.batch.run_plan import RunPlan
+    from augment.core.process import keep_freed_memory, processors
 
     keep_freed_memory()
-    request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks)
-    made = batch.plan(inputs, out, request.check().evidence)
-    request.evidence.check(len(made.inputs), server["server"])
+    request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks).check()
+    if scheduler:  # other processes read the files
+        inputs = tuple(name if protocol(name) else os.path.abspath(name) for name in inputs)
+        out = out if out is None or protocol(out) else os.path.abspath(out)
+    chosen = choose_inputs(inputs, out, request.evidence)
+    chosen.inputs = of_ranks(chosen.inputs, ranks) if ranks else chosen.inputs
+    chosen.inputs = share(chosen.inputs, *shard) if shard else chosen.inputs
+    request.evidence.check(len(chosen.inputs), server["server"])
     if server["server"] and (request.tables or request.peaks):
         option = "--tables" if request.tables else "--peak"
         raise UsageError(f"{option}: not supported with a server; leave --server out")
-    if server["server"] and batch.memory is not None:
+    if server["server"] and memory is not None:
         raise UsageError("--memory: not supported with a server, which has --max-job-memory; leave --server out")
-    if batch.scheduler:
+    if scheduler:
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
-    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # not a job
-    stages = () if alone else _stages()
-    count = len(made.inputs)
-    settings = Settings(request, stages, threads=batch.threads_for_each(count), memory=batch.memory_for_each(count))
+    question: Question | None = None
+    if len(chosen.inputs) != 1 or chosen.inputs[0].root is not None:  # else it is no job
+        from augment.batch.job_question import COMPARISON
+
+        question = COMPARISON
     with client_of(**server) as client:
-        manner = replace(batch.manner(client), merge=merge)
-        return _Run(made, settings, manner, as_json=as_json, quiet=quiet).all()
+        plan = RunPlan(
+            request,
+            question,
+            merge=merge,
+            jobs=jobs or processors(),
+            scheduler=scheduler,
+            client=client,
+            force=force,
+            shard="-of-".join(map(str, shard or ())),
+            threads=threads,
+            memory=memory,
+        )
+        return _Command(chosen, plan.divided(len(chosen.inputs)), as_json=as_json, quiet=quiet).all()
 
 
-def _stages() -> tuple[Stage, ...]:
-    from augment.batch.stages import STAGES
+class _Command:
+    """Shows a run in the terminal."""
 
-    return STAGES
-
-
-class _Run:
-    """One run of the command."""
-
-    def __init__(self, made: InputPlan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
-        self._plan, self._settings, self._manner = made, settings, manner
+    def __init__(self, chosen: ChosenInputs, plan: RunPlan, *, as_json: bool, quiet: bool) -> None:
+        self._chosen, self._plan = chosen, plan
         self._as_json, self._quiet = as_json, quiet
-        self._remote: RemoteJob | None = None
         self._results: list[Result] = []
         self._job_files: list[str] = []
         self._concluded: list[Concluded] = []
 
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
-        from augment.batch.results import Result, failure
+        from augment.batch.convert import Result, failure
+        from augment.batch.execution import Run
+        from augment.batch.run_plan import Progress
         from augment.cli.terminal import bar
 
-        for name, error in self._plan.refused:
+        for name, error in self._chosen.refused:
             self._take(failure(name, error))
-        for name, why in self._plan.passed_over:
+        for name, why in self._chosen.passed_over:
             self._take(Result(name, "passed_over", message=f"{name}: {why}"))
-        with bar(len(self._plan.inputs), quiet=self._quiet) as shown:
-            for result in self._convert(shown):
+        plan = self._plan
+        with bar(len(self._chosen.inputs), quiet=self._quiet) as shown:
+
+            def begun(inputs: Sequence[Input]) -> None:
+                shown.expect(sum(item.size for item in inputs))
+                if plan.scheduler or min(plan.jobs, len(inputs)) > 1:
+                    shown.stage("on the cluster" if plan.scheduler else f"{plan.jobs} at once")
+
+            progress = Progress(
+                begun=begun,
+                finished=lambda item, _result: shown.done(item.size),
+                announce=lambda text: shown.say(f"augment: {text}"),
+                stage=shown.stage,
+            )
+            run = Run(self._chosen.inputs, plan, progress)
+            for result in run.convert():
                 self._take(result)
-            self._conclude(shown)
+            for job in run.conclude():
+                self._show(job, shown)
+                run.draw(job)
+            for path in run.merge():
+                self._tell(path)
+            self._results = [run.results.get(result.path, result) for result in self._results]
         return self._close()
 
-    def _convert(self, shown: Bar) -> Iterator[Result]:
-        from augment.batch.execution import Watch, run
-
-        def begun(inputs: Sequence[Input]) -> None:
-            shown.expect(sum(item.size for item in inputs))
-            if self._manner.scheduler or min(self._manner.jobs, len(inputs)) > 1:
-                shown.stage("on the cluster" if self._manner.scheduler else f"{self._manner.jobs} at once")
-
-        watch = Watch(
-            begun=begun,
-            finished=lambda item, _result: shown.done(item.size),
-            announce=lambda text: shown.say(f"augment: {text}"),
-            stage=lambda item, what: shown.stage(f"{item.basename}: {what}"),
-            progress=shown.stage,
-            concluded=lambda job: setattr(self, "_remote", job),
-        )
-        return run(self._plan.inputs, self._settings, self._manner, watch)
-
-    def _conclude(self, shown: Bar) -> None:
-        """Run the stages of whole jobs; a share (--shard) does not have all ranks, so it runs none."""
-        if self._manner.shard or not self._settings.stages:
-            return
-        from augment.batch.execution import crew_of
-        from augment.batch.stages import conclude
-
-        results = {result.path: result for result in self._results}
-        settings, remote = self._settings, self._remote
-        here = conclude(settings.stages, self._plan.inputs, results, settings.request, crew_of(self._manner))
-        for job in remote.concluded if remote else here:
-            for path in job.written:
-                self._tell(path)
-                if job.joined:
-                    self._job_files.append(path)
-            if job.verdict:
-                self._concluded.append(job)
-            self._draw(job.errands, shown)
-            if job.seamless:
-                shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
-        if remote:
-            for path in remote.timelines:
-                self._tell(path)
-            for note in remote.notes:
-                shown.say(f"augment: {note}")
-        elif self._manner.merge:
-            from augment.batch.merged_timeline import MergeChoice, merge_all
-
-            choice = MergeChoice(self._settings.request, memory=self._settings.memory)
-            for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
-                self._tell(path)
-                if merged and merged.left_out:
-                    shown.say(f"augment: {path}: {merged.left_out}")
-
-    def _draw(self, errands: Sequence[Errand], shown: Bar) -> None:
-        """Draw the waits of a job's ranks into their outputs."""
-        from augment.batch.execution import Watch, draw
-
-        watch = Watch(finished=lambda item, _result: shown.stage(f"{item.basename}: drawing waits"))
-        failed = {
-            result.path: result
-            for result in draw(errands, self._settings, self._manner, watch)
-            if result.status == "failed"
-        }
-        self._results = [failed.get(result.path, result) for result in self._results]
+    def _show(self, job: Concluded, shown: Bar) -> None:
+        for path in job.written:
+            self._tell(path)
+        self._job_files += job.written if job.joined else ()
+        if job.verdict:
+            self._concluded.append(job)
+        if job.seamless:
+            shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
 
     def _tell(self, path: str) -> None:
         """Print the path of a file about a whole job."""
@@ -214,7 +231,7 @@ class _Run:
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
-            blocks = summary(self._results), jobs(self._plan.inputs, self._results, self._concluded)
+            blocks = summary(self._results), jobs(self._chosen.inputs, self._results, self._concluded)
             for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._concluded)):
                 for line in lines:
                     say(line)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import locations
+from augment.batch.convert import Result
 from augment.batch.inputs import Input
-from augment.batch.results import Result
 from augment.cli.step_waterfall import waterfall
 from augment.cli.table_output import source_line
 from augment.core.text import exact_time, share
 from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
+    from augment.batch.job_question import Concluded
     from augment.batch.jobs import Job
-    from augment.batch.stages import Concluded
 
 SHOWN = 40  #: limit for listed devices, and for listed files
 
@@ -80,7 +80,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
     if len(results) < 2:
         return
     from augment.batch.jobs import folder_title, jobs_of
-    from augment.batch.selection import spans
+    from augment.core.text import ranges_text
 
     several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]
     names = _names_of_jobs(several)
@@ -92,7 +92,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
             continue
         ranks = sorted({member.rank for member in job.members if member.rank is not None})
         of = f" of {job.world_size}" if job.world_size else ""
-        there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
+        there = f"ranks {ranges_text(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
         yield f"{name}: {there}"
         for rank in ranks:
             same = [member.input.basename for member in job.members if member.rank == rank]

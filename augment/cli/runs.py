@@ -53,9 +53,9 @@ def _files(path: str) -> Iterator[tuple[str, bool]]:
     if not os.path.isdir(path):
         yield path, True
         return
-    from augment.batch.inputs import plan
+    from augment.batch.inputs import choose_inputs
 
-    made = plan([path], None)
+    made = choose_inputs([path], None)
     for _, error in made.refused:
         raise error
     for item in made.inputs:

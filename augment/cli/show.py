@@ -184,9 +184,8 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
 def analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     request.check()
-    from augment.cli.options import MOST_THREADS, processors
     from augment.cli.terminal import bar
-    from augment.core.heap import keep_freed_memory
+    from augment.core.process import MOST_THREADS, keep_freed_memory, processors
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers.metrics import as_read

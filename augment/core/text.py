@@ -133,6 +133,17 @@ def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str
     return f" {conjunction} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges: ``0-3, 8``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """``a, b, …``: the first names, where a list is cut."""
     return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])

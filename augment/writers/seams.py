@@ -134,7 +134,7 @@ def _seam(described: Described) -> Seam:
     from augment.writers.metrics import MetricsSeam
     from augment.writers.perfetto import PerfettoSeam
 
-    return msgspec.convert(described, ChromeSeam | PerfettoSeam | BundleSeam | MetricsSeam, str_keys=True)  # type: ignore[arg-type]
+    return msgspec.convert(described, ChromeSeam | PerfettoSeam | BundleSeam | MetricsSeam, str_keys=True)
 
 
 class _Differs(Exception):

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.batch import journal, locations
-from augment.batch.convert import Settings
-from augment.batch.execution import Manner, Watch, run
-from augment.batch.inputs import plan
+from msgspec.structs import replace
+
+from augment.batch import locations, manifest
+from augment.batch.execution import Run
+from augment.batch.inputs import choose_inputs
+from augment.batch.job_question import Conclusion, Executor, Question
 from augment.batch.jobs import Job, Member
-from augment.batch.stage import Conclusion, Crew
-from augment.batch.stages import Stage, conclude
+from augment.batch.run_plan import RunPlan
 from augment.core.findings import AugmentedTrace
 from augment.pipeline.request import Request
 
@@ -47,7 +48,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     return str(augmented.trace.source.event_count).encode()
 
 
-def add_up(job: Job, summaries: Sequence[tuple[Member, str]], _request: Request, _crew: Crew) -> Conclusion:
+def add_up(job: Job, summaries: Sequence[tuple[Member, str]], _request: Request, _executor: Executor) -> Conclusion:
     """How many events the job has, and of how many ranks."""
     ranks = [member.rank for member, _ in summaries]
     assert ranks == [member.rank for member in job.members]
@@ -55,19 +56,19 @@ def add_up(job: Job, summaries: Sequence[tuple[Member, str]], _request: Request,
     return Conclusion({".metrics.json": output})
 
 
-COUNTED = Settings(stages=(Stage(".count.summary", summarize, add_up),))
+COUNTED = RunPlan(question=Question(".count.summary", summarize, add_up))
 
 
 def die_after(lines: int) -> None:
     """Kill this process, which adds the lines, after so many more."""
-    append, left = journal._Local.append, iter(range(lines - 1, -1, -1))
+    append, left = manifest._LocalJournal.append, iter(range(lines - 1, -1, -1))
 
-    def counted(self: journal._Local, line: bytes) -> None:
+    def counted(self: manifest._LocalJournal, line: bytes) -> None:
         append(self, line)
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    journal._Local.append = counted  # type: ignore[method-assign]
+    manifest._LocalJournal.append = counted  # type: ignore[method-assign]
 
 
 def main() -> int:
@@ -75,15 +76,16 @@ def main() -> int:
     os.environ[LOG] = log
     if lines:
         die_after(int(lines[0]))
-    inputs = plan([source], out).inputs
-    results = {job.path: job for job in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
-    list(conclude(COUNTED.stages, inputs, results, Request()))
+    inputs = choose_inputs([source], out).inputs
+    run = Run(inputs, replace(COUNTED, jobs=int(jobs)))
+    results = list(run.convert())
+    list(run.conclude())
     tell("end")
-    return int(not all(result.status in ("augmented", "done_before") for result in results.values()))
+    return int(not all(result.status in ("augmented", "done_before") for result in results))
 
 
 if __name__ == "__main__":
-    # the stage's functions shall be found in a module of the same name in every process
+    # the question's functions shall be found in a module of the same name in every process
     import counted_batch
 
     sys.exit(counted_batch.main())

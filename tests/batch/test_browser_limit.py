@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.batch.browser_limit import Extent, fit
+from augment.batch.timeline_contents import Extent, fit
 from augment.errors import UsageError
 
 

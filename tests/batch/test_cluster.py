@@ -14,9 +14,9 @@ from running import Ended, environment, start
 from test_job_tracks import batch, contents
 
 from augment.batch import execution as running_batch
-from augment.batch.execution import Manner
 from augment.batch.inputs import Input
-from augment.batch.pool import work_through
+from augment.batch.run_plan import RunPlan
+from augment.batch.workers import work_through
 from augment.errors import OutputError, UsageError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
@@ -73,12 +73,12 @@ def test_a_job_is_drawn(tmp_path: Path, scheduler: str, monkeypatch: pytest.Monk
 
 
 def test_portions_of_a_large_job_are_read_by_the_cluster(scheduler: str) -> None:
-    crew = running_batch.crew_of(Manner(scheduler=scheduler))
-    assert list(crew([partial(pow, 2, number) for number in range(12)])) == [2**number for number in range(12)]
+    executor = running_batch.executor_of(RunPlan(scheduler=scheduler))
+    assert list(executor([partial(pow, 2, number) for number in range(12)])) == [2**number for number in range(12)]
 
 
 def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:
-    from augment.batch.cluster import Cluster
+    from augment.batch.workers import Cluster
 
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
@@ -90,15 +90,15 @@ def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler:
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from augment.batch import cluster
+    from augment.batch import workers
 
-    monkeypatch.setattr(cluster, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(workers, "PATIENCE_S", 0.2)
     with pytest.raises(OutputError, match="no Dask scheduler answers"):
-        cluster.Cluster("tcp://127.0.0.1:1")
+        workers.Cluster("tcp://127.0.0.1:1")
 
 
 def test_dask_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from augment.batch.cluster import Cluster
+    from augment.batch.workers import Cluster
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[dask\]'"):

@@ -11,18 +11,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from odd_work import fails, long_result
 from test_job_tracks import FORMATS, batch, contents, lines
 
-from augment.batch import execution, stages
-from augment.batch.convert import Settings
-from augment.batch.execution import Manner, Watch, crew_of
-from augment.batch.inputs import plan
-from augment.batch.pool import in_order, in_order_by_files
-from augment.batch.stages import STAGES
-from augment.batch.workers import Processes, T
+from augment.batch.execution import Run
+from augment.batch.inputs import choose_inputs
+from augment.batch.job_question import COMPARISON
+from augment.batch.run_plan import RunPlan
+from augment.batch.workers import Processes, T, in_order, in_order_by_files
 from augment.errors import InputError, OutputError
 from augment.job import portions
 from augment.pipeline.request import Request
@@ -137,11 +136,11 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def concluded(folder: Path, **manner: int) -> bytes:
-    settings, how = Settings(Request(formats=("chrome",)), STAGES), Manner(**manner)
-    inputs = plan([str(folder / "in")], str(folder / "out")).inputs
-    results = {result.path: result for result in execution.run(inputs, settings, how, Watch())}
-    (job,) = stages.conclude(STAGES, inputs, results, settings.request, crew_of(how))
+def concluded(folder: Path, **how: Any) -> bytes:
+    inputs = choose_inputs([str(folder / "in")], str(folder / "out")).inputs
+    run = Run(inputs, RunPlan(Request(formats=("chrome",)), COMPARISON, **how))
+    list(run.convert())
+    (job,) = run.conclude()
     (path,) = job.written
     content = Path(path).read_bytes()
     Path(path).unlink()

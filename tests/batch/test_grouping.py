@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.batch.inputs import Input, plan
+from augment.batch.inputs import Input, choose_inputs
 from augment.batch.jobs import Job, group
 from augment.batch.peek import FileIdentity, identify
 from augment.readers import read
@@ -130,6 +130,6 @@ def test_what_is_no_trace_has_no_identity(tmp_path: Path, content: bytes) -> Non
 def test_recorded_groups(shared_traces: Path) -> None:
     folders = {"h100_8rank_modded_nanogpt": 8, "dlrm_8rank_v100_param/kineto": 8, "v100_4rank_pair_torchrec/control": 4}
     for folder, count in folders.items():
-        (job,) = group(plan([str(shared_traces / folder)], None).inputs)
+        (job,) = group(choose_inputs([str(shared_traces / folder)], None).inputs)
         assert [member.rank for member in job.members] == list(range(count))
         assert job.world_size == count

@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.batch import execution, stages
-from augment.batch.convert import Settings
-from augment.batch.execution import Manner, Watch
-from augment.batch.inputs import plan
-from augment.batch.results import Result
-from augment.batch.stages import STAGES
+from augment.batch import execution
+from augment.batch.convert import Result
+from augment.batch.execution import Run
+from augment.batch.inputs import choose_inputs
+from augment.batch.job_question import COMPARISON
+from augment.batch.run_plan import RunPlan
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError
@@ -71,17 +71,13 @@ def batch(
     draw: bool = True,
     formats: Sequence[str] = FORMATS,
     sizes: dict[str, int] | None = None,
-    **manner: Any,
+    **how: Any,
 ) -> tuple[list[Result], list[Result]]:
     """As ``augment run source -o out``: the results of converting, and of drawing."""
     request = Request(formats=tuple(formats), only=("temporal_breakdown",), parallelism=sizes or {})
-    settings, how = Settings(request, STAGES), Manner(**manner)
-    inputs = plan([str(source)], str(out)).inputs
-    results = list(execution.run(inputs, settings, how, Watch()))
-    drawn = []
-    for job in stages.conclude(STAGES, inputs, {result.path: result for result in results}, settings.request):
-        drawn += execution.draw(job.errands, settings, how, Watch()) if draw else ()
-    return results, drawn
+    run = Run(choose_inputs([str(source)], str(out)).inputs, RunPlan(request, COMPARISON, **how))
+    results = list(run.convert())
+    return results, [result for job in run.conclude() for result in (run.draw(job) if draw else ())]
 
 
 def states(results: list[Result]) -> Counter[str]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from augment.batch.inputs import plan
-from augment.batch.merged_timeline import MergeChoice, Merged, default_output, merge, only_job
+from augment.batch.inputs import choose_inputs
+from augment.batch.merged_timeline import Merged, default_output, merge, only_job
+from augment.batch.run_plan import RunPlan
 from augment.core.trace import Trace
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.pipeline import augment
@@ -50,9 +51,9 @@ def simulated(folder: Path, ranks: int, *, layers: int = 1, steps: int = 2, **op
     return [path for path, _ in made]
 
 
-def merged(folder: Path, out: Path, **choice: Any) -> Merged:
+def merged(folder: Path, out: Path, **how: Any) -> Merged:
     """Merge what is in ``folder``."""
-    return merge(only_job(plan([str(folder)], None).inputs), str(out), MergeChoice(**choice))
+    return merge(only_job(choose_inputs([str(folder)], None).inputs), str(out), RunPlan(**how))
 
 
 def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Counter[tuple[Cell, ...]]:
@@ -201,12 +202,12 @@ def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     paths = simulated(tmp_path / "job", 2)
     size = sum(read(str(path)).source.text_bytes for path in paths)
-    output = merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=size * 3 // 4)
+    output = merged(tmp_path / "job", tmp_path / "job.pftrace", timeline_bytes=size * 3 // 4)
     assert output.left_out.endswith("left out: steps 0 (--all includes them)")
     perfetto.load(tmp_path / "job.pftrace")
     names = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
     assert perfetto.rows(names) == [("ProfilerStep#1",)]
-    assert merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=None).left_out == ""
+    assert merged(tmp_path / "job", tmp_path / "job.pftrace", timeline_bytes=None).left_out == ""
 
 
 def test_a_rank_that_cannot_be_read_is_told_of(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -270,9 +271,9 @@ def test_urls(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     store = fsspec.filesystem("memory")
     for rank in range(2):
         store.pipe_file(f"/merging/rank{rank}.json", write_trace(tmp_path / "t.json", kernel(f"k{rank}")).read_bytes())
-    job = only_job(plan(["memory://merging"], None).inputs)
+    job = only_job(choose_inputs(["memory://merging"], None).inputs)
     assert default_output(job) == "memory://merging/job.augmented.pftrace"
-    assert merge(job, default_output(job), MergeChoice()).ranks == 2
+    assert merge(job, default_output(job), RunPlan()).ranks == 2
     (tmp_path / "job.pftrace").write_bytes(store.cat_file("/merging/job.augmented.pftrace"))
     assert {"k0", "k1"} <= {slice_[0] for slice_ in slices(perfetto, tmp_path / "job.pftrace")}
     store.rm("/merging", recursive=True)
@@ -283,13 +284,13 @@ def test_which_traces_are_one_job(tmp_path: Path) -> None:
         for rank in range(2):
             write_trace(tmp_path / f"iteration_{window}" / f"rank{rank}_trace.json")
     with pytest.raises(UsageError, match="2 jobs or windows"):
-        only_job(plan([str(tmp_path)], None).inputs)
-    job = only_job(plan([str(tmp_path / "iteration_2")], None).inputs)
+        only_job(choose_inputs([str(tmp_path)], None).inputs)
+    job = only_job(choose_inputs([str(tmp_path / "iteration_2")], None).inputs)
     assert [member.rank for member in job.members] == [0, 1]
     assert default_output(job) == str(tmp_path / "iteration_2" / "job.augmented.pftrace")
     for host, rank in (("a", 1), ("b", 0)):
         write_trace(tmp_path / host / f"x-rank{rank}.json")
-    apart = only_job(plan([str(tmp_path / "a"), str(tmp_path / "b")], None).inputs)
+    apart = only_job(choose_inputs([str(tmp_path / "a"), str(tmp_path / "b")], None).inputs)
     assert [member.rank for member in apart.members] == [0, 1]
     assert apart.folder == str(tmp_path)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from test_merging import ACROSS, ROOTS
 
-from augment.batch.inputs import plan
-from augment.batch.merged_timeline import MergeChoice, merge, only_job
+from augment.batch.inputs import choose_inputs
+from augment.batch.merged_timeline import merge, only_job
+from augment.batch.run_plan import RunPlan
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE
 from augment.job.answer import answer
@@ -29,8 +30,8 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "job.pftrace"
-    result = only_job(plan([str(shared_traces / job)], None).inputs)
-    output = merge(result, str(out), MergeChoice(Request(only=("idle_time_breakdown",))))
+    result = only_job(choose_inputs([str(shared_traces / job)], None).inputs)
+    output = merge(result, str(out), RunPlan(Request(only=("idle_time_breakdown",))))
     assert (output.ranks, output.left_out, output.failed) == (JOBS[job], "", ())
     perfetto.load(out)
     assert perfetto.problems() == {}

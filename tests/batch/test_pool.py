@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from augment.batch import memory_limit
-from augment.batch.inputs import Input, plan
-from augment.batch.pool import work_through
-from augment.batch.results import Result
-from augment.batch.workers import Task
+from augment.batch.convert import Result
+from augment.batch.inputs import Input, choose_inputs
+from augment.batch.workers import Task, work_through
 
 PATIENCE_S = 300.0
 
@@ -131,7 +130,7 @@ def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     plain, packed, members, tiny = (
-        memory_limit.needed(each) - memory_limit.BASE for each in plan([str(tmp_path)], None).inputs
+        memory_limit.needed(each) - memory_limit.BASE for each in choose_inputs([str(tmp_path)], None).inputs
     )
     assert plain == packed == int(memory_limit.SHARE * len(text))
     assert 0 < members < plain

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from augment.batch import memory_limit as memory
 from augment.batch import spilling
-from augment.batch.convert import Settings, convert
+from augment.batch.convert import convert
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.errors import OutputError, UsageError
 from augment.pipeline.request import Request
@@ -59,8 +60,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outputs(path: Path, folder: Path, bound: int | None) -> dict[str, str]:
     """The digests of all outputs."""
-    settings = Settings(Request(formats=("chrome", "perfetto")), memory=bound, threads=2)
-    result = convert(Input(str(path), str(folder), named=True), settings, lambda _: None)
+    plan = RunPlan(Request(formats=("chrome", "perfetto")), memory=bound, threads=2)
+    result = convert(Input(str(path), str(folder), named=True), plan, Progress())
     assert result.status == "augmented", result.message
     return {Path(name).name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in result.outputs}
 
@@ -150,14 +151,14 @@ def test_a_disk_that_fills_up_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
             arrays.append(np.ones(1 << 20))
             expect()
     assert len(arrays) == (1 if others else 2)  # those of others go to the disk first
-    item, settings = Input(str(SMALLEST[0]), str(tmp_path / "out"), named=True), Settings(memory=1 << 20)
+    item, plan = Input(str(SMALLEST[0]), str(tmp_path / "out"), named=True), RunPlan(memory=1 << 20)
     monkeypatch.setattr(spilling, "LEAST_ARRAY", 1 << 14)
-    result = convert(item, settings, lambda _: None)
+    result = convert(item, plan, Progress())
     assert result.status == "failed"
     assert "No space left on device" in result.message
     assert not list((tmp_path / "out").glob("*"))
     monkeypatch.undo()
-    assert convert(item, Settings(), lambda _: None).status == "augmented"
+    assert convert(item, RunPlan(), Progress()).status == "augmented"
 
 
 COMMANDS = {

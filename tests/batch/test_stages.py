@@ -11,10 +11,10 @@ import pytest
 from counted_batch import COUNTED
 from msgspec.structs import replace
 
-from augment.batch.execution import Manner, Watch, run
-from augment.batch.inputs import Input, plan
-from augment.batch.results import Result
-from augment.batch.stages import conclude
+from augment.batch.convert import Result
+from augment.batch.execution import Run
+from augment.batch.inputs import Input, choose_inputs
+from augment.batch.job_question import conclude
 from augment.pipeline.request import Request
 from traces import kernel, write_trace
 
@@ -26,13 +26,14 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def concluded(inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
-    return [path for job in conclude(COUNTED.stages, inputs, results, Request()) for path in job.written]
+    assert COUNTED.question is not None
+    return [path for job in conclude(COUNTED.question, inputs, results, Request()) for path in job.written]
 
 
 def batch(source: Path, out: Path) -> tuple[list[Result], list[str]]:
-    inputs = plan([str(source)], str(out)).inputs
-    results = list(run(inputs, COUNTED, Manner(), Watch()))
-    return results, concluded(inputs, {result.path: result for result in results})
+    inputs = choose_inputs([str(source)], str(out)).inputs
+    run = Run(inputs, COUNTED)
+    return list(run.convert()), [path for job in run.conclude() for path in job.written]
 
 
 def test_jobs_are_concluded_from_what_was_done_before_too(tmp_path: Path, log: Path) -> None:
@@ -64,8 +65,8 @@ def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     for rank in range(2):
         write_trace(tmp_path / "in" / f"rank{rank}.json")
-    inputs = plan([str(tmp_path / "in")], "memory://stages/out").inputs
-    results = {each.path: each for each in run(inputs, COUNTED, Manner(), Watch())}
+    inputs = choose_inputs([str(tmp_path / "in")], "memory://stages/out").inputs
+    results = {each.path: each for each in Run(inputs, COUNTED).convert()}
     assert concluded(inputs, results) == ["memory://stages/out/job.metrics.json"]
     fs = fsspec.filesystem("memory")
     assert json.loads(fs.cat_file("/stages/out/job.metrics.json")) == {"events": 12, "ranks": 2}
@@ -75,8 +76,8 @@ def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:
 def test_ranks_without_a_summary_are_left_out(tmp_path: Path) -> None:
     for rank in range(3):
         write_trace(tmp_path / "in" / f"rank{rank}.json")
-    inputs = plan([str(tmp_path / "in")], str(tmp_path / "out")).inputs
-    results = {each.path: each for each in run(inputs, COUNTED, Manner(), Watch())}
+    inputs = choose_inputs([str(tmp_path / "in")], str(tmp_path / "out")).inputs
+    results = {each.path: each for each in Run(inputs, COUNTED).convert()}
     bare = {path: replace(each, summaries=()) for path, each in results.items()}
     assert concluded(inputs, bare) == []
     first = inputs[0].path

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from running import Augment
 
-from augment.batch.convert import Settings
 from augment.batch.manifest import Manifest
+from augment.batch.run_plan import RunPlan
 from augment.errors import OutputError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
@@ -200,7 +200,7 @@ def test_some_steps(job: Path, augment: Augment) -> None:
 
 
 def test_two_runs_do_not_share_a_manifest(job: Path, augment: Augment) -> None:
-    manifest = Manifest(str(job), Settings())
+    manifest = Manifest(str(job), RunPlan())
     ended = augment("run", job)
     assert (ended.code, ended.out) == (1, "")
     assert "another augment run writes into this folder" in ended.err

@@ -161,7 +161,7 @@ def test_the_search_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytes
         onerror(PermissionError(13, "Permission denied", f"{top}/node1"))
 
     monkeypatch.setattr(os, "walk", walk)
-    plan = inputs.plan([str(tmp_path)], None)
+    plan = inputs.choose_inputs([str(tmp_path)], None)
     assert [item.basename for item in plan.inputs] == ["rank0.json"]
     ((path, error),) = plan.refused
     assert path == f"{tmp_path}/node1"

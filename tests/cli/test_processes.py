@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from running import Augment, environment, start
 
+from augment.batch.convert import Result
 from augment.batch.inputs import Input
-from augment.batch.pool import work_through
-from augment.batch.results import Result
-from augment.batch.workers import Processes
+from augment.batch.workers import Processes, work_through
 from traces import kernel, launch, write_trace
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from augment import pipeline
 from augment.analyses import ANALYSES
-from augment.batch.stages import STAGES as QUESTIONS
+from augment.batch.job_question import COMPARISON
 from augment.core.annotations import Flows
 from augment.core.attachments import ExecutionNodes, Tables, tables_of
 from augment.core.context import STAGES, UNTIL, Context, Stage, derived
@@ -60,10 +60,9 @@ def run(path: Path, facts: Record, folder: Path, **options: Any) -> AugmentedTra
     trace = read(str(path))
     facts.events = len(trace.events)
     augmented = augment(replace(trace, context=Context(facts=facts)), later="summary", **options)
-    for question in QUESTIONS:
-        question.summarize(augmented)
-        assert question.under
-        question.under(augmented)
+    COMPARISON.summarize(augmented)
+    assert COMPARISON.under
+    COMPARISON.under(augmented)
     augmented.trace.context.begin("writing")
     write_seamed(augmented, folder, ("chrome", "perfetto"))
     return augmented

@@ -20,8 +20,9 @@ from click.testing import CliRunner
 
 from augment.analyses import ANALYSES
 from augment.arrays.columns import Column
-from augment.batch.convert import Settings, convert
+from augment.batch.convert import convert
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
@@ -220,8 +221,8 @@ def test_conversion_forgets_facts_that_no_writer_asks_for(path: Path, monkeypatc
 
     monkeypatch.setattr("augment.pipeline.THREADS_FROM", 0)  # as for a large trace
     monkeypatch.setattr("augment.writers.write_seamed", write)
-    settings = Settings(Request(formats=("chrome", "perfetto")))
-    result = convert(Input(str(path), str(path.parent / "out"), named=True), settings, lambda _: None)
+    plan = RunPlan(Request(formats=("chrome", "perfetto")))
+    result = convert(Input(str(path), str(path.parent / "out"), named=True), plan, Progress())
     assert result.status == "augmented", result.message
     before, after = known
     assert "augment.facts.critical.critical_graph.critical_graph" not in before

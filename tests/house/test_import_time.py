@@ -53,7 +53,7 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics", "email"}
     assert "augment.readers.perfetto.reading" not in loaded
     assert not loaded & {"augment.cli.serve", "augment.cli.history", "augment.writers.perfetto.several"}
-    assert not loaded & {"augment.batch.stages", "augment.batch.manifest", "zipfile", "shutil"}
+    assert not loaded & {"augment.batch.job_question", "augment.batch.manifest", "zipfile", "shutil"}
 
 
 def test_the_program_ends_at_once_but_in_order() -> None:

@@ -10,11 +10,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from augment.batch.convert import Settings
-from augment.batch.cross_rank import SUFFIX
-from augment.batch.execution import Manner, Watch, run
-from augment.batch.inputs import plan
-from augment.batch.stages import STAGES, conclude
+from augment.batch.execution import Run
+from augment.batch.inputs import choose_inputs
+from augment.batch.job_question import COMPARISON, SUFFIX
+from augment.batch.run_plan import RunPlan
 from augment.errors import InputError
 from augment.job.answer import answer
 from augment.job.collectives.bandwidth_fit import fit
@@ -36,10 +35,10 @@ OF_OTHER_JOBS = {"pipeline", "expert_parallel", "ddp_buckets", "ddp_caps"}  #: t
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     simulate(JobOptions(ranks=4, steps=2, collectives="fsdp", uneven_buckets=True, straggler=3), folder / "in")
-    inputs = plan([str(folder / "in")], str(folder / "out")).inputs
-    settings = Settings(Request(options={"collectives": {"link_gbps": 450.0}}), STAGES)
-    results = {setting.path: setting for setting in run(inputs, settings, Manner(), Watch())}
-    (job,) = conclude(STAGES, inputs, results, Request())
+    inputs = choose_inputs([str(folder / "in")], str(folder / "out")).inputs
+    run = Run(inputs, RunPlan(Request(options={"collectives": {"link_gbps": 450.0}}), COMPARISON))
+    list(run.convert())
+    (job,) = run.conclude()
     assert job.written == [str(folder / "out" / "job.metrics.json")]
     return folder / "out"
 

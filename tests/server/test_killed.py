@@ -14,8 +14,9 @@ import grpc
 from in_process import PATIENCE_S, eventually, trace
 from serving_process import Ended, Server, augment
 
-from augment.batch.convert import Settings, convert
+from augment.batch.convert import convert
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Progress, RunPlan
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
@@ -139,7 +140,7 @@ def parts_of(data: bytes, upload: v1.Upload) -> Iterator[calls.UploadTraceReques
 
 
 def made_by_the_command(path: Path, folder: Path) -> dict[str, bytes]:
-    result = convert(Input(str(path), str(folder), named=True), Settings(), lambda _: None)
+    result = convert(Input(str(path), str(folder), named=True), RunPlan(), Progress())
     assert result.status == "augmented"
     return {Path(name).name: Path(name).read_bytes() for name in result.outputs}
 

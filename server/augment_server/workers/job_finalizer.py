@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from augment.batch import job_tracks
-from augment.batch.browser_limit import BROWSER_TEXT_BYTES
+from augment.batch.convert import File, Result
 from augment.batch.inputs import Input
-from augment.batch.merged_timeline import MergeChoice, merge_all
+from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
+from augment.batch.merged_timeline import merge_all
 from augment.batch.peek import identify
-from augment.batch.results import File, Result
-from augment.batch.stages import STAGES, conclude
+from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.pipeline.request import Request
@@ -83,13 +82,15 @@ class Gathering:
         """Run all stages; returns the files of the job, ``job.metrics.json`` last."""
         stage("comparing")
         files: list[str] = []
-        errands: list[job_tracks.Errand] = []
-        for concluded in conclude(STAGES, self._inputs, self._results, self._request):
+        redraws: list[Redraw] = []
+        for concluded in conclude(COMPARISON, self._inputs, self._results, self._request):
             files += concluded.written
-            errands += concluded.errands
+            redraws += concluded.redraws
         stage("drawing")
-        for errand in errands:
-            _expect_success(job_tracks.draw(errand.input, errand.before, errand.tracks(), errand.drawn))
+        for redraw in redraws:
+            result = draw(redraw.input, redraw.before, redraw.tracks(), redraw.drawn)
+            if result.status == "failed":
+                raise AugmentError(result.message)
         return [*self._ranks, *self._merged(stage), *map(Path, files)]
 
     def _merged(self, stage: Stage) -> list[Path]:
@@ -98,9 +99,9 @@ class Gathering:
             return []
         stage("merging")
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
-        choice = MergeChoice(self._request, limit_bytes=limit, align=wanted["align"])
+        plan = RunPlan(self._request, align=wanted["align"], timeline_bytes=limit)
         paths = []
-        for path, merged in merge_all(self._inputs, self._results, choice, lambda _: None):
+        for path, merged in merge_all(self._inputs, self._results, plan, lambda _: None):
             paths.append(Path(path))
             if merged and merged.left_out:
                 self.notes.append(f"{paths[-1].relative_to(self._out).as_posix()}: {merged.left_out}")
@@ -124,7 +125,7 @@ def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[in
     if source.exists():
         identity = identify(str(source))
         return identity.rank, identity.world_size
-    (path,) = [path for path in summaries if path.name.endswith(STAGES[0].suffix)]
+    (path,) = [path for path in summaries if path.name.endswith(COMPARISON.suffix)]
     summary = read_summary(path.read_bytes(), path.name)
     return summary.rank, summary.world if summary.world >= 0 else None
 
@@ -132,8 +133,3 @@ def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[in
 def _seams(summaries: Sequence[Path], outputs: Sequence[Path]) -> list[seams.Described | None]:
     content = next((path.read_bytes() for path in summaries if path.name.endswith(seams.SUFFIX)), b"[]")
     return seams.seams_of_files(content, outputs)
-
-
-def _expect_success(result: Result) -> None:
-    if result.status == "failed":
-        raise AugmentError(result.message)

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import memory_limit, spilling
-from augment.batch.convert import Settings, convert_or_raise
+from augment.batch.convert import Result, convert_or_raise
 from augment.batch.inputs import Input
-from augment.batch.results import Result
-from augment.batch.stages import STAGES
-from augment.core.heap import keep_freed_memory
+from augment.batch.job_question import COMPARISON
+from augment.batch.run_plan import Progress, RunPlan
+from augment.core.process import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat
 from augment.pipeline.request import Request
 from augment.readers.limits import Limits
@@ -256,8 +256,8 @@ def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Convert the trace."""
     request = msgspec.convert(order["request"], Request)
-    stages = STAGES if order["summaries"] else ()
-    settings = Settings(request, stages, Limits(**order["limits"]), metrics_only=order["metrics_only"])
+    question = COMPARISON if order["summaries"] else None
+    plan = RunPlan(request, question, order["metrics_only"], limits=Limits(**order["limits"]))
     count = len(request.analyses()) + 2
     done = iter(range(count))
 
@@ -265,9 +265,9 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
         say(stage=name, done=next(done), of=count)
 
     source = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
-    result = convert_or_raise(source, settings, lambda _: None, stage)
+    result = convert_or_raise(source, plan, Progress(stage=stage))
     made = [Path(file.path) for file in (*result.summaries, *result.files)]
-    outcome = _told(order, [_seams(result, made[-1]), *made] if settings.stages else made)
+    outcome = _told(order, [_seams(result, made[-1]), *made] if question else made)
     return {**outcome, "rank": result.rank, "world_size": result.world_size}
 
 

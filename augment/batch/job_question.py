@@ -1,0 +1,253 @@
+"""What is asked of a whole job: each conversion leaves a small summary of its rank, the answer is made of those, and
+its tracks are drawn into the outputs of the ranks.
+
+Traces are not read again. A summary lies next to the rank's other outputs and is listed in the manifest, so that a
+resumed batch has the summaries of the ranks converted before. An output is copied with the job's tracks at its seam
+(``augment/writers/seams.py``); they replace the tracks of an earlier result. The ``drawn`` of a rank's result
+identifies the job results that its outputs show: if those are current, nothing is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from augment.batch import locations
+from augment.batch.convert import File, Result, result_of, sha256_of
+from augment.batch.inputs import Input
+from augment.batch.jobs import Job, Member, jobs_of
+from augment.errors import AugmentError
+
+if TYPE_CHECKING:
+    from augment.core.findings import AugmentedTrace
+    from augment.job.answer import Answer
+    from augment.job.portions import Portion
+    from augment.pipeline.request import Request
+    from augment.writers.seams import Addable
+
+NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
+SUFFIX = ".ranks.summary"
+
+T = TypeVar("T")
+Tracks = Callable[[], Sequence["Addable"]]
+
+
+class Executor(Protocol):
+    """Does parts of a conclusion, perhaps several at once in other processes."""
+
+    def __call__(self, tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
+        """The results in the order of ``tasks``, which can be pickled. Close it where they are not all wanted."""
+
+
+def alone(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
+    """The executor that is this process."""
+    return (task() for task in tasks)
+
+
+class Conclusion(Struct, frozen=True):
+    """The answer for one job.
+
+    ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
+    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
+    one if its traces are ``joined``. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
+    """
+
+    files: Mapping[str, bytes]
+    tracks: Sequence[Tracks | None] = ()
+    verdict: Sequence[str] = ()
+    digest: str = ""
+    joined: bool = True
+
+
+class Question(Struct, frozen=True):
+    """A question to a job.
+
+    ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
+    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the members
+    that have a summary, sorted by rank, with its path, what the user asks, and who does parts of the work. ``under``
+    names the tracks of a rank's source under which the job's tracks may be drawn in its outputs.
+    """
+
+    suffix: str
+    summarize: Callable[[AugmentedTrace], bytes]
+    conclude: Callable[[Job, Sequence[tuple[Member, str]], Request, Executor], Conclusion]
+    under: Callable[[AugmentedTrace], Collection[int]] | None = None
+
+
+class Redraw(Struct, frozen=True):
+    """A rank whose outputs do not show its job yet: its result so far, the job's ``tracks``, and their ``drawn``."""
+
+    input: Input
+    before: Result
+    tracks: Tracks
+    drawn: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of outputs to copy; 0 if none has a seam."""
+        return sum(file.size for file in self.before.files if file.seam)
+
+
+class Concluded(Struct, frozen=True):
+    """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
+
+    ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:
+    sentences about the job, which is one if its traces are ``joined``.
+    """
+
+    job: Job
+    written: Sequence[str]
+    redraws: Sequence[Redraw]
+    seamless: int
+    verdict: Sequence[str] = ()
+    joined: bool = True
+
+
+def conclude(
+    question: Question,
+    inputs: Sequence[Input],
+    results: Mapping[str, Result],
+    request: Request,
+    executor: Executor = alone,
+) -> Iterator[Concluded]:
+    """The answer for every job among ``inputs`` that has summaries of more than one rank.
+
+    Args:
+        question: the question.
+        inputs: the traces.
+        results: the results of the inputs by path; a failed input is missing from its job.
+        request: what the user asks.
+        executor: reads the summaries of large jobs.
+
+    Raises:
+        InputError: a summary cannot be read.
+        OutputError: a file cannot be written.
+    """
+    for job in jobs_of(inputs, results):
+        paths = ((member, summary_of(results[member.input.path], question)) for member in job.members)
+        summaries = [(member, path) for member, path in paths if path]
+        if len(summaries) < 2:
+            continue
+        conclusion = question.conclude(job, summaries, request, executor)
+        written = [locations.join(job.folder, job.stem + suffix) for suffix in conclusion.files]
+        for path, content in zip(written, conclusion.files.values(), strict=True):
+            if locations.size(path) != len(content) or locations.read(path) != content:
+                locations.write(path, content)
+        redraws = []
+        for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
+            before = results[member.input.path]
+            if before.drawn != conclusion.digest and (tracks or before.drawn):
+                redraws.append(Redraw(member.input, before, tracks or tuple, conclusion.digest))
+        possible = [redraw for redraw in redraws if redraw.size]
+        seamless = len(redraws) - len(possible)
+        yield Concluded(job, written, possible, seamless, conclusion.verdict, conclusion.joined)
+
+
+def summary_of(result: Result, question: Question) -> str | None:
+    """The path of a rank's summary; None if an older server converted the rank, which sends no summaries."""
+    return next((file.path for file in result.summaries if file.path.endswith(question.suffix)), None)
+
+
+def draw(item: Input, before: Result, tracks: Sequence[Addable], drawn: str) -> Result:
+    """Draw into the outputs of ``item`` and return the result. An error is a result, too; only an interrupt raises.
+
+    Outputs that already show these tracks, as where another rank of the job has changed, stay as they are.
+    """
+
+    def work() -> Result:
+        files = tuple(_with_tracks(item, file, tracks, before.drawn) if file.seam else file for file in before.files)
+        return replace(before, status="augmented", files=files, drawn=drawn)
+
+    return result_of(item, work)
+
+
+def _with_tracks(item: Input, file: File, tracks: Sequence[Addable], drawn: str) -> File:
+    from augment.writers.seams import add_tracks, shows
+
+    assert file.seam is not None
+    folder = locations.parent(file.path)
+    with locations.at_hand(file.path, folder, file.size) as (path, target):
+        stays = bool(drawn) and shows(Path(path), file.seam, tracks)
+        new = Path(path) if stays else target / locations.basename(file.path)
+        if not stays:
+            add_tracks(Path(path), new, file.seam, tracks)
+        size, sha256 = new.stat().st_size, sha256_of(new) if item.root else ""
+        if not stays:
+            locations.deliver([new], folder)
+    return replace(file, size=size, sha256=sha256)
+
+
+def is_as_written(file: File) -> bool:
+    """Whether an output still is as it was first written, apart from tracks drawn into it since."""
+    from augment.writers.seams import is_as_written
+
+    if file.seam is None:
+        return False
+    try:
+        with locations.at_hand(file.path, locations.parent(file.path), file.size) as (path, _):
+            return is_as_written(Path(path), file.seam, file.undrawn_sha256)
+    except AugmentError:
+        return False
+
+
+def job_digest(hashes: Iterable[bytes], request: Request) -> str:
+    """Identifies the results of a job: by the SHA-256 of each of its summaries, and what the user states of the job."""
+    stated = repr((sorted(request.parallelism.items()), request.trust_clocks)).encode()
+    return hashlib.sha256(b"".join(hashes) + stated).hexdigest()[:16]
+
+
+def _summarize(augmented: AugmentedTrace) -> bytes:
+    """The summary of a rank."""
+    from augment.job.ranks import summary
+
+    return summary.summarize(augmented)
+
+
+def _drawn_under(augmented: AugmentedTrace) -> Collection[int]:
+    """The tracks under which the job's tracks of this rank are drawn."""
+    from augment.job.ranks import summary
+
+    return summary.drawn_under(augmented)
+
+
+def compare_ranks(
+    job: Job, summaries: Sequence[tuple[Member, str]], request: Request, executor: Executor
+) -> Conclusion:
+    """The metrics and tracks of a job."""
+    from augment.job import sidecar
+    from augment.job.answer import answer_of
+    from augment.job.portions import split
+
+    count = len(summaries)
+    ranks = [(path, member.input.path) for member, path in summaries]
+    tasks = [partial(_portion, some, first, count) for first, some in split(ranks)]
+    with closing(executor(tasks)) as portions:
+        result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
+    files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
+    tracks = [partial(_drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
+    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes, request), result.verdict.joined)
+
+
+def _drawn(result: Answer, rank: int) -> list[Addable]:
+    """What the job draws into the outputs of a rank."""
+    from augment.job.rank_answers import track
+
+    return [track(result, rank), *result.annotations(rank)]
+
+
+def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:
+    """Some ranks of a job, reduced; of each the path of its summary, and of its trace."""
+    from augment.job.portions import portion
+
+    return portion((locations.read(path) for path, _ in ranks), [name for _, name in ranks], first, count)
+
+
+#: the question of every job: its metrics, ``job.metrics.json``, and the job's tracks in each rank's outputs
+COMPARISON = Question(SUFFIX, _summarize, compare_ranks, _drawn_under)
