@@ -9,60 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Progress, RunPlan
+from augment.batch.run_plan import File, Progress, Result, RunPlan
 from augment.errors import AugmentError, UnknownFormat
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
     from augment.writers.seams import Described
-
-
-class File(Struct, frozen=True):
-    """A file that was written; hashes are set only for files that a manifest records.
-
-    An output with a ``seam`` can get tracks later; ``undrawn_sha256`` is its hash without them.
-    """
-
-    path: str
-    size: int
-    sha256: str = ""
-    seam: Described | None = None
-    undrawn_sha256: str = ""
-
-
-class Result(Struct, frozen=True):
-    """The result of an input: the files written, the sidecar last, or the reason why there are none.
-
-    ``done_before``: the manifest lists the input as done, and it was skipped. ``sha256``, ``rank`` and ``world_size``
-    are those of the input; ``summaries`` are files for the job's stages. ``drawn`` identifies the job results drawn
-    into the outputs; empty when none are. ``evidence_state`` changes with the files recorded with the trace; empty
-    without such files. ``partial`` says why the trace is incomplete; empty if it is whole.
-    """
-
-    path: str
-    status: Literal["augmented", "done_before", "passed_over", "failed"]
-    files: tuple[File, ...] = ()
-    message: str = ""  #: begins with the path
-    exit_code: int = 0
-    traceback: str = ""
-    sha256: str = ""
-    rank: int | None = None
-    world_size: int | None = None
-    summaries: tuple[File, ...] = ()
-    drawn: str = ""
-    evidence_state: str = ""
-    partial: str = ""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The paths of the files written, the sidecar last."""
-        return tuple(file.path for file in self.files)
 
 
 def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:

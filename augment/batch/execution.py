@@ -10,14 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from augment.batch.convert import Result, convert
+from augment.batch.convert import convert
 from augment.batch.inputs import Input, sweep
-from augment.batch.run_plan import Progress, RunPlan
+from augment.batch.run_plan import Progress, Result, RunPlan
 
 if TYPE_CHECKING:
-    from augment.batch.job_question import Concluded, Executor
+    from augment.batch.job_question import Concluded
     from augment.batch.manifest import Manifest
     from augment.batch.remote import Folder, RemoteJob
+    from augment.batch.run_plan import Executor
     from augment.batch.workers import Task, Workers
 
 WORKERS_FROM = 256 << 20  #: bytes of outputs; for less, starting workers takes longer than drawing

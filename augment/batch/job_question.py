@@ -14,15 +14,17 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.convert import File, Result, result_of, sha256_of
+from augment.batch.convert import result_of, sha256_of
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, jobs_of
+from augment.batch.jobs import Job, Member, group
+from augment.batch.peek import FileIdentity
+from augment.batch.run_plan import Conclusion, Executor, File, Question, Result, T, Tracks
 from augment.errors import AugmentError
 
 if TYPE_CHECKING:
@@ -35,50 +37,10 @@ if TYPE_CHECKING:
 NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
 SUFFIX = ".ranks.summary"
 
-T = TypeVar("T")
-Tracks = Callable[[], Sequence["Addable"]]
-
-
-class Executor(Protocol):
-    """Does parts of a conclusion, perhaps several at once in other processes."""
-
-    def __call__(self, tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
-        """The results in the order of ``tasks``, which can be pickled. Close it where they are not all wanted."""
-
 
 def alone(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
     """The executor that is this process."""
     return (task() for task in tasks)
-
-
-class Conclusion(Struct, frozen=True):
-    """The answer for one job.
-
-    ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
-    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
-    one if its traces are ``joined``. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
-    """
-
-    files: Mapping[str, bytes]
-    tracks: Sequence[Tracks | None] = ()
-    verdict: Sequence[str] = ()
-    digest: str = ""
-    joined: bool = True
-
-
-class Question(Struct, frozen=True):
-    """A question to a job.
-
-    ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
-    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the members
-    that have a summary, sorted by rank, with its path, what the user asks, and who does parts of the work. ``under``
-    names the tracks of a rank's source under which the job's tracks may be drawn in its outputs.
-    """
-
-    suffix: str
-    summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, str]], Request, Executor], Conclusion]
-    under: Callable[[AugmentedTrace], Collection[int]] | None = None
 
 
 class Redraw(Struct, frozen=True):
@@ -108,6 +70,14 @@ class Concluded(Struct, frozen=True):
     seamless: int
     verdict: Sequence[str] = ()
     joined: bool = True
+
+
+def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
+    """The jobs among ``inputs`` that were converted, now or before; ``results`` by path."""
+    done = [item for item in inputs if item.path in results and results[item.path].files]
+    return group(
+        done, {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
+    )
 
 
 def conclude(

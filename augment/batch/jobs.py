@@ -12,7 +12,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,9 +21,6 @@ from augment.batch.inputs import Input
 from augment.batch.peek import FileIdentity, identify
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
-
-if TYPE_CHECKING:
-    from augment.batch.convert import Result
 
 WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 
@@ -96,14 +92,6 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
     jobs = [_job(entries) for entries in _strays_joined(parts)]
     jobs.sort(key=lambda job: (job.folder, job.name, len(job.window), job.window, job.members[0].input.path))
     return _with_stems(jobs)
-
-
-def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
-    """The jobs among ``inputs`` that were converted, now or before; ``results`` by path."""
-    done = [item for item in inputs if item.path in results and results[item.path].files]
-    return group(
-        done, {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
-    )
 
 
 def _entry(item: Input, identity: FileIdentity) -> _Entry:

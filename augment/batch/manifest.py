@@ -18,9 +18,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from augment.batch import job_question, locations
-from augment.batch.convert import File, Result
 from augment.batch.inputs import Input
-from augment.batch.run_plan import RunPlan
+from augment.batch.run_plan import File, Result, RunPlan
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__

@@ -21,7 +21,8 @@ from augment.arrays.types import Int64s
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, group, jobs_of
+from augment.batch.job_question import jobs_of
+from augment.batch.jobs import Job, Member, group
 from augment.batch.run_plan import Report, RunPlan
 from augment.batch.timeline_contents import JOB, BrowserFit, Extent, first_view, fit, window_of
 from augment.core.trace import Diagnostic, Trace
@@ -29,7 +30,7 @@ from augment.errors import AugmentError, InputError, OutputError, UnknownFormat,
 from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Result
+    from augment.batch.run_plan import Result
     from augment.core.annotations import Annotation
     from augment.core.findings import AugmentedTrace
     from augment.job.answer import Answer

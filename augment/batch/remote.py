@@ -17,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.convert import File, Result, delivered, result_of
+from augment.batch.convert import delivered, result_of
 from augment.batch.inputs import Input
-from augment.batch.job_question import COMPARISON, Concluded, job_digest, summary_of
-from augment.batch.jobs import folder_title, jobs_of
+from augment.batch.job_question import COMPARISON, Concluded, job_digest, jobs_of, summary_of
+from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.batch.peek import identify
-from augment.batch.run_plan import Report, RunPlan
+from augment.batch.run_plan import File, Report, Result, RunPlan
 from augment.errors import AugmentError, InputError
 from augment.writers.files import METRICS_SUFFIX
 from augment.writers.seams import add_tracks, seams_of_files

@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from augment.batch.convert import Result, convert, failure
+from augment.batch.convert import convert, failure
 from augment.batch.inputs import Input, sweep
-from augment.batch.run_plan import Progress, RunPlan
+from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.process import keep_freed_memory
 from augment.errors import OutputError, UsageError
 

@@ -15,10 +15,9 @@ from augment.cli.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Result
     from augment.batch.inputs import ChosenInputs, Input
-    from augment.batch.job_question import Concluded, Question
-    from augment.batch.run_plan import RunPlan
+    from augment.batch.job_question import Concluded
+    from augment.batch.run_plan import Question, Result, RunPlan
     from augment.cli.terminal import Bar
     from augment.pipeline.request import Request
 
@@ -165,9 +164,9 @@ class _Command:
 
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
-        from augment.batch.convert import Result, failure
+        from augment.batch.convert import failure
         from augment.batch.execution import Run
-        from augment.batch.run_plan import Progress
+        from augment.batch.run_plan import Progress, Result
         from augment.cli.terminal import bar
 
         for name, error in self._chosen.refused:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import locations
-from augment.batch.convert import Result
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Result
 from augment.cli.step_waterfall import waterfall
 from augment.cli.table_output import source_line
 from augment.core.text import exact_time, share
@@ -79,7 +79,8 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
     """A line for each job of several ranks, with the ranks that are present; its verdict may be that it is none."""
     if len(results) < 2:
         return
-    from augment.batch.jobs import folder_title, jobs_of
+    from augment.batch.job_question import jobs_of
+    from augment.batch.jobs import folder_title
     from augment.core.text import ranges_text
 
     several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]

@@ -12,7 +12,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, cast
+from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, Union, cast
 
 import msgspec
 
@@ -129,12 +129,9 @@ def _seam(described: Described) -> Seam:
     Raises:
         ValueError: it has another form.
     """
-    from augment.writers.bundle import BundleSeam
-    from augment.writers.chrome import ChromeSeam
-    from augment.writers.metrics import MetricsSeam
-    from augment.writers.perfetto import PerfettoSeam
-
-    return msgspec.convert(described, ChromeSeam | PerfettoSeam | BundleSeam | MetricsSeam, str_keys=True)
+    kinds: Any = Union[tuple(Seam.__subclasses__())]  # noqa: UP007 - of each writer, loaded with the package
+    seam: Seam = msgspec.convert(described, kinds, str_keys=True)
+    return seam
 
 
 class _Differs(Exception):

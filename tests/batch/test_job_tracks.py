@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 
 from augment.batch import execution
-from augment.batch.convert import Result
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.job_question import COMPARISON
-from augment.batch.run_plan import RunPlan
+from augment.batch.run_plan import Result, RunPlan
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError

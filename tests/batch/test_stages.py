@@ -11,10 +11,10 @@ import pytest
 from counted_batch import COUNTED
 from msgspec.structs import replace
 
-from augment.batch.convert import Result
 from augment.batch.execution import Run
 from augment.batch.inputs import Input, choose_inputs
 from augment.batch.job_question import conclude
+from augment.batch.run_plan import Result
 from augment.pipeline.request import Request
 from traces import kernel, write_trace
 

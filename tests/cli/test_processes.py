@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from running import Augment, environment, start
 
-from augment.batch.convert import Result
 from augment.batch.inputs import Input
+from augment.batch.run_plan import Result
 from augment.batch.workers import Processes, work_through
 from traces import kernel, launch, write_trace
 

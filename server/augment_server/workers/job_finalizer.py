@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from augment.batch.convert import File, Result
 from augment.batch.inputs import Input
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
 from augment.batch.merged_timeline import merge_all
 from augment.batch.peek import identify
-from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
+from augment.batch.run_plan import BROWSER_TEXT_BYTES, File, Result, RunPlan
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.pipeline.request import Request

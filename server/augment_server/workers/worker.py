@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import memory_limit, spilling
-from augment.batch.convert import Result, convert_or_raise
+from augment.batch.convert import convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.job_question import COMPARISON
-from augment.batch.run_plan import Progress, RunPlan
+from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.process import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat
 from augment.pipeline.request import Request
