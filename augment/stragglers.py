@@ -21,7 +21,7 @@ from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
 from augment.core.findings import AugmentedTrace, column
 from augment.core.trace import Trace
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives.waits import waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched, match

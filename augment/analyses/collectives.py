@@ -38,10 +38,10 @@ from augment.arrays.types import Places
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
-from augment.facts.collectives.instances import ARGS, Collectives, collectives
+from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.names.kernel_types import bus_factor
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)

@@ -74,8 +74,8 @@ from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.facts.critical.handovers import main_track
+from augment.facts.critical.longest_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.steps import steps

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
-from augment.facts.critical.critical_path import KINDS, windows
+from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
 from augment.facts.steps.steps import steps
 

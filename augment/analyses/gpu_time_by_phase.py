@@ -33,11 +33,11 @@ from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
 from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.training_phases import Phase, training_phases
+from augment.facts.host.training_phases import TrainingPhase, training_phases
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)
-_ORDER = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER, NO_INDEX)
+_ORDER = (TrainingPhase.FORWARD, TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER, TrainingPhase.OTHER, NO_INDEX)
 
 
 class Row(Struct, frozen=True):
@@ -69,7 +69,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         Row(
             share.device.rank,
             share.device.device,
-            "unknown" if share.key == NO_INDEX else Phase(share.key).name.lower(),
+            "unknown" if share.key == NO_INDEX else TrainingPhase(share.key).name.lower(),
             share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),

@@ -39,7 +39,7 @@ from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launched_work
 from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 
 NAME = "operator_breakdown"
 NEEDS = ((Category.CPU_OP,),)

@@ -36,7 +36,7 @@ from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launch_diagnostics, launched_work
 from augment.facts.host.call_stacks import call_stacks, innermost
-from augment.facts.names.matching import starting
+from augment.facts.names.name_masks import starting
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))

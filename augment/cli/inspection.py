@@ -13,7 +13,7 @@ from augment.cli.perfetto_limits import perfetto_findings
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text
 from augment.writers.metrics import document

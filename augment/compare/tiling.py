@@ -21,7 +21,7 @@ from augment.compare.names import Names
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
-from augment.facts.host.host_segments import innermost, occupants
+from augment.facts.host.occupancy import innermost, occupants
 from augment.facts.steps.step_idle import step_idle
 from augment.facts.waits.gap_causes import GapCategory
 

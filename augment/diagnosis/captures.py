@@ -10,7 +10,7 @@ from augment.arrays.ordering import distinct
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Trace
 from augment.diagnosis.rule import Spans
-from augment.facts.names.matching import matching
+from augment.facts.names.name_masks import matching
 
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 

@@ -32,12 +32,12 @@ from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.critical_path import BoundBy, host_kinds
 from augment.facts.critical.handovers import main_track
+from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.critical.what_if import Cut, joined, without_waits
 from augment.facts.host.call_stacks import outermost
-from augment.facts.host.host_segments import host_segments
-from augment.facts.names.matching import matching, starting, strings_where
+from augment.facts.host.occupancy import host_segments
+from augment.facts.names.name_masks import matching, starting, strings_where
 from augment.facts.waits.dependencies import DependencyKind
 
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching

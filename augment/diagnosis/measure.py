@@ -18,7 +18,7 @@ from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Confidence, Spans
 from augment.facts.critical.what_if import Cut, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.matching import matching, starting
+from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_idle import StepIdle, step_idle
 from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.facts.waits.gap_causes import GapCategory

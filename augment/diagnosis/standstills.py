@@ -18,12 +18,12 @@ from augment.diagnosis.measure import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.critical_path import BoundBy, host_kinds
 from augment.facts.critical.handovers import main_track
+from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost
-from augment.facts.host.host_segments import host_segments
-from augment.facts.names.matching import STEP, matching
+from augment.facts.host.occupancy import host_segments
+from augment.facts.names.name_masks import STEP, matching
 
 STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
 USUAL_NS = 100_000  #: what usually takes less, by the median, has not that much to do

@@ -23,7 +23,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.what_if import joined
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.source.cut_mark import lacks_causes
 from augment.facts.waits.gap_causes import GapCategory
 

@@ -21,8 +21,8 @@ from augment.arrays.types import Int64s
 from augment.core.trace import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_events import EventGraph, event_graph
-from augment.facts.critical.critical_path import BoundBy
-from augment.facts.names.matching import strings_where
+from augment.facts.critical.longest_path import BoundBy
+from augment.facts.names.name_masks import strings_where
 from augment.facts.steps.window import rows_in_whole
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace

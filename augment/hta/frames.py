@@ -15,7 +15,7 @@ from augment.core.jsontext import lenient_json
 from augment.core.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.source.arg_columns import ArgColumns, arg_columns, args_of_frames
+from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames
 from augment.facts.steps.steps import steps, steps_of_gpu_work
 
 if TYPE_CHECKING:

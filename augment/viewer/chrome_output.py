@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from augment.arrays.types import Bools
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import GPU_WORK, Trace, Track
-from augment.facts.names.matching import starting
+from augment.facts.names.name_masks import starting
 from augment.facts.steps.window import only
 from augment.writers import writer_named
 

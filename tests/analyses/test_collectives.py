@@ -9,7 +9,7 @@ import pytest
 
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.names.kernel_types import bus_factor, element_bytes, kind_of, size_elements
 from augment.pipeline import augment
 from augment.readers import read
@@ -112,7 +112,7 @@ def test_many_groups_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(ranks)
         return bus_factor(kind, ranks)
 
-    monkeypatch.setattr("augment.facts.collectives.instances.bus_factor", counting)
+    monkeypatch.setattr("augment.facts.collectives.collective_kernels.bus_factor", counting)
     findings = outcome(write_trace(tmp_path / "rank0.json", *kernels))
     assert isinstance(findings, Findings)
     assert sorted((int(row.group), row.count, row.bus_gbps) for row in findings.rows) == [

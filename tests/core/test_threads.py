@@ -23,7 +23,7 @@ from augment.core.findings import AugmentedTrace
 from augment.core.threads import Threads
 from augment.core.trace import Trace
 from augment.errors import LimitExceeded, MalformedTrace
-from augment.facts.source import arg_columns
+from augment.facts.source import event_args
 from augment.pipeline import augment
 from augment.readers import chrome as chrome_reader
 from augment.readers import containers, read, window
@@ -115,7 +115,7 @@ def test_blocks_are_written_while_the_next_are_made(tmp_path: Path, monkeypatch:
     """Many blocks, each with args that the earlier ones do not have."""
     monkeypatch.setattr(containers, "AHEAD_FROM", 0)
     monkeypatch.setattr(containers, "CHUNK", 1 << 12)
-    monkeypatch.setattr(arg_columns, "_BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(event_args, "_BLOCK_BYTES", 1 << 13)
     monkeypatch.setattr(perfetto, "PACKED_BYTES", 1 << 13)
     events = [{"ph": "X", "name": f"k{i % 99}", "pid": 1, "tid": 1, "ts": i, "dur": 1, "args": {f"a{i // 50}": i}}
               for i in range(2000)]  # fmt: skip

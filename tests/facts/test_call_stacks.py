@@ -1,14 +1,28 @@
-"""Call stacks against their definition, by both of their loops."""
+"""The call trees of threads, and what encloses what: against the definitions."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.core.trace import Category, Track
-from augment.facts.host.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
+from augment.core.trace import Category, Trace, Track
+from augment.facts.host.call_stacks import (
+    OUTER_FIRST,
+    around_moments,
+    call_stacks,
+    crossed_places,
+    crossing_diagnostics,
+    directly_around,
+    enclosing,
+    innermost,
+    outermost,
+    outermost_of,
+)
 from tables import Event, kernel, trace_of
+
+pytestmark = pytest.mark.usefixtures("kernels")
 
 TIMES = st.integers(0, 12)
 SLICES = st.lists(st.tuples(TIMES, TIMES, st.sampled_from(OUTER_FIRST), st.integers(0, 1)), max_size=14)
@@ -22,7 +36,6 @@ def sort_key(event: Event) -> tuple[int, int, int]:
     return event.ts, -event.end, OUTER_FIRST.index(event.category)
 
 
-@pytest.mark.usefixtures("kernels")
 @given(SLICES)
 def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Category, int]]) -> None:
     events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
@@ -56,7 +69,6 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
 
 
-@pytest.mark.usefixtures("kernels")
 @given(SLICES)
 def test_crossed_is_what_one_that_begins_in_it_outlasts(drawn: list[tuple[int, int, Category, int]]) -> None:
     trace = trace_of(*(host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn))
@@ -75,3 +87,118 @@ def test_no_host_at_all() -> None:
     trace = trace_of(kernel("k", 0, 12))
     assert len(call_stacks(trace)) == 0
     assert crossing_diagnostics(trace) == []
+
+
+def drawn_trace(drawn: list[tuple[int, int, Category, int]]) -> Trace:
+    events = [host(category, min(a, b), max(a, b), thread, "ab"[a % 2]) for a, b, category, thread in drawn]
+    return trace_of(*events, host(Category.OTHER, 0, 1), host(Category.OTHER, 0, 1, 1), kernel("k", 0, 12))
+
+
+def around(trace: Trace, place: int) -> list[int]:
+    """The places before it whose slices enclose it wholly; they ascend from the outermost to the innermost."""
+    rows, events = call_stacks(trace).row, trace.events
+    part = rows[place]
+    return [
+        other
+        for other, row in enumerate(rows[:place].tolist())
+        if events.track[row] == events.track[part]
+        and events.ts[row] <= events.ts[part] < events.end[row]
+        and events.end[part] <= events.end[row]
+    ]
+
+
+@given(SLICES, st.sets(st.integers(0, 13)))
+def test_among_places(drawn: list[tuple[int, int, Category, int]], some: set[int]) -> None:
+    trace = drawn_trace(drawn)
+    count = len(call_stacks(trace))
+    chosen = sorted(place for place in some if place < count)
+    places = np.array(chosen, np.intp)
+    inner, outer = enclosing(trace, places).tolist(), outermost_of(trace, places).tolist()
+    above = directly_around(trace, places).tolist()
+    for place in range(count):
+        wanted = [chosen.index(other) for other in around(trace, place) if other in chosen]
+        part = [chosen.index(place)] if place in chosen else []
+        assert inner[place] == (wanted + part or [-1])[-1]
+        assert outer[place] == (wanted + part or [-1])[0]
+        if part:
+            assert above[part[0]] == max(wanted, default=-1)
+
+
+@given(SLICES, st.sampled_from([(Category.CPU_OP,), (Category.USER_ANNOTATION, Category.CPU_OP)]), st.booleans())
+def test_by_category(drawn: list[tuple[int, int, Category, int]], categories: tuple[Category, ...], all_: bool) -> None:
+    trace = drawn_trace(drawn)
+    stacks, events = call_stacks(trace), trace.events
+    named = None if all_ else np.array([name == "a" for name in trace.strings])
+    rows = np.append(np.arange(len(events)), -1)
+    result = innermost(trace, rows, categories, named).tolist(), outermost(trace, rows, categories, named).tolist()
+    for row in rows.tolist():
+        place = int(stacks.place_of[row]) if row >= 0 else -1
+        chain = stacks.row[[*around(trace, place), place]].tolist() if place >= 0 else []
+        chain = [
+            each
+            for each in chain
+            if events.category[each] in categories and (all_ or trace.strings[events.name[each]] == "a")
+        ]
+        assert (result[0][row], result[1][row]) == ((chain or [-1])[-1], (chain or [-1])[0])
+
+
+@given(SLICES, st.lists(st.tuples(TIMES, st.integers(0, 1)), min_size=1, max_size=5))
+def test_around_a_moment(drawn: list[tuple[int, int, Category, int]], asked: list[tuple[int, int]]) -> None:
+    trace = drawn_trace(drawn)
+    threads = {each.tid: index for index, each in enumerate(trace.tracks)}
+    ts, thread = np.array([ts for ts, _ in asked]), np.array([threads[tid] for _, tid in asked], np.int32)
+    inner, outer = around_moments(trace, ts, thread, [Category.CPU_OP, Category.PYTHON_FUNCTION])
+    events = trace.events
+    for index, (moment, tid) in enumerate(asked):
+        open_ = [
+            row
+            for row in call_stacks(trace).row.tolist()
+            if events.track[row] == threads[tid]
+            and events.category[row] in (Category.CPU_OP, Category.PYTHON_FUNCTION)
+            and events.ts[row] <= moment < events.end[row]
+        ]
+        assert (inner[index], outer[index]) == ((open_ or [-1])[-1], (open_ or [-1])[0])
+
+
+def test_ancestors_by_category() -> None:
+    trace = trace_of(
+        host(Category.PYTHON_FUNCTION, 0, 100, name="main"),
+        host(Category.CPU_OP, 10, 50, name="aten::linear"),
+        host(Category.CPU_OP, 15, 45, name="aten::addmm"),
+        host(Category.CUDA_RUNTIME, 20, 30, name="cudaLaunchKernel"),
+        host(Category.CUDA_RUNTIME, 60, 70, name="cudaMemcpyAsync"),
+        kernel("gemm", 40, 90),
+    )
+    rows = np.array(
+        [trace.names_of(np.arange(6)).index(name) for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "gemm")]
+    )
+    rows = np.append(rows, -1)
+
+    def named(result: np.ndarray) -> list[str | None]:  # type: ignore[type-arg]
+        return [None if row < 0 else trace.names_of(np.array([row]))[0] for row in result.tolist()]
+
+    assert named(innermost(trace, rows, [Category.CPU_OP])) == ["aten::addmm", None, None, None]
+    assert named(outermost(trace, rows, [Category.CPU_OP])) == ["aten::linear", None, None, None]
+    linear = np.array([name == "aten::linear" for name in trace.strings])
+    assert named(innermost(trace, rows, [Category.CPU_OP], linear)) == ["aten::linear", None, None, None]
+    assert named(outermost(trace, rows, [Category.CPU_OP], ~linear)) == ["aten::addmm", None, None, None]
+    assert named(outermost(trace, rows, [Category.PYTHON_FUNCTION])) == ["main", "main", None, None]
+
+
+def test_a_slice_that_crosses_takes_nothing_away() -> None:
+    trace = trace_of(
+        host(Category.CPU_OP, 0, 100, name="region"),
+        host(Category.PYTHON_FUNCTION, 10, 101, name="f"),
+        host(Category.CUDA_RUNTIME, 20, 25, name="cudaLaunchKernel"),
+    )
+    (launch,) = trace.events.slices_of(Category.CUDA_RUNTIME)
+    assert trace.names_of(innermost(trace, np.array([launch]), [Category.CPU_OP])) == ["region"]
+    assert trace.names_of(innermost(trace, np.array([launch]), [Category.PYTHON_FUNCTION])) == ["f"]
+    (crossing,) = trace.events.slices_of(Category.PYTHON_FUNCTION)
+    assert innermost(trace, np.array([crossing]), [Category.CPU_OP]).tolist() == [-1]
+
+
+def test_no_host_at_all_of_enclosing() -> None:
+    trace = trace_of(kernel("k", 0, 12))
+    assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
+    assert outermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]

@@ -15,8 +15,8 @@ from augment.core.trace import Category, Trace
 from augment.facts.critical import critical_graph as critical_loops
 from augment.facts.critical import what_if
 from augment.facts.critical.critical_events import event_graph
-from augment.facts.critical.critical_graph import NEVER, Graph, critical_graph
-from augment.facts.critical.critical_path import (
+from augment.facts.critical.critical_graph import NEVER, CriticalGraph, critical_graph
+from augment.facts.critical.longest_path import (
     NAMED,
     BoundBy,
     critical_path,
@@ -71,7 +71,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     return trace_of(*events)
 
 
-def longest(graph: Graph, weight: dict[int, int]) -> dict[int, int]:
+def longest(graph: CriticalGraph, weight: dict[int, int]) -> dict[int, int]:
     """The longest path from the start to every node, found without an order of the nodes."""
     leading = defaultdict(list)
     for edge, target in enumerate(graph.target.tolist()):
@@ -86,7 +86,7 @@ def longest(graph: Graph, weight: dict[int, int]) -> dict[int, int]:
     return {node: reach(node) for node in range(len(graph))}
 
 
-def weights(graph: Graph) -> dict[int, int]:
+def weights(graph: CriticalGraph) -> dict[int, int]:
     """By edge."""
     return dict(enumerate(graph.weight.tolist()))
 
@@ -171,7 +171,7 @@ def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
     assert (slack(trace, stacks.row) >= -1).all()
 
 
-def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[int, int]:
+def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -> dict[int, int]:
     """How much of each edge is spent in ``name`` from ``start`` to ``stop``, nanosecond by nanosecond."""
     work, events = gpu_work(trace), trace.events
     order = call_stacks(trace).row.tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,17 +15,13 @@ from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import GPU_WORK, Event, load, save, without_first_launches
+from simulator import JobOptions, simulate
 from tables import slices_of
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
-from simulator import JobOptions, simulate  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 NAME = "idle_time_breakdown"
-RECORDED = ROOT.parent / "shared" / "traces"
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 JOBS = {
     "waits": JobOptions(steps=4, layers=2, causes=True),
     "runs ahead": JobOptions(steps=6, layers=2, causes=True, run_ahead=2),

@@ -7,7 +7,7 @@ import pytest
 
 import augment
 from augment.errors import UsageError
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
 from augment.facts.names.kernel_types import KernelType

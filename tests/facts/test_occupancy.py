@@ -1,17 +1,89 @@
-"""The innermost slice at each moment, against a walk over every moment."""
+"""What a thread is in at each moment, and what took most of given intervals: by hand, and against the definition."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.core.trace import Category
-from augment.facts.host import host_segments
-from tables import Event, op, trace_of
+from augment.core.trace import Category, Trace
+from augment.facts.host import occupancy
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.occupancy import host_segments
+from tables import Event, annotation, call, op, python, trace_of
+
+MAKERS = (op, annotation, python, call)
+
+
+def named(trace: Trace) -> list[tuple[int, int, str | None]]:
+    """Track, moment and innermost slice."""
+    result = host_segments(trace)
+    tracks = np.repeat(np.arange(len(trace.tracks)), np.diff(result.bounds))
+    names = [trace.names_of(np.array([row]))[0] if row >= 0 else None for row in result.row.tolist()]
+    return list(zip(tracks.tolist(), result.ts.tolist(), names, strict=True))
+
+
+def test_a_thread_is_in_the_innermost_of_its_slices() -> None:
+    trace = trace_of(
+        op("outer", 0, 20), call("cudaLaunchKernel", 5, 8), op("next", 20, 25), op("other", 2, 4, thread=2)
+    )
+    assert named(trace) == [
+        (0, 0, "outer"), (0, 5, "cudaLaunchKernel"), (0, 8, "outer"), (0, 20, "next"), (0, 25, None),
+        (1, 2, "other"), (1, 4, None),
+    ]  # fmt: skip
+
+
+def test_of_slices_that_overlap_in_part_the_later_is_the_innermost() -> None:
+    assert named(trace_of(op("first", 0, 10), op("second", 5, 15))) == [
+        (0, 0, "first"), (0, 5, "second"), (0, 15, None),
+    ]  # fmt: skip
+
+
+def test_slices_that_take_no_time_leave_no_segment() -> None:
+    assert named(trace_of(op("one", 0, 10), op("empty", 4, 4), op("late", 12, 12))) == [
+        (0, 0, "one"), (0, 4, "one"), (0, 10, None), (0, 12, None),
+    ]  # fmt: skip
+
+
+def test_without_threads_there_are_none() -> None:
+    assert len(host_segments(trace_of()).ts) == 0
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> list[Event]:
+    """Slices of two threads, nested or not."""
+    made = []
+    for index in range(draw(st.integers(1, 12))):
+        start = draw(st.integers(0, 30))
+        maker: Any = draw(st.sampled_from(MAKERS))
+        end = start + draw(st.integers(0, 15))
+        made.append(maker(f"s{index}", start, end, thread=draw(st.integers(1, 2))))
+    return made
+
+
+@pytest.mark.usefixtures("kernels")
+@given(slices())
+def test_every_moment_has_the_slice_that_began_last_of_those_that_last(made: list[Event]) -> None:
+    trace = trace_of(*made)
+    result = host_segments(trace)
+    stacks_order = {row: place for place, row in enumerate(call_stacks(trace).row.tolist())}
+    for track in range(len(trace.tracks)):
+        part = result.of(track)
+        ts, row = result.ts[part].tolist(), result.row[part].tolist()
+        assert ts == sorted(set(ts))
+        for moment in range(46):
+            end = trace.events.end
+            begun = [
+                r for r in stacks_order if trace.events.track[r] == track and trace.events.ts[r] <= moment < end[r]
+            ]
+            expected = max(begun, key=stacks_order.__getitem__, default=-1)
+            place = int(np.searchsorted(ts, moment, side="right")) - 1
+            assert (row[place] if place >= 0 else -1) == expected
+
 
 END = 40
 
@@ -32,9 +104,9 @@ def test_occupants_are_those_of_each_moment(
     thread = next(index for index, track in enumerate(trace.tracks) if track.tid == 1)
     start = np.array([ts for ts, _ in asked], np.int64)
     end = start + np.array([dur for _, dur in asked], np.int64)
-    at_once, host_segments.PAIRS_AT_ONCE = host_segments.PAIRS_AT_ONCE, 3 if in_pieces else host_segments.PAIRS_AT_ONCE
-    result = host_segments.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
-    host_segments.PAIRS_AT_ONCE = at_once
+    at_once, occupancy.PAIRS_AT_ONCE = occupancy.PAIRS_AT_ONCE, 3 if in_pieces else occupancy.PAIRS_AT_ONCE
+    result = occupancy.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
+    occupancy.PAIRS_AT_ONCE = at_once
     for index, (low, high) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         held = Counter[str]()
         stretches = Counter[tuple[str, int, int]]()  # of one slice without a break: its name, its start, when it began
@@ -60,7 +132,7 @@ def test_occupants_are_those_of_each_moment(
 
 
 def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
-    timeline = host_segments.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
+    timeline = occupancy.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
     assert [column.tolist() for column in timeline] == [[0, 9], [9, 100], [0, 1]]
 
 
@@ -69,7 +141,7 @@ def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
 def test_timelines_of_many_threads(drawn: list[tuple[int, int, int]]) -> None:
     slices = sorted((group, min(a, b), max(a, b)) for group, a, b in drawn)
     group, start, end = (np.array(column, np.int64) for column in (zip(*slices, strict=True) if slices else ([],) * 3))
-    line, bounds = host_segments.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
+    line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
     for thread in range(3):
         part = slice(*bounds[thread : thread + 2])
         pieces = list(zip(*(column[part].tolist() for column in line), strict=True))

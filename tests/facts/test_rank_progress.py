@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from augment.core.trace import Trace
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.collectives.rank_progress import follows, held_up, spent_before
 from augment.readers import read
 from traces import Event, copy, kernel, launch, write_trace

@@ -19,7 +19,7 @@ from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
-from augment.facts.operators.matrix_products import Fit
+from augment.facts.operators.matrix_products import TileFit
 from augment.job.verdict import verdict_text
 from augment.job.verdict.verdict_rows import Row
 
@@ -95,9 +95,9 @@ SAMPLES: list[Seen] = [
     rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),
     rules.straggling_rank.StragglingRank(MS, late=OWN),
-    rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "tf32", 2.0, Fit(True, 0.9, 0.4)),
-    rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "bf16", 1.9, Fit(True, 0.9, 0.4)),
-    rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, Fit(False)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "tf32", 2.0, TileFit(True, 0.9, 0.4)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "bf16", 1.9, TileFit(True, 0.9, 0.4)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, TileFit(False)),
     rules.written_attention.WrittenAttention(8, [16, 1024, 1024], 3 * MS, 2 * MS, False),
     rules.written_attention.WrittenAttention(1, [16, 1024, 1024], 3 * MS, 2 * MS, True),
     rules.unaligned_shapes.UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),

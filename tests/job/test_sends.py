@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from augment.core.findings import AugmentedTrace, Findings
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.job.answer import Answer, answer
 from augment.job.collectives.waits import Waits, waits
 from augment.job.matching.clocks import Clock

@@ -11,7 +11,7 @@ import pytest
 
 from augment.arrays.joining import joined
 from augment.core.findings import AugmentedTrace
-from augment.facts.source.arg_columns import IDENTIFIERS, args_of_rows
+from augment.facts.source.event_args import IDENTIFIERS, args_of_rows
 from augment.job.answer import answer
 from augment.job.ranks.summary import summarize
 from augment.kernels.catalogue import KERNELS
@@ -47,7 +47,7 @@ def small_tables() -> ExitStack:
         "augment.kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(
             table, min(room, 4), min(pool, 64)
         ),
-        "augment.facts.source.arg_columns.LEAST_ROOM": 1,
+        "augment.facts.source.event_args.LEAST_ROOM": 1,
         "augment.writers.perfetto.args_scan._OUT_BYTES": 256,
         "augment.writers.perfetto.encoding._OUT_BYTES": 256,
         "augment.writers.rendering._BUFFER_BYTES": 256,

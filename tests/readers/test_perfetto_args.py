@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from augment.core.args import WANTED
 from augment.core.trace import Trace
-from augment.facts.source.arg_columns import OF_FRAMES, ArgColumns, ArgValues, args_of_rows
+from augment.facts.source.event_args import OF_FRAMES, ArgColumns, ArgValues, args_of_rows
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import write_all

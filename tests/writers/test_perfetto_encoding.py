@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from augment.arrays.types import Int32s, Int64s
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.trace import args_of_event
-from augment.facts.source.arg_columns import PADDING, blocks, decoded
+from augment.facts.source.event_args import PADDING, blocks, decoded
 from augment.readers import read
 from augment.readers.perfetto.state import PacketSequence, Strings
 from augment.readers.perfetto.values import event_args

@@ -30,7 +30,7 @@ from augment.diagnosis.rule import (
 )
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import outermost
-from augment.facts.names.matching import STEP, starting
+from augment.facts.names.name_masks import STEP, starting
 
 NAME = "data_loading"
 

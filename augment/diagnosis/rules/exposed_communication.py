@@ -35,7 +35,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import (
+from augment.facts.collectives.collective_kernels import (
     UNKNOWN,
     Collectives,
     Group,

@@ -31,7 +31,7 @@ from augment.diagnosis.rule import (
 from augment.facts.critical.what_if import Cut, joined, without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import python_lines
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")

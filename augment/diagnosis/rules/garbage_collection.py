@@ -31,7 +31,7 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import python_lines
-from augment.facts.names.matching import matching
+from augment.facts.names.name_masks import matching
 
 NAME = "garbage_collection"
 _NAMES = re.compile(

@@ -48,10 +48,10 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.critical_path import BoundBy, host_kinds
+from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.gpu.device_activity import type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import operators_around
 from augment.facts.waits.gap_causes import GapCategory, causes_of_gaps, device_gaps, launch_end
 

@@ -39,8 +39,8 @@ from augment.diagnosis.rule import (
 from augment.facts.critical.what_if import Cut, joined, without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits, kernel_families
-from augment.facts.names.matching import strings_where
-from augment.facts.operators.matrix_products import UNKNOWN_DEVICE, Fit, fit_of, in_narrow_groups
+from augment.facts.names.name_masks import strings_where
+from augment.facts.operators.matrix_products import UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups
 from augment.facts.operators.peaks import Peak, device_peaks
 
 NAME = "matrix_units"
@@ -63,7 +63,7 @@ class MatrixUnitsUse(Seen, frozen=True):
     kernels: list[str]  #: most of the time first
     number: str  #: the type of number to use: tf32, bf16 or fp16
     faster: float  #: so many times as fast as FP32
-    fit: Fit
+    fit: TileFit
 
     def title(self, words: Words) -> str:
         return f"FP32 products and convolutions take {time(self.product_ns)} {words.per_step} without matrix units"

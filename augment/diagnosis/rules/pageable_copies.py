@@ -38,7 +38,7 @@ from augment.diagnosis.rule import (
 from augment.facts.critical.what_if import joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost, python_lines
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.facts.waits.sync_dependencies import sync_calls
 
 NAME = "pageable_copies"

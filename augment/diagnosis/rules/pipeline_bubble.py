@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import collectives, exposed_ns
+from augment.facts.collectives.collective_kernels import collectives, exposed_ns
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 

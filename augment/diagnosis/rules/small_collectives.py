@@ -25,7 +25,7 @@ from augment.diagnosis.rule import (
     Seen,
     Spans,
 )
-from augment.facts.collectives.instances import UNKNOWN, collectives
+from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.collectives.sharding import SMALL_BYTES, carries_activations
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work

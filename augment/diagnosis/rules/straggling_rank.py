@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
     NotApplicable,
     Seen,
 )
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 
 NAME = "straggling_rank"
 

@@ -29,7 +29,7 @@ from augment.facts.critical.what_if import fused, joined
 from augment.facts.gpu.gpu_time import in_optimizer, steps_of_optimizers
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import kernel_families
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 
 NAME = "unfused_optimizer"
 KEPT = 1 / 3  #: of the kernels' time

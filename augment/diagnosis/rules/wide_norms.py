@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import kernel_families
-from augment.facts.names.matching import matching
+from augment.facts.names.name_masks import matching
 
 NAME = "wide_norms"
 _HALF = re.compile(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")

@@ -19,12 +19,12 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
 from augment.core.annotations import Texts
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
-from augment.facts.collectives.instances import UNKNOWN, Group, collectives
+from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.host_segments import occupants
+from augment.facts.host.occupancy import occupants
 from augment.facts.names.kernel_types import OTHER, KernelType, element_bytes, kind_of
-from augment.facts.names.matching import starting
+from augment.facts.names.name_masks import starting
 from augment.facts.steps.steps import steps
 from augment.facts.waits.gap_causes import launch_end
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
@@ -103,15 +103,16 @@ def running_types(trace: Trace) -> tuple[Int64s, Masks]:
     host does its collectives, those of the host."""
     each = type_coverage(trace)
     if not each:
-        return host_types(trace)
+        every = host_collectives(trace)
+        operators = host_operators(trace) if len(every) else Intervals(every.ts, every.end)
+        none = Intervals(every.ts[:0], every.end[:0])
+        return intervals.coverage([operators, intervals.union(every.ts, every.end), none])
     if len(each) == 1:
         return each[0].ts, each[0].mask
     unions = []
     for kernel_type in (COMPUTATION, COMMUNICATION, MEMORY):
         parts = [device.intervals_of(any_of=kernel_type) for device in each]
-        start, end = (
-            np.concatenate([part[side] for part in parts]) if parts else np.empty(0, np.int64) for side in (0, 1)
-        )
+        start, end = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
         unions.append(intervals.union(start, end))
     return intervals.coverage(unions)
 
@@ -127,19 +128,13 @@ def _host_waited(trace: Trace, moments: Int64s) -> Bools:
     returned = first < len(order)
     call = np.append(order, 0)[first]
     waited: Bools = returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
-    return waited | _in_frees(trace, moments)
-
-
-def _in_frees(trace: Trace, moments: Int64s) -> Bools:
-    """Whether each of ``moments`` lies in the second half of a call that gives memory back."""
     rows = freeing_calls(trace)
     if not len(rows):
-        return np.zeros(len(moments), np.bool_)
+        return waited
     ts, end = trace.events.ts[rows], trace.events.end[rows]
     order = np.argsort(ts, kind="stable")
     call = order[np.maximum(np.searchsorted(ts[order], moments, side="right") - 1, 0)]
-    inside: Bools = (moments <= end[call]) & (2 * (moments - ts[call]) > end[call] - ts[call])
-    return inside
+    return waited | ((moments <= end[call]) & (2 * (moments - ts[call]) > end[call] - ts[call]))
 
 
 # Collectives that the host does itself, as gloo does: those of a rank without GPU work.
@@ -204,15 +199,6 @@ def host_collectives(trace: Trace) -> HostCollectives:
     )
 
 
-def host_types(trace: Trace) -> tuple[Int64s, Masks]:
-    """When the host runs operators, and when collectives, over time: as ``running_types`` of devices."""
-    every = host_collectives(trace)
-    if not len(every):
-        return intervals.coverage([Intervals(every.ts, every.end)] * 3)
-    none = Intervals(every.ts[:0], every.end[:0])
-    return intervals.coverage([host_operators(trace), intervals.union(every.ts, every.end), none])
-
-
 @derived
 def host_operators(trace: Trace) -> Intervals:
     """When any thread of the host runs an operator that neither communicates nor waits: disjoint, ascending."""
@@ -269,7 +255,7 @@ class State(IntEnum):
     UNKNOWN = 5
 
 
-class DeviceStates(Struct, frozen=True):
+class RankStates(Struct, frozen=True):
     """From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the rank is in ``state[i]`` (uint8).
 
     ``ts`` has one entry more than ``state``: the end of the last work. It begins with the first recorded event.
@@ -279,7 +265,7 @@ class DeviceStates(Struct, frozen=True):
     state: Bytes
 
 
-class HostGaps(Struct, frozen=True):
+class HostWaits(Struct, frozen=True):
     """The longest waits for the host, disjoint, ascending: ``start`` and ``end``, int64 ns, on the devices' timeline.
 
     ``doing``: what the launching thread did most of that time, its innermost operator or annotation; ``inside``
@@ -293,11 +279,11 @@ class HostGaps(Struct, frozen=True):
 
 
 @derived(until="summary")
-def device_states(trace: Trace) -> DeviceStates:
+def device_states(trace: Trace) -> RankStates:
     """The states of the rank; empty without GPU work, unless the host does collectives: then its operators compute."""
     types_ts, mask = running_types(trace)
     if not len(types_ts):
-        return DeviceStates(np.empty(0, np.int64), np.empty(0, np.uint8))
+        return RankStates(np.empty(0, np.int64), np.empty(0, np.uint8))
     gaps, launched, known = _gaps(trace)
     begin = gaps.start[:1] if len(gaps.start) and gaps.start[0] < types_ts[0] else types_ts[:0]
     splits = launched[(launched > gaps.start) & (launched < gaps.end)]
@@ -313,14 +299,14 @@ def device_states(trace: Trace) -> DeviceStates:
         gap = np.searchsorted(gaps.start, ts, side="right") - 1
         waiting = (running == 0) & (gap >= 0) & known[gap]
         state[waiting] = np.where(ts < launched[gap], State.HOST, State.QUEUED)[waiting]
-    return DeviceStates(ts, state[:-1].astype(np.uint8))
+    return RankStates(ts, state[:-1].astype(np.uint8))
 
 
-def host_gaps(trace: Trace, main_track: int) -> HostGaps:
+def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``."""
     if not len(running_types(trace)[0]):
         none = np.empty(0, np.int64)
-        return HostGaps(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
+        return HostWaits(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
     gaps, launched, known = _gaps(trace)
     end = np.minimum(launched, gaps.end)
     waiting = np.flatnonzero(known & (end > gaps.start))
@@ -333,7 +319,7 @@ def host_gaps(trace: Trace, main_track: int) -> HostGaps:
     name, _, row, inside_ns = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
     name = np.where(2 * inside_ns >= end - start, name, -1).astype(np.int32)
     is_operator = (row >= 0) & (trace.events.category[row] == Category.CPU_OP)
-    return HostGaps(start, end, Texts(name, trace.strings), is_operator)
+    return HostWaits(start, end, Texts(name, trace.strings), is_operator)
 
 
 def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:

@@ -15,10 +15,10 @@ from augment.arrays.ordering import combinations, is_any, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.instances import collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
-from augment.facts.host.training_phases import Phase, training_phases
+from augment.facts.host.training_phases import TrainingPhase, training_phases
 from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
 
 SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
@@ -32,7 +32,7 @@ _GROUP = re.compile(r"fsdp|dp_shard|zero3", re.IGNORECASE)
 def trains(trace: Trace) -> bool:
     """Whether a backward pass or an optimizer was recorded."""
     phases = training_phases(trace)
-    return phases is not None and bool(is_any(phases, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    return phases is not None and bool(is_any(phases, (TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER)).any())
 
 
 @derived
@@ -47,15 +47,21 @@ def gathers_of_parameters(trace: Trace) -> Bools:
     kinds = np.array(every.kind.values)
     gathers, scatters = ((kinds == kind)[every.kind.codes] for kind in (ALL_GATHER, REDUCE_SCATTER))
     phase = _phases(trace)
-    in_model = is_any(phase, (Phase.FORWARD, Phase.BACKWARD))
+    in_model = is_any(phase, (TrainingPhase.FORWARD, TrainingPhase.BACKWARD))
     backward, forward = (
-        sums(every.group, scatters & (phase == each), len(every.groups)) for each in (Phase.BACKWARD, Phase.FORWARD)
+        sums(every.group, scatters & (phase == each), len(every.groups))
+        for each in (TrainingPhase.BACKWARD, TrainingPhase.FORWARD)
     )
     gathered = sums(every.group, gathers & in_model, len(every.groups))
     behaves = (backward > 0) & (forward == 0) & (gathered > 0)
     described = np.array([bool(_GROUP.search(group.description)) for group in every.groups], np.bool_)
     by_use = described[every.group] | behaves[every.group]
-    chosen: Bools = gathers & (phase != Phase.OPTIMIZER) & (_launched_by_shards(trace) | by_use)
+    launch = _launch_places(trace)
+    by_shards = np.zeros(len(launch), np.bool_)  # launched within FSDP's or ZeRO-3's own ranges or functions
+    named = places_of(trace, Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION).where(_SHARDS.search)
+    if len(named) and len(launch):
+        by_shards = (launch >= 0) & (enclosing(trace, named) >= 0)[launch]
+    chosen: Bools = gathers & (phase != TrainingPhase.OPTIMIZER) & (by_shards | by_use)
     return chosen
 
 
@@ -67,28 +73,17 @@ def carries_activations(trace: Trace) -> Bools:
     if not trains(trace):
         return np.ones(len(every), np.bool_)
     (kinds, _), which = combinations(every.kind.codes, every.group)
-    forward = (_phases(trace) == Phase.FORWARD) & ~gathers_of_parameters(trace)
+    forward = (_phases(trace) == TrainingPhase.FORWARD) & ~gathers_of_parameters(trace)
     of_model: Bools = sums(which, forward, len(kinds)) > 0
     return of_model[which] & ~gathers_of_parameters(trace)
 
 
 def _phases(trace: Trace) -> Bytes:
-    """The phase in which each collective was launched, :class:`Phase`."""
+    """The phase in which each collective was launched, :class:`TrainingPhase`."""
     places, phases = _launch_places(trace), training_phases(trace)
     if phases is None or not len(phases):
-        return np.full(len(places), Phase.OTHER, np.uint8)
-    return np.where(places >= 0, phases[places], np.uint8(Phase.OTHER))
-
-
-def _launched_by_shards(trace: Trace) -> Bools:
-    """Whether each collective was launched within FSDP's or ZeRO-3's own ranges or functions."""
-    named = places_of(trace, Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION).where(_SHARDS.search)
-    places = _launch_places(trace)
-    if not len(named) or not len(places):
-        return np.zeros(len(places), np.bool_)
-    within = enclosing(trace, named) >= 0
-    inside: Bools = (places >= 0) & within[places]
-    return inside
+        return np.full(len(places), TrainingPhase.OTHER, np.uint8)
+    return np.where(places >= 0, phases[places], np.uint8(TrainingPhase.OTHER))
 
 
 def _launch_places(trace: Trace) -> Int64s:

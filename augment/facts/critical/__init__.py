@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
-    from augment.facts.critical.critical_graph import Graph
-    from augment.facts.critical.critical_path import CriticalPath
+    from augment.facts.critical.critical_graph import CriticalGraph
+    from augment.facts.critical.longest_path import CriticalPath
 
 
-def graph(trace: Trace) -> Graph:
+def graph(trace: Trace) -> CriticalGraph:
     """What waits for what: calls, work and events as a graph of dependencies."""
     from augment.facts.critical.critical_graph import critical_graph
 
@@ -19,6 +19,6 @@ def graph(trace: Trace) -> Graph:
 
 def path(trace: Trace) -> CriticalPath:
     """The chain of calls and work that decides how long the recording takes."""
-    from augment.facts.critical.critical_path import critical_path
+    from augment.facts.critical.longest_path import critical_path
 
     return critical_path(trace)

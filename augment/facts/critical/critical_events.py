@@ -16,11 +16,11 @@ from msgspec import Struct
 from augment.arrays.ordering import distinct, each, is_among
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
 from augment.core.trace import LAUNCHES, Category, Trace
-from augment.facts.critical.critical_graph import Graph, critical_graph
-from augment.facts.critical.critical_path import BoundBy, delay_kinds, host_kinds
+from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
+from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.waits.dependencies import DependencyKind
 
 DECIDES, WAY, OTHER = range(
@@ -35,10 +35,10 @@ class EventGraph(Struct, frozen=True):
     (``is_start``) or the end. ``row`` is -1 for the recording's start (the first node) and end (the last), and for
     slices that are neither operator nor call (Python functions, annotations).
 
-    Edges: ``source``, ``target`` (int64 nodes); ``weight`` (int64 ns), as in :class:`Graph`, so the longest path is as
-    long as the recording; ``bound_by`` (uint8, a :class:`BoundBy`); ``event`` (int64, into the event table; -1 none):
-    the slice that the time belongs to, for a delay the slice that is late. If several paths to a node are equally
-    long, the critical path takes the node's first edge.
+    Edges: ``source``, ``target`` (int64 nodes); ``weight`` (int64 ns), as in :class:`CriticalGraph`, so the longest
+    path is as long as the recording; ``bound_by`` (uint8, a :class:`BoundBy`); ``event`` (int64, into the event table;
+    -1 none): the slice that the time belongs to, for a delay the slice that is late. If several paths to a node are
+    equally long, the critical path takes the node's first edge.
     """
 
     ts: Int64s
@@ -54,7 +54,7 @@ class EventGraph(Struct, frozen=True):
 class _Chain(Struct, frozen=True):
     """The events of a thread: the slice (``row``, int64) that it entered or left at each ``ts``, ascending.
 
-    Their nodes begin at ``first_node``. ``lane`` holds the thread's nodes in the :class:`Graph`.
+    Their nodes begin at ``first_node``. ``lane`` holds the thread's nodes in the :class:`CriticalGraph`.
     """
 
     track: int
@@ -107,7 +107,7 @@ def _distinct(nodes: int, columns: Sequence[Any]) -> list[Any]:
     return [column[kept] for column in columns[:-1]]
 
 
-def _chains(trace: Trace, graph: Graph) -> Iterator[_Chain]:
+def _chains(trace: Trace, graph: CriticalGraph) -> Iterator[_Chain]:
     """The chain of each thread in the graph."""
     stacks = call_stacks(trace)
     lanes = graph.lane[1 : graph.first_work]
@@ -138,7 +138,7 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
     return ts[order], whose[order], order < len(row)
 
 
-def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
+def _along(trace: Trace, graph: CriticalGraph, chain: _Chain) -> _Edges:
     """The edges along a thread. Their time belongs to the innermost slice; where the thread only waits, it is 0."""
     segments = host_segments(trace)
     part = segments.of(chain.track)
@@ -155,7 +155,7 @@ def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
     return source, source + 1, weight, host_kinds(trace, event), event, _all(WAY, len(ts))
 
 
-def _across(trace: Trace, graph: Graph, chains: list[_Chain], start: Places, run: Int64s) -> _Edges:
+def _across(trace: Trace, graph: CriticalGraph, chains: list[_Chain], start: Places, run: Int64s) -> _Edges:
     """The edges of the graph's dependencies. They lead from the end of work (its start, if it still runs), or from the
     last node of a moment, to the first node of a moment."""
     first, last = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)

@@ -14,7 +14,7 @@ from augment.core.threads import Threads
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.critical.handovers import handovers, main_track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import (
     LONGEST_NS,
@@ -39,7 +39,7 @@ ROOT = 0  #: the node of the recording's start; the last node is its end
 _ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment
 
 
-class Graph(Struct, frozen=True):
+class CriticalGraph(Struct, frozen=True):
     """Nodes and edges, in columns. Every edge leads to a node that is not earlier.
 
     The first node is the recording's start, the last its end. Between them are the moments of threads that something
@@ -111,7 +111,7 @@ class _Lanes(Struct, frozen=True):
 
 
 @derived(until="diagnosis")
-def critical_graph(trace: Trace) -> Graph:
+def critical_graph(trace: Trace) -> CriticalGraph:
     """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
     # in ascending order of Kind
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
@@ -123,7 +123,10 @@ def critical_graph(trace: Trace) -> Graph:
     lanes = _lanes(trace, waits)
     work = gpu_work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
-    ts[0], ts[-1] = _extent(trace, lanes)
+    # the recording's start and end, over threads, GPU work and steps; broken work may end before it starts
+    starts = [int(column.min()) for column in (lanes.ts, work.ts, steps(trace).ts) if len(column)]
+    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, steps(trace).end) if len(column)]
+    ts[0], ts[-1] = min(starts, default=0), max(ends, default=0)
     diagnostics = [diagnostic for wait in waits for diagnostic in wait.diagnostics]
     parts = [partial(_along_threads, lanes), *(partial(_across, trace, lanes, wait.dependencies) for wait in waits)]
     made = trace.context.threads.all([*parts, partial(_to_end, trace, lanes, ts)])
@@ -135,7 +138,14 @@ def critical_graph(trace: Trace) -> Graph:
         message = "circular dependencies at one moment (left out)"
         diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
         edges = edges.take(sound)
-    edges = _Edges.joined([edges, _from_root(ts, edges.target)], trace.context.threads)
+    # the edges from the recording's start to all nodes that no other edge leads to
+    reached = np.zeros(len(ts), np.bool_)
+    reached[edges.target] = True
+    reached[ROOT] = True
+    target = np.flatnonzero(~reached)
+    nothing = np.zeros(len(target), np.int64)
+    from_root = _edges_of(DependencyKind.OPEN, nothing + ROOT, target, nothing, nothing)
+    edges = _Edges.joined([edges, from_root], trace.context.threads)
     by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
     order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
     return _bound(ts, lanes, edges, order, tuple(diagnostics))
@@ -155,14 +165,6 @@ def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
         before, after = part.from_work[chosen], part.to_work[chosen]
         np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
     return known
-
-
-def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
-    """The recording's start and end, ns, over threads, GPU work and steps. Broken work may end before it starts."""
-    work, number = gpu_work(trace), steps(trace)
-    starts = [int(column.min()) for column in (lanes.ts, work.ts, number.ts) if len(column)]
-    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, number.end) if len(column)]
-    return min(starts, default=0), max(ends, default=0)
 
 
 def _lanes(trace: Trace, waits: list[CallWaits]) -> _Lanes:
@@ -259,16 +261,6 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     return _edges_of(DependencyKind.OPEN, source, np.full(len(source), len(ts) - 1), self_ns, self_ns)
 
 
-def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
-    """The edges from the recording's start to all nodes that no other edge leads to."""
-    reached = np.zeros(len(ts), np.bool_)
-    reached[targets] = True
-    reached[ROOT] = True
-    target = np.flatnonzero(~reached)
-    nothing = np.zeros(len(target), np.int64)
-    return _edges_of(DependencyKind.OPEN, nothing + ROOT, target, nothing, nothing)
-
-
 def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]:
     """The order of nodes at one moment, as levels (uint8, ascending), and which edges respect that order."""
     level = np.zeros(len(ts), np.uint8)
@@ -285,14 +277,16 @@ def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]
     return level, sound
 
 
-def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]) -> Graph:
+def _bound(
+    ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]
+) -> CriticalGraph:
     """The graph with its binding edges: for each node, the edge that is fulfilled last."""
     head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
     weight, decides = edges.least, binding[binding >= 0]
     weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
     lane = np.full(len(ts), -1, np.int32)
     lane[1 : 1 + len(lanes.ts)] = lanes.track
-    return Graph(
+    return CriticalGraph(
         ts=ts,
         lane=lane,
         first_work=1 + len(lanes.ts),

@@ -12,9 +12,9 @@ from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import queued_tasks
-from augment.facts.names.matching import starting, strings_where
+from augment.facts.names.name_masks import starting, strings_where
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls
@@ -61,7 +61,9 @@ def handovers(trace: Trace) -> CallWaits:
     main = main_track(trace)
     if main == NO_INDEX:
         return joined_waits([])
-    masters = _masters(trace, main)
+    # the tracks of threads that work for another, each with the track of that other thread
+    every = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
+    masters = {to: by for to, by in every.items() if to != by and every.get(by) != to}
     segments = host_segments(trace)
     parts = []
     executing = _queue_threads(trace)
@@ -78,12 +80,6 @@ def handovers(trace: Trace) -> CallWaits:
 def _queue_threads(trace: Trace) -> list[int]:
     """The tracks of threads that execute tasks from a queue; ``task_queues`` knows what they wait for."""
     return [int(track) for track in distinct(trace.events.track[queued_tasks(trace).taken])]
-
-
-def _masters(trace: Trace, main: int) -> dict[int, int]:
-    """The tracks of threads that work for another, each with the track of that other thread."""
-    masters = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
-    return {to: by for to, by in masters.items() if to != by and masters.get(by) != to}
 
 
 @derived

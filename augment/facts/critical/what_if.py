@@ -19,8 +19,8 @@ from augment.arrays.reserved import reserved
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Trace
-from augment.facts.critical.critical_graph import Graph, critical_graph, saved
-from augment.facts.critical.critical_path import (
+from augment.facts.critical.critical_graph import CriticalGraph, critical_graph, saved
+from augment.facts.critical.longest_path import (
     BoundBy,
     critical_path,
     kinds_of_host,
@@ -29,7 +29,7 @@ from augment.facts.critical.critical_path import (
     windows,
 )
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
@@ -135,7 +135,7 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
 @derived(until="rules")
 def _lane_edges(trace: Trace) -> dict[int, Int64s]:
     """The edges along each thread, in the order of time."""
-    graph: Graph = critical_graph(trace)
+    graph: CriticalGraph = critical_graph(trace)
     along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     lane = graph.lane[graph.source[along]]
     return {track: along[places] for track, places in each(lane, len(trace.tracks))}
@@ -160,25 +160,17 @@ class NamedTimes(Struct, frozen=True):
     saved_ns: Int64s
 
 
-class _Pieces(Struct, frozen=True):
-    """GPU work of the chosen names, on the path or not, cut where windows begin and end.
-
-    ``code`` combines window, name and kind. ``dur``: int64 ns. ``edge``: the edge whose weight includes the piece (-1:
-    none; the piece still counts). ``slack``: int64 ns (-1: given with another piece).
-    """
-
-    code: Int64s
-    dur: Int64s
-    edge: Int64s
-    slack: Int64s
-
-
 def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     """The names with the most time on the critical path of each step, and the time saved without them."""
     names = critical_path(trace).names
     window, name, kind = (column.astype(np.int64) for column in (names.window, names.name, names.bound_by))
     codes, ns, count = (window * len(trace.strings) + name) * len(BoundBy) + kind, names.ns, names.count
-    order = np.lexsort((kind, _by_name(trace, name), -ns, window))
+    # the alphabetical rank of each name, independent of the order of ``Trace.strings``
+    used, which = np.unique(name, return_inverse=True)
+    alphabetical = np.empty(len(used), np.int64)
+    texts = [trace.strings[code] for code in used.tolist()]
+    alphabetical[sorted(range(len(used)), key=texts.__getitem__)] = np.arange(len(used))
+    order = np.lexsort((kind, alphabetical[which], -ns, window))
     window = window[order]
     rank = np.arange(len(order)) - np.searchsorted(window, window, side="left")
     order = order[rank < name_count]
@@ -191,24 +183,9 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     return NamedTimes(window, name.astype(np.int32), kind.astype(np.uint8), count, ns, total, slack, gained)
 
 
-def _by_name(trace: Trace, name: Int64s) -> Int64s:
-    """The alphabetical rank of each of ``name``, independent of the order of ``Trace.strings``."""
-    used, which = np.unique(name, return_inverse=True)
-    place = np.empty(len(used), np.int64)
-    names = [trace.strings[code] for code in used.tolist()]
-    place[sorted(range(len(used)), key=names.__getitem__)] = np.arange(len(used))
-    places: Int64s = place[which]
-    return places
-
-
 def _size(trace: Trace) -> int:
     """The number of codes per window."""
     return len(BoundBy) * len(trace.strings)
-
-
-def _code(trace: Trace, window: Int64s, bound_by: Bytes, row: Int64s) -> Int64s:
-    """The code of a window, name and kind."""
-    return (window * len(trace.strings) + trace.events.name[row]) * len(BoundBy) + bound_by
 
 
 def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -217,7 +194,24 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     order, bounds = grouped(key, len(codes)), group_bounds(key, len(codes))
     edge, dur = edge[order].astype(np.int64), dur[order]
     del key, order  # frees memory for what follows
-    gained = _gained(trace, codes // _size(trace), edge, dur, bounds)
+    # the time that each window gains if its edges, at places ``bounds[i]`` to ``bounds[i + 1]``, take ``dur`` less
+    window = codes // _size(trace)
+    graph, (start, end) = critical_graph(trace), windows(trace)
+    moments = graph.ts[graph.order]
+    first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
+    over = np.empty(len(graph), np.int32)  # for each node, the number of windows that are over by then
+    windows_over = np.arange(len(end) + 1, dtype=np.int32)
+    over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
+    del moments
+    leaving, into = _leaving(trace, over, len(end), edge, np.repeat(window, np.diff(bounds)))
+    del over
+    by_window = np.argsort(into, kind="stable")
+    leaving = leaving[by_window]
+    due = latest_of_nodes(trace)[graph.target[leaving]]
+    left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
+    jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
+    columns = (graph.order, graph.head, graph.following, graph.source, graph.weight, graph.ts)
+    gained = saved(*columns, due, leaving, edge, dur, jobs.astype(np.int64))
     return total, np.where(least == np.iinfo(np.int64).max, -1, least), gained
 
 
@@ -228,10 +222,22 @@ def _sums_and_cuts(trace: Trace, codes: Int64s) -> tuple[npt.NDArray[Any], ...]:
     names[codes // len(BoundBy) % max(len(trace.strings), 1)] = True
     total, least, *of_threads = _on_threads(trace, codes, names)
     cuts = [of_threads]
-    for part in (_of_edges(trace, names), _of_work(trace, names)):
-        key = np.minimum(np.searchsorted(codes, part.code), max(len(codes) - 1, 0))
-        asked = np.flatnonzero(codes[key] == part.code) if len(codes) else key[:0]
-        key, dur, edge, slack = key[asked], part.dur[asked], part.edge[asked], part.slack[asked]
+    work, none = gpu_work(trace), np.full(1, -1, np.int64)
+    # edges during which the source's work runs, then whole pieces of work: their duration and slack
+    edges = np.flatnonzero(graph.self_ns > 0)
+    edges = edges[names.take(trace.events.name[work.row[graph.source[edges] - graph.first_work]])]
+    sources, begun = graph.source[edges].astype(np.intp) - graph.first_work, graph.ts[graph.source[edges]]
+    places = np.flatnonzero(names.take(trace.events.name[work.row]))
+    until = np.maximum(work.end[places], work.ts[places])  # work that ends before it starts has no duration
+    for place, start, end, edge, slack in (
+        (sources, begun, begun + graph.self_ns[edges], edges, none),
+        (places, work.ts[places], until, none, node_slack(trace)[graph.first_work + places]),
+    ):
+        whose, code, dur = _split(trace, place, start, end)
+        key = np.minimum(np.searchsorted(codes, code), max(len(codes) - 1, 0))
+        asked = np.flatnonzero(codes[key] == code) if len(codes) else key[:0]
+        key, dur, whose = key[asked], dur[asked], whose[asked]
+        edge, slack = (column[whose] if column is not none else np.full(len(whose), -1) for column in (edge, slack))
         has_slack = slack >= 0
         total += sums(key[has_slack], dur[has_slack], len(codes))
         np.minimum.at(least, key[slack > 0], slack[slack > 0])
@@ -264,37 +270,6 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
         most = made
 
 
-def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int64s) -> Int64s:
-    """The time that each window gains if its edges, at places ``bounds[i]`` to ``bounds[i + 1]``, take ``ns`` less."""
-    graph, (start, end) = critical_graph(trace), windows(trace)
-    moments = graph.ts[graph.order]
-    first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
-    over = np.empty(len(graph), np.int32)  # for each node, the number of windows that are over by then
-    windows_over = np.arange(len(end) + 1, dtype=np.int32)
-    over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
-    del moments
-    leaving, into = _leaving(trace, over, len(end), edge, np.repeat(window, np.diff(bounds)))
-    del over
-    by_window = np.argsort(into, kind="stable")
-    leaving = leaving[by_window]
-    due = latest_of_nodes(trace)[graph.target[leaving]]
-    left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
-    jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
-    return saved(
-        graph.order,
-        graph.head,
-        graph.following,
-        graph.source,
-        graph.weight,
-        graph.ts,
-        due,
-        leaving,
-        edge,
-        ns,
-        jobs.astype(np.int64),
-    )
-
-
 def _leaving(
     trace: Trace, over: Int32s, window_count: int, cut_edge: Int64s, cut_window: Int64s
 ) -> tuple[Int64s, Int64s]:
@@ -324,39 +299,16 @@ def _leaving(
     return np.concatenate((edges[whose], edges[whose[order[least[passed]]]])), np.concatenate((into, passed))
 
 
-def _of_edges(trace: Trace, names: Bools) -> _Pieces:
-    """The pieces of edges during which the source's GPU work runs."""
-    graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
-    edges = np.flatnonzero(graph.self_ns > 0)
-    place = graph.source[edges] - graph.first_work
-    edges = edges[names.take(trace.events.name[work.row[place]])]
-    begun = graph.ts[graph.source[edges]]
-    whose, ts, dur = _split(begun, begun + graph.self_ns[edges], distinct(np.concatenate((start, end))))
-    place = graph.source[edges[whose]] - graph.first_work
-    code = _code(trace, _window(trace, ts), work.type[place] + np.uint8(BoundBy.KERNEL_COMPUTATION), work.row[place])
-    return _Pieces(code, dur, edges[whose], np.full(len(ts), -1, np.int64))
-
-
-def _of_work(trace: Trace, names: Bools) -> _Pieces:
-    """The pieces of whole GPU work: its duration and slack."""
-    graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
-    places = np.flatnonzero(names.take(trace.events.name[work.row]))
-    until = np.maximum(work.end[places], work.ts[places])  # work that ends before it starts has no duration
-    whose, ts, dur = _split(work.ts[places], until, distinct(np.concatenate((start, end))))
-    place = places[whose]
-    code = _code(trace, _window(trace, ts), work.type[place] + np.uint8(BoundBy.KERNEL_COMPUTATION), work.row[place])
-    return _Pieces(code, dur, np.full(len(ts), -1, np.int64), node_slack(trace)[graph.first_work + place])
-
-
-def _window(trace: Trace, ts: Int64s) -> Int64s:
-    """The window of each moment; -1 for none."""
-    return steps(trace).at(ts) if len(steps(trace)) else np.zeros(len(ts), np.int64)
-
-
-def _split(start: Int64s, end: Int64s, cuts: Int64s) -> tuple[Places, Int64s, Int64s]:
-    """The parts of ``[start, end)`` between ascending ``cuts``: each part's interval, start and length."""
+def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Places, Int64s, Int64s]:
+    """The parts of GPU work at ``place`` in ``[start, end)`` between the ends of windows: the index in ``place`` of
+    each part, its code, and its length, ns."""
+    cuts = distinct(np.concatenate(windows(trace)))
     whose, after = expand(where_in(cuts, start, side="right"), where_in(cuts, end) + 1)
     padded = np.concatenate((start[:1], cuts, end[:1]))  # the interval's own start and end overrule the cuts
     ts = np.where(after == 0, start[whose], np.maximum(padded[after], start[whose]))
     until = np.where(after == len(cuts), end[whose], np.minimum(padded[after + 1], end[whose]))
-    return whose, ts, until - ts
+    work = gpu_work(trace)
+    window = steps(trace).at(ts) if len(steps(trace)) else np.zeros(len(ts), np.int64)  # -1 for none
+    bound_by = work.type[place[whose]] + np.uint8(BoundBy.KERNEL_COMPUTATION)
+    name = trace.events.name[work.row[place[whose]]]
+    return whose, (window * len(trace.strings) + name) * len(BoundBy) + bound_by, until - ts

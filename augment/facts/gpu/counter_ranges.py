@@ -38,31 +38,22 @@ def counter_ranges(trace: Trace) -> CounterRanges:
     """The trace's ranges. The n-th range belongs to the n-th call that launches a kernel, if the numbers are equal."""
     ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)
     counters = [_numbers(args) for args in trace.args_of(ranges)]
-    calls = _launches(trace)
-    if len(calls) == len(ranges):
-        return CounterRanges(ranges, counters, _operators(trace, calls), None)
-    problem = f"{len(ranges)} ranges and {len(calls)} launches of kernels: nothing tells which belongs to which"
-    return CounterRanges(ranges, counters, None, problem)
-
-
-def _launches(trace: Trace) -> Int64s:
-    """The calls that launch one kernel each, in order of time; a runtime call and the driver call within it are one."""
+    # calls that launch one kernel each, in order of time; a runtime call and the driver call within it are one
     rows = np.sort(launches(trace).row)
     is_launch = [code for code in distinct(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
-    return rows[np.isin(trace.events.name[rows], is_launch)]
-
-
-def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
-    """The names of the operators around each call, outermost first, from the slices between outermost and call."""
+    calls = rows[np.isin(trace.events.name[rows], is_launch)]
+    if len(calls) != len(ranges):
+        problem = f"{len(ranges)} ranges and {len(calls)} launches of kernels: nothing tells which belongs to which"
+        return CounterRanges(ranges, counters, None, problem)
     stacks, events = call_stacks(trace), trace.events
     is_operator = is_of(trace, [Category.CPU_OP])
     operators = []
     for call, outer in zip(calls.tolist(), outermost(trace, calls, [Category.CPU_OP]).tolist(), strict=True):
         first, last = (int(stacks.place_of[row]) for row in (outer, call)) if outer >= 0 else (0, 0)
-        row = stacks.row[first:last][is_operator[first:last]]
+        row = stacks.row[first:last][is_operator[first:last]]  # the slices between the outermost and the call
         around = events.ts[row] + events.dur[row] >= events.ts[call] + events.dur[call]
         operators.append(tuple(trace.names_of(row[around])))
-    return operators
+    return CounterRanges(ranges, counters, operators, None)
 
 
 def _numbers(args: dict[str, Any]) -> dict[str, float]:

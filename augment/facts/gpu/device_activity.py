@@ -5,7 +5,6 @@ All figures about busy time come from :func:`type_coverage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals, Masks
-from augment.arrays.types import NO_INDEX, Bools, Int64s, Places, WorkIndexes
+from augment.arrays.types import NO_INDEX, Bools, Int64s, WorkIndexes
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
@@ -58,7 +57,17 @@ class TypeCoverage(Struct, frozen=True):
 @derived(until="summary")
 def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """The coverage of each device, in the order of ``gpu_work(trace).devices``."""
-    return tuple(_coverages(trace))
+    work = gpu_work(trace)
+    coverages = []
+    for device in work.devices:
+        places = work.by_time[device.places]
+        kernel_type, start, end = work.type[places], work.ts[places], work.end[places]
+        chosen = [kernel_type == each for each in KernelType]
+        ts, mask = intervals.coverage([intervals.union(start[of_type], end[of_type]) for of_type in chosen])
+        lasts, running = np.diff(ts), mask[:-1]
+        time_ns = tuple(int(lasts[running == each].sum()) for each in range(1 << len(KernelType)))
+        coverages.append(TypeCoverage(device, ts, mask, time_ns, int(start[0]), max(int(start[0]), int(end.max()))))
+    return tuple(coverages)
 
 
 def mask_name(mask: int) -> str:
@@ -69,22 +78,6 @@ def mask_name(mask: int) -> str:
 def all_masks() -> list[int]:
     """Every combination of types, fewest types first."""
     return [sum(1 << bit for bit in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
-
-
-def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
-    work = gpu_work(trace)
-    for device in work.devices:
-        places = work.by_time[device.places]
-        kernel_type, start, end = work.type[places], work.ts[places], work.end[places]
-        unions = []
-        for chosen_type in KernelType:
-            chosen = kernel_type == chosen_type
-            unions.append(intervals.union(start[chosen], end[chosen]))
-        ts, mask = intervals.coverage(unions)
-        lasts = np.diff(ts)
-        running = mask[:-1]
-        time_ns = tuple(int(lasts[running == mask].sum()) for mask in range(1 << len(KernelType)))
-        yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), max(int(start[0]), int(end.max())))
 
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
@@ -110,37 +103,23 @@ def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
     for device in work.devices:
         places = work.by_time[device.places]
         copies = places[work.type[places] == KernelType.MEMORY]
-        for kind, chosen in _kinds(trace, work.row[copies], copies):
-            size = _sizes(trace, work.row[chosen])
-            series = _series(work.ts[chosen], work.end[chosen], size)
-            rates.append(CopyRate(device, kind, chosen, int(size.sum()), *series))
+        names, which = np.unique(trace.events.name[work.row[copies]], return_inverse=True)
+        kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]  # every name is matched once
+        kinds = sorted(set(kind_of_name))
+        code = np.array([kinds.index(kind) for kind in kind_of_name], np.intp)[which]
+        for number, kind in enumerate(kinds):
+            chosen = copies[code == number]
+            order = np.argsort(work.row[chosen], kind="stable")  # look-ups of ascending rows are faster
+            size = np.empty(len(chosen), np.int64)
+            size[order] = np.maximum(trace.events.bytes.at(work.row[chosen][order], 0), 0)
+            start, end = work.ts[chosen], work.end[chosen]
+            rate = size / np.maximum(end - start, 1) * 1e9
+            known = (size > 0) & (end > start) & (rate < FASTEST)
+            change = np.rint(rate[known]).astype(np.int64)
+            changes = np.concatenate((start[known], end[known])), np.concatenate((change, -change))
+            without = len(known) - int(known.sum())
+            rates.append(CopyRate(device, kind, chosen, int(size.sum()), *intervals.steps(*changes), without))
     return tuple(rates)
-
-
-def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places]]:
-    """The kinds of ``copies``, ascending, each with its copies. Every name is matched once."""
-    names, which = np.unique(trace.events.name[rows], return_inverse=True)
-    kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]
-    kinds = sorted(set(kind_of_name))
-    code = np.array([kinds.index(kind) for kind in kind_of_name], np.intp)[which]
-    return [(kind, copies[code == index]) for index, kind in enumerate(kinds)]
-
-
-def _sizes(trace: Trace, rows: Int64s) -> Int64s:
-    """The bytes of each of ``rows``, 0 where unknown."""
-    order = np.argsort(rows, kind="stable")  # look-ups of ascending rows are faster
-    size = np.empty(len(rows), np.int64)
-    size[order] = trace.events.bytes.at(rows[order], 0)
-    return np.maximum(size, 0)
-
-
-def _series(start: Int64s, end: Int64s, size: Int64s) -> tuple[Int64s, Int64s, int]:
-    """The moments, the rate after every change, and the number of copies without a rate."""
-    rate = size / np.maximum(end - start, 1) * 1e9
-    known = (size > 0) & (end > start) & (rate < FASTEST)
-    change = np.rint(rate[known]).astype(np.int64)
-    ts, value = intervals.steps(np.concatenate((start[known], end[known])), np.concatenate((change, -change)))
-    return ts, value, len(known) - int(known.sum())
 
 
 class QueueLength(Struct, frozen=True):

@@ -16,9 +16,9 @@ from augment.core.context import derived
 from augment.core.trace import Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
-from augment.facts.host.host_segments import timelines
+from augment.facts.host.occupancy import timelines
 from augment.facts.host.training_phases import forward_backward, modules
-from augment.facts.names.matching import STEP, starting
+from augment.facts.names.name_masks import STEP, starting
 
 
 class TimeShare(NamedTuple):
@@ -118,12 +118,29 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
     the innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
     annotations nest or cross.
     """
-    work = gpu_work(trace)
+    work, events = gpu_work(trace), trace.events
     named = None if include_steps else ~starting(trace, STEP)
-    rows = _on_the_gpu(trace, named)
-    rest = np.flatnonzero((rows == NO_INDEX) & (work.launch != NO_INDEX))
-    rows[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
-    return rows
+    leaf = np.full(len(work), NO_INDEX, np.int64)
+    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
+    if named is not None:
+        rows = rows[named[events.name[rows]]]
+    number = {(stream.rank, stream.device, stream.stream): index for index, stream in enumerate(work.streams)}
+    none = len(number)
+    stream_of = np.array([number.get((row.rank, row.device, row.stream), none) for row in trace.tracks], np.int32)
+    rows = rows[grouped(stream_of[events.track[rows]], none + 1)]
+    group = stream_of[events.track[rows]]
+    line, bounds = timelines(rows, events.ts[rows], events.ts[rows] + events.dur[rows], group, none + 1)
+    for index in np.flatnonzero(np.diff(bounds[:-1])).tolist():
+        part = slice(*bounds[index : index + 2])
+        start, end, row = line.start[part], line.end[part], line.row[part]
+        places = work.streams[index].places
+        ts = work.ts[places]
+        last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
+        inside = (start[last] <= ts) & (ts < end[last])
+        leaf[places] = np.where(inside, row[last], NO_INDEX)
+    rest = np.flatnonzero((leaf == NO_INDEX) & (work.launch != NO_INDEX))
+    leaf[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
+    return leaf
 
 
 def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
@@ -141,29 +158,6 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
     )
     diagnostics = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
     return [*crossing_diagnostics(trace), *diagnostics]
-
-
-def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
-    work, events = gpu_work(trace), trace.events
-    result = np.full(len(work), NO_INDEX, np.int64)
-    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
-    if named is not None:
-        rows = rows[named[events.name[rows]]]
-    number = {(stream.rank, stream.device, stream.stream): index for index, stream in enumerate(work.streams)}
-    none = len(number)
-    stream_of = np.array([number.get((row.rank, row.device, row.stream), none) for row in trace.tracks], np.int32)
-    rows = rows[grouped(stream_of[events.track[rows]], none + 1)]
-    group = stream_of[events.track[rows]]
-    line, bounds = timelines(rows, events.ts[rows], events.ts[rows] + events.dur[rows], group, none + 1)
-    for index in np.flatnonzero(np.diff(bounds[:-1])).tolist():
-        part = slice(*bounds[index : index + 2])
-        start, end, row = line.start[part], line.end[part], line.row[part]
-        places = work.streams[index].places
-        ts = work.ts[places]
-        last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
-        inside = (start[last] <= ts) & (ts < end[last])
-        result[places] = np.where(inside, row[last], NO_INDEX)
-    return result
 
 
 _STEP = "Optimizer.step#"

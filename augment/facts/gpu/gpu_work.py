@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -180,18 +182,14 @@ class Launches(Struct, frozen=True):
         if not len(self.row):
             return np.full(len(correlation), NO_INDEX, np.int64)
         lowest, highest = int(self.correlation[0]), int(self.correlation[-1])
-        if highest - lowest < 4 * (len(self.row) + len(correlation)):
-            return self._by_table(correlation, lowest, highest)
+        if highest - lowest < 4 * (len(self.row) + len(correlation)):  # close together: a table is faster than a search
+            table = np.full(highest - lowest + 2, NO_INDEX, np.int64)  # the last entry stands for every id outside
+            table[self.correlation - lowest] = self.row
+            outside = (correlation < lowest) | (correlation > highest)
+            rows: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
+            return rows
         place = np.minimum(np.searchsorted(self.correlation, correlation), len(self.row) - 1)
         return np.where(self.correlation[place] == correlation, self.row[place], NO_INDEX)
-
-    def _by_table(self, correlation: Int64s, lowest: int, highest: int) -> Int64s:
-        """The same as :meth:`of`, by a table. This is faster than a search if the ids lie close together."""
-        table = np.full(highest - lowest + 2, NO_INDEX, np.int64)  # the last entry stands for every id outside
-        table[self.correlation - lowest] = self.row
-        outside = (correlation < lowest) | (correlation > highest)
-        rows: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
-        return rows
 
 
 @derived
@@ -214,15 +212,9 @@ def launches(trace: Trace) -> Launches:
         order = order[longest_first]
     first = np.ones(len(order), np.bool_)
     first[1:] = correlation[1:] != correlation[:-1]
-    return Launches(correlation[first], rows[order[first]], _disputed(trace, correlation, rows[order]))
-
-
-def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
-    """The values of ``correlation`` (ascending, of ``rows``) that calls of several processes have."""
-    pids = {pid: code for code, pid in enumerate({track.pid: None for track in trace.tracks})}
-    process = np.array([pids[track.pid] for track in trace.tracks], np.int32)[trace.events.track[rows]]
-    other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])
-    return distinct(correlation[1:][other])
+    process = _numbers_of([track.pid for track in trace.tracks])[events.track[rows[order]]]
+    disputed = distinct(correlation[1:][~first[1:] & (process[1:] != process[:-1])])
+    return Launches(correlation[first], rows[order[first]], disputed)
 
 
 # The correlation of GPU work without args: the id of the arrow that leads to it.
@@ -243,7 +235,15 @@ def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
     correlation = trace.events.correlation[rows]
     if (correlation != NO_CORRELATION).any():
         return correlation
-    return _by_calls(trace, rows) if _is_of_ascend(trace) else _by_arrows(trace, rows)
+    if not _is_of_ascend(trace):
+        return _by_arrows(trace, rows)
+    # the number of the call that launched each, or that each is
+    arrows, arrow = _arrows_of_calls(trace), _arrow_to(trace, rows)
+    correlations = np.full(len(rows), NO_CORRELATION, np.int64)
+    correlations[arrow >= 0] = arrows.call[arrow[arrow >= 0]] + 1
+    is_call = np.isin(rows, arrows.call)
+    correlations[is_call] = rows[is_call] + 1
+    return correlations
 
 
 def launch_moments(trace: Trace, rows: Int64s, launch: Int64s) -> Int64s:
@@ -257,6 +257,12 @@ def launch_moments(trace: Trace, rows: Int64s, launch: Int64s) -> Int64s:
         known = known[arrows.call[arrow[known]] == launch[known]]
         moments[known] = arrows.begin[arrow[known]]
     return moments
+
+
+def _numbers_of(keys: Sequence[object]) -> Int32s:
+    """The number of each key, int32; equal for equal keys."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int32)
 
 
 @derived
@@ -276,21 +282,10 @@ def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
     in_file = np.argsort(events.offset[rows])
     place = np.searchsorted(events.offset[rows[in_file]], events.offset[arrow], side="right") - 1
     before = in_file[np.maximum(place, 0)]
-    threads: dict[object, int] = {}
-    thread = np.array([threads.setdefault((track.pid, track.tid), len(threads)) for track in trace.tracks], np.int32)
+    thread = _numbers_of([(track.pid, track.tid) for track in trace.tracks])
     matches = (place >= 0) & (events.ts[rows[before]] == events.ts[arrow])
     matches &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
     correlations[before[matches]] = number[matches]
-    return correlations
-
-
-def _by_calls(trace: Trace, rows: Int64s) -> Int64s:
-    """The number of the call that launched each of ``rows``, or that each is; else ``NO_CORRELATION``."""
-    arrows, arrow = _arrows_of_calls(trace), _arrow_to(trace, rows)
-    correlations = np.full(len(rows), NO_CORRELATION, np.int64)
-    correlations[arrow >= 0] = arrows.call[arrow[arrow >= 0]] + 1
-    is_call = np.isin(rows, arrows.call)
-    correlations[is_call] = rows[is_call] + 1
     return correlations
 
 
@@ -325,8 +320,7 @@ class _Arrows(Struct, frozen=True):
 def _arrows_of_calls(trace: Trace) -> _Arrows:
     """The arrows that begin within a call of the runtime."""
     events = trace.events
-    threads: dict[object, int] = {}
-    thread = np.array([threads.setdefault((track.pid, track.tid), len(threads)) for track in trace.tracks], np.int32)
+    thread = _numbers_of([(track.pid, track.tid) for track in trace.tracks])
     arrows = np.flatnonzero((events.category == Category.AC2G) & np.isin(events.phase, (ord("s"), ord("f"))))
     ids = events.flow_id.at(arrows, NO_CORRELATION)
     begins, ends = (arrows[events.phase[arrows] == ord(phase)] for phase in "sf")

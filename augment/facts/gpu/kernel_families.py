@@ -142,32 +142,28 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]
-        operator_text = None if operator_name < 0 else operators[operator_name]
-        families.append(_family(rules, operator_text, kernel, kernel_type, stated_kind(trace, kernel)))
+        if kernel_type == KernelType.MEMORY:
+            family = MEMORY
+        elif kernel_type == KernelType.COMMUNICATION:
+            kind = stated_kind(trace, kernel) or kind_of(kernel)
+            family = COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
+        else:
+            family = rules.family(None if operator_name < 0 else operators[operator_name], kernel)
+        families.append(family)
         matrix.append(rules.matrix(families[-1], kernel))
     names = tuple(sorted(set(families)))
     index = np.array([names.index(family) for family in families], np.int32)
     return KernelFamilies(index[code], names, np.array(matrix, np.uint8)[code])
 
 
-def _family(rules: Rules, operator: str | None, kernel: str, kernel_type: int, stated: str | None) -> str:
-    if kernel_type == KernelType.MEMORY:
-        return MEMORY
-    if kernel_type == KernelType.COMMUNICATION:
-        kind = stated or kind_of(kernel)
-        return COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
-    return rules.family(operator, kernel)
-
-
 def _first(rules: Sequence[tuple[str, str]], name: str) -> str | None:
+    """The answer of the first rule whose pattern is found in a name, without regard to case."""
     lower = name.lower() if name.isascii() else None
-    return next((answer for pattern, answer in rules if _matches(pattern, name, lower)), None)
-
-
-def _matches(pattern: str, name: str, lower: str | None) -> bool:
-    """Whether a rule's pattern is found in a name, without regard to case."""
-    expression = None if lower is None else _of_lower_case(pattern)
-    return bool(_compiled(pattern).search(name) if expression is None else expression.search(str(lower)))
+    for pattern, answer in rules:
+        expression = None if lower is None else _of_lower_case(pattern)
+        if _compiled(pattern).search(name) if expression is None else expression.search(str(lower)):
+            return answer
+    return None
 
 
 @cache

@@ -58,20 +58,14 @@ def launched_work(trace: Trace) -> LaunchedWork:
     order = np.argsort(launch, kind="stable")
     place, launch = place[order], launch[order]
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(launch, minlength=len(stacks)))))
-    place = _by_correlation(trace, place, launch)
-    listed, apart = _across(trace, place, before)
-    return LaunchedWork(place, listed, before, stacks.stop, apart)
-
-
-def _by_correlation(trace: Trace, place: Places, launch: Places) -> Places:
-    """``place`` with launches of one moment in the order of their correlations, where no operator begins between
-    them."""
-    work = gpu_work(trace)
+    # launches of one moment in the order of their correlations, where no operator begins between them
     others = np.cumsum(~is_of(trace, LAUNCHES))[launch]
     ts, thread = trace.events.ts[work.launch[place]], trace.events.track[work.launch[place]]
     tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1]) & (others[1:] == others[:-1])
-    order = settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
-    return place if order is None else place[order]
+    by_correlation = settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
+    place = place if by_correlation is None else place[by_correlation]
+    listed, apart = _across(trace, place, before)
+    return LaunchedWork(place, listed, before, stacks.stop, apart)
 
 
 def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[int, tuple[int, int]]]:
@@ -215,14 +209,11 @@ def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
     disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
     message = "pieces of GPU work have the correlation of calls of several processes (the first call counts)"
     by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
+    moved = "launches begin after the work that they launch (moved to the start of the work)"
     diagnostics = (
         Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work have no correlation (linked by arrows)"),
         Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
-        Diagnostic(
-            "launch_after_kernel",
-            early,
-            "launches begin after the work that they launch (moved to the start of the work)",
-        ),
+        Diagnostic("launch_after_kernel", early, moved),
         Diagnostic("launch_disputed", disputed, message),
     )
     return [diagnostic for diagnostic in diagnostics if diagnostic.count]

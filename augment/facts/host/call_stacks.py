@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +18,7 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int6
 from augment.core.context import derived
 from augment.core.text import short
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
-from augment.facts.names.matching import STEP, starting, strings_where
+from augment.facts.names.name_masks import STEP, starting, strings_where
 from augment.kernels.native import native
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
@@ -58,9 +57,15 @@ def call_stacks(trace: Trace) -> CallStacks:
     end = ts + events.dur[row]
     tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1])
     if tied.any():
-        order = _outer_first(tied, end, events.category[row])
+        # ties from outer to inner: longer first, then as in OUTER_FIRST
+        rank = np.zeros(256, np.int8)
+        rank[list(OUTER_FIRST)] = np.arange(len(OUTER_FIRST))
+        places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
+        run = np.cumsum(~np.concatenate(([False], tied))[places])
+        order = np.arange(len(end))
+        order[places] = places[np.lexsort((rank[events.category[row][places]], -end[places], run))]
         row, end = row[order], end[order]
-    parent, depth, stop, crosses = _nested(ts, end, np.ascontiguousarray(thread, np.int32))
+    parent, depth, stop, crosses = nesting(ts, end, np.ascontiguousarray(thread, np.int32))
     place_of = np.full(len(events), NO_INDEX, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
     return CallStacks(row, parent, narrowed(depth), stop, place_of, crosses)
@@ -124,12 +129,6 @@ def crossed_places(trace: Trace) -> Places:
     return np.flatnonzero(_is_crossed(ts, ts + events.dur[stacks.row], events.track[stacks.row], stacks.stop))
 
 
-def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
-    following = np.minimum(stop, len(ts) - 1)
-    crossed: Bools = (stop < len(ts)) & (thread[following] == thread) & (ts[following] < end)
-    return crossed
-
-
 def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:
     """The number of slices of the host that cross."""
     count = len(crossed_places(trace))
@@ -137,24 +136,14 @@ def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:
     return [Diagnostic("slices_cross", count, message)] if count else []
 
 
-def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
-    """The order that puts runs of ties from outer to inner: longer first, then as in :data:`OUTER_FIRST`."""
-    rank = np.zeros(256, np.int8)
-    rank[list(OUTER_FIRST)] = np.arange(len(OUTER_FIRST))
-    places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
-    run = np.cumsum(~np.concatenate(([False], tied))[places])
-    order = np.arange(len(end))
-    order[places] = places[np.lexsort((rank[category[places]], -end[places], run))]
-    return order
+def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
+    following = np.minimum(stop, len(ts) - 1)
+    crossed: Bools = (stop < len(ts)) & (thread[following] == thread) & (ts[following] < end)
+    return crossed
 
 
-def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
-    """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
-    return _nested(ts, end, thread)[:3]
-
-
-def _nested(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s, bool]:
-    """:func:`nesting`, and whether any slices cross."""
+def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s, bool]:
+    """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`, and whether any cross."""
     parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
     crosses = native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
     return parent, depth, stop, bool(crosses)
@@ -212,20 +201,24 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
         first, stop = bounds[track : track + 2]
         where[asked] = first + np.searchsorted(begin[first:stop], ts[asked], side="right")
     order = np.argsort(where, kind="stable")
-    moments = _Asked(ts[order] + 1, thread[order])
+    where, needed, on_thread = where[order], ts[order] + 1, thread[order]
+    row = stacks.row[wanted]
+    end, of_thread = events.ts[row] + events.dur[row], events.track[row]
+    # the innermost: of the first ``where``, the last that ends late enough
+    last, opened = np.empty(len(ts), np.int32), np.empty(len(wanted) + 1, np.int32)
+    given = (end, of_thread, needed, on_thread, where.astype(np.int64))
+    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, last)
+    # the outermost: the first that ends late enough, among those that end later than all earlier ones of their thread
+    first_around = np.full(len(ts), -1, np.int32)
+    for track, asked in each(on_thread, len(trace.tracks)):
+        first, stop = bounds[track : track + 2].tolist()
+        if first < stop:
+            place = first + np.searchsorted(np.maximum.accumulate(end[first:stop]), needed[asked])
+            first_around[asked] = np.where(place < where[asked], place, -1)
     inner, outer = np.full(len(ts), NO_INDEX, np.int64), np.full(len(ts), NO_INDEX, np.int64)
-    rows = np.append(stacks.row[wanted], NO_INDEX)  # -1 reads the last entry
-    inner[order] = rows[_last_around(trace, wanted, moments, where[order])]
-    outer[order] = rows[_first_around(trace, wanted, moments, where[order])]
+    rows = np.append(row, NO_INDEX)  # -1 reads the last entry
+    inner[order], outer[order] = rows[last], rows[first_around]
     return inner, outer
-
-
-class _Asked(NamedTuple):
-    """Slices to be enclosed: an enclosing slice ends at ``needed`` (int64 ns) or later, on the same ``thread``
-    (int32)."""
-
-    needed: Int64s
-    thread: Int32s
 
 
 _Search = Callable[[Trace, Places], Int32s]
@@ -260,37 +253,6 @@ def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> 
     columns = row.astype(np.int64, copy=False), events.ts[:], events.dur[:], events.track[:]
     native("enclosing.of_places")(*columns, chosen, outermost, opened, ends, around)
     return around
-
-
-def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
-    """The index in ``places`` of the innermost slice around each of ``asked``: of the first ``where`` (ascending), the
-    last that ends late enough; -1: none."""
-    row, events = call_stacks(trace).row[places], trace.events
-    end, thread = events.ts[row] + events.dur[row], events.track[row]
-    count = len(asked.needed)
-    around, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
-    given = (end, thread, asked.needed, asked.thread, where.astype(np.int64))
-    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, around)
-    return around
-
-
-def _first_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
-    """As :func:`_last_around`, but the outermost: the first of ``places`` that ends late enough.
-
-    It is among the slices that end later than all earlier slices of their thread.
-    """
-    row, events = call_stacks(trace).row[places], trace.events
-    end = events.ts[row] + events.dur[row]
-    first_around = np.full(len(where), -1, np.int32)
-    bounds = np.searchsorted(events.track[row], np.arange(len(trace.tracks) + 1))
-    for track, index in each(asked.thread, len(trace.tracks)):
-        first, stop = int(bounds[track]), int(bounds[track + 1])
-        if first == stop:
-            continue
-        latest = np.maximum.accumulate(end[first:stop])
-        place = first + np.searchsorted(latest, asked.needed[index])
-        first_around[index] = np.where(place < where[index], place, -1)
-    return first_around
 
 
 class OperatorTimes(Struct, frozen=True):
@@ -330,14 +292,11 @@ def _is_theirs(name: str) -> bool:
 
 def callers(trace: Trace, calls: Int64s) -> list[str]:
     """What waits, by the outermost operator around each of ``calls``, else by the call; the longest first."""
-    around = outermost(trace, calls, (Category.CPU_OP,), _no_step(trace))
-    inner = innermost(trace, calls, (Category.USER_ANNOTATION,), _no_step(trace))
+    no_step = ~starting(trace, STEP)
+    around = outermost(trace, calls, (Category.CPU_OP,), no_step)
+    inner = innermost(trace, calls, (Category.USER_ANNOTATION,), no_step)
     named = np.where(around >= 0, around, np.where(inner >= 0, inner, calls))
     spent: Counter[str] = Counter()
     for name, ns in zip(trace.names_of(named), trace.events.dur[calls].tolist(), strict=True):
         spent[short(name)] += ns
     return [name for name, _ in spent.most_common()]
-
-
-def _no_step(trace: Trace) -> Bools:
-    return ~starting(trace, STEP)

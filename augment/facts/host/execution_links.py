@@ -19,7 +19,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.core.attachments import ExecutionNodes
 from augment.core.trace import Category, Trace
-from augment.facts.source.arg_columns import identifiers
+from augment.facts.source.event_args import identifiers
 
 #: the methods of linking, and the arg that each uses
 IDS = {"record_function_id": "Record function id", "external_id": "External id"}
@@ -58,8 +58,13 @@ def execution_links(trace: Trace) -> ExecutionLinks:
     row = node = np.empty(0, np.int64)
     differing, method = 0, None
     for way, arg in IDS.items():
-        shared = _by_id(identifiers(trace).ints(arg).at(events, _NOTHING), ids)
-        same = np.array([event_names[i] == names[j] for i, j in shared.tolist()], np.bool_)
+        event_ids = identifiers(trace).ints(arg).at(events, _NOTHING)
+        place_of: dict[int, int] = {}
+        for place in np.flatnonzero(event_ids > 0).tolist():  # of several events or nodes with one id, the first counts
+            place_of.setdefault(int(event_ids[place]), place)
+        linked = [(place_of.pop(node_id), number) for number, node_id in enumerate(ids) if node_id in place_of]
+        shared = np.array(linked, np.int64).reshape(-1, 2)
+        same = np.array([event_names[i] == names[j] for i, j in linked], np.bool_)
         if same.any() and same.mean() >= BELIEVED:
             row, node, method, differing = events[shared[same, 0]], shared[same, 1], way, int((~same).sum())
             break
@@ -94,15 +99,6 @@ def attribute(node: Node, name: str) -> Any:
 
 def _integer(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
-
-
-def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
-    """The pairs (place of an event, node) with equal ids. Of several events or nodes with one id, the first counts."""
-    place_of: dict[int, int] = {}
-    for place in np.flatnonzero(event_ids > 0).tolist():
-        place_of.setdefault(int(event_ids[place]), place)
-    pairs = [(place_of.pop(node_id), node) for node, node_id in enumerate(node_ids) if node_id in place_of]
-    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[str, int]]) -> Int64s:

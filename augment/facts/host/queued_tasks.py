@@ -15,7 +15,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import innermost
-from augment.facts.names.matching import starting
+from augment.facts.names.name_masks import starting
 
 
 def operators_around(trace: Trace, rows: Int64s) -> Int64s:

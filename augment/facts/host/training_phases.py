@@ -21,8 +21,8 @@ from augment.facts.host.call_stacks import (
     places_of,
     thread_bounds,
 )
-from augment.facts.names.matching import STEP
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.names.name_masks import STEP
+from augment.facts.source.event_args import arg_columns
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"
@@ -31,7 +31,7 @@ _SAYS_BACKWARD, _SAYS_FORWARD = re.compile(r"\bbackward\b"), re.compile(r"\bforw
 _AUTOGRAD_THREAD = "pt_autograd"
 
 
-class Phase(IntEnum):
+class TrainingPhase(IntEnum):
     """The phases. Where several fit, the first counts."""
 
     OPTIMIZER = 0
@@ -42,7 +42,7 @@ class Phase(IntEnum):
 
 @derived(until="breakdowns")
 def training_phases(trace: Trace) -> Bytes | None:
-    """The :class:`Phase` (uint8) of each place of the call stacks; None if the trace shows no phase."""
+    """The :class:`TrainingPhase` (uint8) of each place of the call stacks; None if the trace shows no phase."""
     stacks, links = call_stacks(trace), forward_backward(trace)
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
@@ -58,9 +58,10 @@ def training_phases(trace: Trace) -> Bytes | None:
     forward |= _between_sources(trace, links) | (modules(trace).frame_of >= 0)
     if not (optimizer.any() or backward.any() or forward.any()):
         return None
-    phase = np.full(len(stacks), Phase.OTHER, np.uint8)
-    for phase_, is_it in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward), (Phase.OPTIMIZER, optimizer)):
-        phase[is_it] = phase_
+    phase = np.full(len(stacks), TrainingPhase.OTHER, np.uint8)
+    phase[forward] = TrainingPhase.FORWARD
+    phase[backward] = TrainingPhase.BACKWARD
+    phase[optimizer] = TrainingPhase.OPTIMIZER
     return phase
 
 
@@ -132,7 +133,21 @@ class ForwardBackward(Struct, frozen=True):
 def forward_backward(trace: Trace) -> ForwardBackward:
     """The pairs linked by flows or, without flows, by sequence numbers."""
     linked = _by_flows(trace)
-    return linked if len(linked) else _by_sequence_number(trace)
+    if len(linked):
+        return linked
+    # each operator with a forward thread, and the last earlier one of its number without a forward thread
+    args = arg_columns(trace)
+    numbers = args.ints("Sequence number")
+    rows, number = numbers.rows[:], numbers.values[:]
+    rows, number = rows[number >= 0], number[number >= 0]
+    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
+    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
+    rows, number, is_backward = rows[order], number[order], is_backward[order]
+    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
+    ends = np.flatnonzero(is_backward & (last >= 0))
+    ends = ends[number[last[ends]] == number[ends]]
+    ends = ends[np.argsort(rows[ends])]
+    return ForwardBackward(rows[last[ends]], rows[ends])
 
 
 def _by_flows(trace: Trace) -> ForwardBackward:
@@ -155,23 +170,6 @@ def _by_flows(trace: Trace) -> ForwardBackward:
     linked = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
     backward, first = np.unique(backward[linked], return_index=True)
     return ForwardBackward(forward[linked][first], backward)
-
-
-def _by_sequence_number(trace: Trace) -> ForwardBackward:
-    """The pairs linked by sequence numbers: each operator with a forward thread, and the last earlier one of its number
-    without a forward thread."""
-    args = arg_columns(trace)
-    numbers = args.ints("Sequence number")
-    rows, number = numbers.rows[:], numbers.values[:]
-    rows, number = rows[number >= 0], number[number >= 0]
-    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
-    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
-    rows, number, is_backward = rows[order], number[order], is_backward[order]
-    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
-    ends = np.flatnonzero(is_backward & (last >= 0))
-    ends = ends[number[last[ends]] == number[ends]]
-    ends = ends[np.argsort(rows[ends])]
-    return ForwardBackward(rows[last[ends]], rows[ends])
 
 
 def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:

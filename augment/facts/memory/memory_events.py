@@ -11,8 +11,8 @@ from augment.core.attachments import MemoryChanges
 from augment.core.context import derived
 from augment.core.trace import Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.matching import strings_where
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.names.name_masks import strings_where
+from augment.facts.source.event_args import arg_columns
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
 _NAME = "[memory]"
@@ -108,7 +108,13 @@ def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> 
     if is_relative:
         allocated = np.cumsum(size)
         allocated -= min(int(allocated.min()), 0)
-    following, before = (None, None) if (address == _UNKNOWN).any() else _same_address(address)
+    following = before = None
+    if not (address == _UNKNOWN).any():  # the next and the previous event at the same address
+        order = np.argsort(address, kind="stable")
+        same = address[order[1:]] == address[order[:-1]]
+        following, before = np.full((2, len(address)), -1, np.intp)
+        following[order[:-1][same]] = order[1:][same]
+        before[order[1:][same]] = order[:-1][same]
     thread = int(trace.events.track[row[0]])
     rank = trace.tracks[thread].rank
     identity: Identity = device if device >= 0 else None
@@ -129,16 +135,6 @@ def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> 
         next=following,
         previous=before,
     )
-
-
-def _same_address(address: Int64s) -> tuple[Places, Places]:
-    """The place of the next and of the previous event at the same address; -1 where there is none."""
-    order = np.argsort(address, kind="stable")
-    same = address[order[1:]] == address[order[:-1]]
-    following, before = np.full((2, len(address)), -1, np.intp)
-    following[order[:-1][same]] = order[1:][same]
-    before[order[1:][same]] = order[:-1][same]
-    return following, before
 
 
 # Memory by PyTorch's categories: the sums of a memory timeline, and the device of the trace that it describes.

@@ -157,15 +157,13 @@ def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
     """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
     distinct, _ = compressed(name, len(trace.strings))
     by_name = np.zeros(len(trace.strings), np.uint8)
-    by_name[distinct] = [_type_in(trace, trace.strings[code]) for code in distinct.tolist()]
+    names = [trace.strings[code] for code in distinct.tolist()]
+    by_name[distinct] = [
+        type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION for name in names
+    ]
     types: Bytes = by_name[name]
     types[category != Category.KERNEL] = KernelType.MEMORY
     return types
-
-
-def _type_in(trace: Trace, name: str) -> KernelType:
-    """The type by the user's rules for collectives, else by the package's."""
-    return type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION
 
 
 # The user's own rules for kernels of communication: ``[[collectives]]`` of a file of tables.

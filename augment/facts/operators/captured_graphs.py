@@ -36,10 +36,10 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
 from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
-from augment.facts.source.arg_columns import args_of_rows
+from augment.facts.source.event_args import args_of_rows
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
@@ -97,7 +97,10 @@ def graph_work(trace: Trace) -> GraphWork:
     first_kind: dict[int, int] = {}  # by identity of the calls, which all sections of a trace share
     joined: dict[int, tuple[Int64s, list[int]]] = {}  # by identity of the section
     known: dict[bytes, _Section | str] = {}
-    sections = list(_sections(trace)) if _has_graphs(trace) else []
+    sections = []
+    if any(map(_GRAPH.match, trace.strings)):  # the captures in the trace given beside it, and in this one
+        capture = trace.context.attached(GraphCapture)
+        sections = [*(_captures(capture.trace, alone=True) if capture else ()), *_captures(trace, alone=False)]
     for launch, places, in_order in _launches_by_node(trace) if sections else ():
         key = trace.events.name[work.row[places]].tobytes() + bytes([in_order])
         if key not in known:
@@ -126,10 +129,6 @@ def graph_work(trace: Trace) -> GraphWork:
     )
 
 
-def _has_graphs(trace: Trace) -> bool:
-    return any(map(_GRAPH.match, trace.strings))
-
-
 def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
@@ -143,37 +142,22 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
         yield int(launch[start]), places[start:stop]
 
 
-def _node_ids(trace: Trace, launches: Sequence[tuple[int, Places]]) -> Int64s:
-    """The id of the graph's node of each place of ``gpu_work``; -1 where the trace has none."""
-    work = gpu_work(trace)
-    node = np.full(len(work), -1, np.int64)
-    if launches:
-        places = np.sort(np.concatenate([places for _, places in launches]))
-        rows = work.row[places]
-        arg = Arg("graph node id", (Category.KERNEL,))
-        node[places] = args_of_rows(trace, rows, [arg])[arg.name].column.at(rows, -1)
-    return node
-
-
 def _launches_by_node(trace: Trace) -> Iterator[tuple[int, Places, bool]]:
     """Each launch of a graph, the places of its kernels, and whether they are in the order of the graph's nodes: by
     their ids, or because one stream ran them.
     """
     work, launches = gpu_work(trace), list(graph_launches(trace))
-    node = _node_ids(trace, launches)
+    node = np.full(len(work), -1, np.int64)  # the id of the graph's node of each piece of work, -1 where unknown
+    if launches:
+        every = np.sort(np.concatenate([places for _, places in launches]))
+        arg = Arg("graph node id", (Category.KERNEL,))
+        node[every] = args_of_rows(trace, work.row[every], [arg])[arg.name].column.at(work.row[every], -1)
     for launch, places in launches:
         ids = node[places]
         if (ids >= 0).all() and len(distinct(ids)) == len(ids):
             yield launch, places[np.argsort(ids)], True
         else:
             yield launch, places, len(distinct(work.stream_of(places))) == 1
-
-
-def _sections(trace: Trace) -> Iterator[_Section]:
-    """The captures in this trace, and in the trace given beside it."""
-    if capture := trace.context.attached(GraphCapture):
-        yield from _captures(capture.trace, alone=True)
-    yield from _captures(trace, alone=False)
 
 
 def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
@@ -200,21 +184,15 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
         bounds = [(0, len(launches))] if alone else []
     if not len(launches) or not bounds:
         return
-    operator, kernels = _operators(trace, launches), _names(trace, launches)
-    _, kind, calls, works = counted(trace)
+    place, kind, calls, works = counted(trace)
+    operator = np.full(len(launches), -1, np.int64)  # of those that count, the one around each launch
+    if len(place):
+        at = call_stacks(trace).place_of[launches]
+        operator[:] = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1)
+    kernels = _names(trace, launches)
     for first, last in bounds:
         if first < last:
             yield _Section(operator[first:last], kernels[first:last], kind, calls, works)
-
-
-def _operators(trace: Trace, launches: Int64s) -> Int64s:
-    """The place of the operator around each launch among those that count; -1 for none."""
-    place, *_ = counted(trace)
-    if not len(place):
-        return np.full(len(launches), -1, np.int64)
-    at = call_stacks(trace).place_of[launches]
-    places_: Int64s = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1).astype(np.int64)
-    return places_
 
 
 def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct
@@ -23,12 +24,12 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, installed_formulas, shipped_formulas
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 
 Formula = Callable[[Call], Work]
 _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
@@ -63,13 +64,6 @@ def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work,
     """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
     work.
     """
-    place, kind, calls, works = _modelled(trace)
-    counts = _counting(trace, place, np.array([work.is_product for work in works], np.bool_)[kind])
-    return place[counts], kind[counts], calls, works
-
-
-def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
-    """The places of the call stacks that have a formula, the arguments that it needs, and the work of each."""
     stacks = call_stacks(trace)
     if not len(arg_columns(trace).texts("Input Dims")[0]):
         return np.empty(0, np.intp), np.empty(0, np.int32), (), ()  # no shapes: installed formulas are not looked for
@@ -83,54 +77,39 @@ def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Wor
     index = np.flatnonzero(known[named.name])
     place, name = named.place[index], named.name[index]
     rows = stacks.row[place]
-    columns = [_codes(trace, arg, rows) for arg in _ARGS]
-    keys, code = combinations(name, *(column.codes for column in columns), _element_bytes(trace, rows))
+    columns = []
+    for arg in _ARGS:
+        text_rows, recorded = arg_columns(trace).texts(arg)
+        codes = np.full(len(rows), -1, np.int32)
+        if len(text_rows):
+            at = np.minimum(where_in(text_rows, rows), len(text_rows) - 1)
+            codes = np.where(text_rows[at] == rows, recorded.codes[at], np.int32(-1))
+        columns.append(Texts(codes, recorded.values))
+    # what the kernels of each operator over lists of tensors move for an element; 0 of all others
+    lists = list_kernels(trace)
+    element_bytes = SparseColumn(lists.row, lists.element_bytes).at(rows, 0)
+    keys, code = combinations(name, *(column.codes for column in columns), element_bytes)
     calls: list[Call] = []
     works: list[Work] = []
     kind = np.full(len(keys[0]), -1, np.int32)
     for number, (operator, *texts, size) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
         text = [column.values[at] if at >= 0 else "" for column, at in zip(columns, texts, strict=True)]
-        call = Call.parsed(trace.strings[operator], text, size)
-        work = None if call is None else _asked(formulas[operator], call)
-        if call is not None and work is not None:
-            kind[number] = len(calls)
-            calls.append(call)
-            works.append(work)
+        if (call := Call.parsed(trace.strings[operator], text, size)) is None:
+            continue
+        with suppress(Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
+            work = formulas[operator](call)  # a shape or schema that the formula does not cover: unknown
+            if work.flops is not None or work.bytes is not None:
+                kind[number] = len(calls)
+                calls.append(call)
+                works.append(work)
     modelled = kind[code] >= 0
-    return place[modelled], kind[code][modelled], tuple(calls), tuple(works)
-
-
-def _asked(formula: Formula, call: Call) -> Work | None:
-    try:
-        work = formula(call)
-    except (Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
-        return None  # a shape or schema that the formula does not cover: unknown
-    return work if work.flops is not None or work.bytes is not None else None
-
-
-def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
-    text_rows, texts = arg_columns(trace).texts(arg)
-    codes = np.full(len(rows), -1, np.int32)
-    if len(text_rows):
-        at = np.minimum(where_in(text_rows, rows), len(text_rows) - 1)
-        codes = np.where(text_rows[at] == rows, texts.codes[at], np.int32(-1))
-    return Texts(codes, texts.values)
-
-
-def _element_bytes(trace: Trace, rows: Int64s) -> Int64s:
-    """What the kernels of each operator over lists of tensors move for an element; 0 of all others."""
-    lists = list_kernels(trace)
-    return SparseColumn(lists.row, lists.element_bytes).at(rows, 0)
-
-
-def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:
-    """Which operators count: products without a product inside them, others without any operator with a formula
-    inside.
-    """
+    place, kind = place[modelled], kind[code][modelled]
+    # products without a product inside them, others without any operator with a formula inside
+    is_product = np.array([work.is_product for work in works], np.bool_)[kind]
     counts = ~_has_inner(trace, place) | is_product
     products = np.flatnonzero(is_product)
     counts[products[_has_inner(trace, place[products])]] = False
-    return counts
+    return place[counts], kind[counts], tuple(calls), tuple(works)
 
 
 def _has_inner(trace: Trace, place: Places) -> Bools:
@@ -208,9 +187,7 @@ def bytes_of_element(kernel: str) -> int | None:
     depths = [int(text) for text in rest.split(", ") if text.isdecimal()]
     if functor in _STEPS and depths:  # all lists are read, all but the gradients written
         return (2 * depths[0] - 1) * number
-    if functor == "Zero":
-        return number
-    if functor == "LpNorm":
+    if functor in ("Zero", "LpNorm"):
         return number
     if not _MAPS.fullmatch(functor) or len(depths) != 3:
         return 0

@@ -62,7 +62,13 @@ class CustomFormula(Struct, frozen=True):
         if formula is None:
             return None
         try:
-            return _whole(_value(formula, call) if isinstance(formula, ast.expr) else formula(Arguments(call)))
+            value = _value(formula, call) if isinstance(formula, ast.expr) else formula(Arguments(call))
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise Unrecorded
+            count = int(value) if isinstance(value, Integral) else float(value)
+            if not 0 <= count < _LARGEST:
+                raise Unrecorded
+            return round(count)
         except _UNFIT as error:
             raise Unrecorded from error
         except Unrecorded:
@@ -183,15 +189,6 @@ def _number(call: Call, place: int) -> int:
 _UNFIT = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, RecursionError)
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise Unrecorded
-    count = int(value) if isinstance(value, Integral) else float(value)
-    if not 0 <= count < _LARGEST:
-        raise Unrecorded
-    return round(count)
-
-
 def _value(node: ast.AST | None, call: Call) -> Any:
     if node is None:
         return None
@@ -272,13 +269,9 @@ def _may_be_declared() -> bool:
             return True
         with suppress(OSError):
             for name in os.listdir(place or "."):
-                if name.endswith(_DESCRIPTIONS) and GROUP in _entry_points(os.path.join(place, name)):
-                    return True
+                if name.endswith(_DESCRIPTIONS):
+                    declared = os.path.join(place, name, "entry_points.txt")
+                    with suppress(OSError), open(declared, encoding="utf-8", errors="replace") as file:
+                        if GROUP in file.read():
+                            return True
     return False
-
-
-def _entry_points(package: str) -> str:
-    """The text that declares the entry points of the package described in this folder."""
-    with suppress(OSError), open(os.path.join(package, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
-        return file.read()
-    return ""

@@ -78,7 +78,7 @@ def memory_formula(operator: str) -> Formula | None:
     if name == "copy":
         return _copy
     if name in ("fill", "zero"):
-        return _written
+        return lambda call: Work(bytes=_at_least_one(call))
     if name in _ELEMENTWISE:
         operands = 1 if name in _ONE else 3 if name in _THREE else 2
         return _elementwise(in_place, name in _IN_BOOLS, operands)
@@ -115,10 +115,6 @@ def _copy(call: Call) -> Work:
     """A copy from the second operand, which may need broadcasting and may have another type, to the first."""
     source = call.bytes_of(1) if call.has(1) else 0
     return Work(bytes=source + (call.bytes_of(0) if source else _at_least_one(call)))
-
-
-def _written(call: Call) -> Work:
-    return Work(bytes=_at_least_one(call))
 
 
 def _at_least_one(call: Call) -> int:

@@ -70,7 +70,7 @@ def _is_narrow(call: Call) -> bool:
     return bool(of_group < min(channels, MULTIPLE))
 
 
-class Fit(Struct, frozen=True):
+class TileFit(Struct, frozen=True):
     """How much of the time of products has sizes that fit matrix units: shares of the time of those with ``known``
     sizes that are multiples of :data:`MULTIPLE`, and of :data:`TILE`. None: no shapes were recorded of them."""
 
@@ -90,13 +90,13 @@ class Fit(Struct, frozen=True):
         return of if self.all_fit else f"{of}; pad the others"
 
 
-def fit_of(trace: Trace, places: Places, ns: Int64s) -> Fit:
+def fit_of(trace: Trace, places: Places, ns: Int64s) -> TileFit:
     """How the sizes of products, at ``places`` of the GPU work, fit; ``ns`` is the time of each."""
     work = operator_work(trace)
     owner = work.owner[places]
     kinds = work.kind[owner[owner >= 0]] if len(work) else np.empty(0, np.int64)
     if not work.recorded or not len(kinds):
-        return Fit(False)
+        return TileFit(False)
     sizes = [sizes_of(call) for call in work.calls]
     known, multiple, tile = (
         np.array([bool(size) and all(each % step == 0 for each in size) for size in sizes], np.bool_)[kinds]
@@ -105,9 +105,9 @@ def fit_of(trace: Trace, places: Places, ns: Int64s) -> Fit:
     spent = ns[owner >= 0]
     whole = int(spent[known].sum())
     if not whole:
-        return Fit(True)
+        return TileFit(True)
     fits, fills = (int(spent[each].sum()) / whole for each in (multiple, tile))
-    return Fit(True, fits, fills, bool(multiple[known].all()))
+    return TileFit(True, fits, fills, bool(multiple[known].all()))
 
 
 # Whether a matrix product that did not use matrix units (tensor cores, matrix cores) could have used them.

@@ -20,7 +20,7 @@ from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 
 
 class OperatorWork(Struct, frozen=True):

@@ -200,31 +200,21 @@ def _device(trace: Trace, device: Identity) -> _Device:
     """The description of a device. ROCm may number devices differently in events and in the header. If all devices in
     the header are alike, the numbers do not matter.
     """
-    devices = _told(trace)
-    alike = set(devices.values())
-    return devices.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
-
-
-def _told(trace: Trace) -> dict[Identity, _Device]:
     listed = trace.source.metadata.get("deviceProperties")
-    properties = {}
+    devices: dict[Identity, _Device] = {}
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict):
             major, minor = (
                 entry.get(new, entry.get(old)) for new, old in (("computeMajor", "major"), ("computeMinor", "minor"))
             )
-            units, memory = entry.get("numSms", entry.get("multiProcessorCount")), entry.get("totalGlobalMem")
-            properties[_id(entry.get("id"))] = _Device(
-                str(entry.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
+            number = entry.get("id")
+            sizes = entry.get("numSms", entry.get("multiProcessorCount")), entry.get("totalGlobalMem")
+            units, memory = (size if isinstance(size, int) else 0 for size in sizes)
+            name = str(entry.get("name") or "")
+            devices[number if isinstance(number, (int, str)) else None] = _Device(
+                name, f"{major}.{minor}", units, memory
             )
-    for device, name in trace.source.devices:  # from other readers
-        properties.setdefault(device, _Device(name))
-    return properties
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _id(value: object) -> Identity:
-    return value if isinstance(value, (int, str)) else None
+    for named, name in trace.source.devices:  # from other readers
+        devices.setdefault(named, _Device(name))
+    alike = set(devices.values())
+    return devices.get(device, next(iter(alike)) if len(alike) == 1 else _Device())

@@ -64,13 +64,26 @@ def roofs(trace: Trace) -> Roofs:
     kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
     del owned, dur, longest  # frees memory for what follows
     device = work.device_of(kernel)
-    flops, size = _columns(operators)
+    flops, size = (
+        np.array([np.nan if each is None else float(each) for each in column], np.float64)[operators.kind]
+        for column in ([work.flops for work in operators.works], [work.bytes for work in operators.works])
+    )
     number, numbers = _numbers(trace, operators, kernel, device)
-    rate, memory, cache = _rates(trace, numbers, number, device)
+    # the rate of its products, the rate of the memory, and the size of the cache (0 where unknown), of each device
+    peaks = [device_peaks(trace)[each.device] for each in work.devices]
+    table = np.full((len(peaks), len(numbers) + 1), np.nan)
+    rates, sizes = np.full(len(peaks), np.nan), np.zeros(len(peaks))
+    for place, peak in enumerate(peaks):
+        if peak is not None:
+            table[place, :-1] = [peak.tflops.get(name, np.nan) for name in numbers]
+            rates[place] = np.nan if peak.memory_gbps is None else peak.memory_gbps
+            sizes[place] = peak.l2_bytes or 0
+    rate, memory, cache = table[device, number], rates[device], sizes[device]  # -1 reads the last entry: unknown
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_ns, memory_ns = flops / rate / 1e3, size / memory
         beyond = size - 2 * cache > BEYOND * memory * ns  # both inputs and outputs may stay in the cache
-        most_ns = compute_ns * _spread(operators)
+        spread = [(work.most_flops or 0) / work.flops if work.flops else 1.0 for work in operators.works]
+        most_ns = compute_ns * np.array(spread, np.float64)[operators.kind]  # with the most operations
     del rate, memory, cache
     memory_ns[beyond] = np.nan
     roof = np.fmax(compute_ns, memory_ns)
@@ -100,18 +113,6 @@ def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) 
     union = np.zeros(count, np.int64)
     np.add.at(union, group, np.maximum(end - begin, 0))
     return union
-
-
-def _columns(operators: OperatorWork) -> tuple[Floats, Floats]:
-    flops = [np.nan if work.flops is None else float(work.flops) for work in operators.works]
-    size = [np.nan if work.bytes is None else float(work.bytes) for work in operators.works]
-    return np.array(flops, np.float64)[operators.kind], np.array(size, np.float64)[operators.kind]
-
-
-def _spread(operators: OperatorWork) -> Floats:
-    """The ratio of the most operations to the least."""
-    spread = [(work.most_flops or 0) / work.flops if work.flops else 1.0 for work in operators.works]
-    return np.array(spread, np.float64)[operators.kind]
 
 
 def _numbers(
@@ -146,20 +147,3 @@ def rate_of(number: str, units: MatrixUnits, peak: Peak | None) -> str:
     if units != MatrixUnits.USED or peak is None:
         return ""
     return f"{number}_matrix" if f"{number}_matrix" in peak.tflops or number == "fp64" else "tf32"
-
-
-def _rates(
-    trace: Trace, numbers: tuple[str, ...], number: npt.NDArray[np.int8], device: Places
-) -> tuple[Floats, Floats, Floats]:
-    """For each operator: the rate of its products, the rate of the memory, and the size of the cache; 0 where
-    unknown.
-    """
-    peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
-    table = np.full((len(peaks), len(numbers) + 1), np.nan)
-    memory, cache = np.full(len(peaks), np.nan), np.zeros(len(peaks))
-    for place, peak in enumerate(peaks):
-        if peak is not None:
-            table[place, :-1] = [peak.tflops.get(number, np.nan) for number in numbers]
-            memory[place] = np.nan if peak.memory_gbps is None else peak.memory_gbps
-            cache[place] = peak.l2_bytes or 0
-    return table[device, number], memory[device], cache[device]  # -1 reads the last entry, which is unknown

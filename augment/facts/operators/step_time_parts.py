@@ -20,10 +20,10 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
+from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
 from augment.facts.operators.roofline_bounds import Bound, Floats, Roofs, roofs
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
@@ -31,7 +31,7 @@ from augment.facts.steps.step_windows import StepWindows, recorded_windows
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
-_IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
+_UNMODELLED = PARTS.index("unmodelled")
 
 
 class Efficiency(Struct, frozen=True):
@@ -72,7 +72,9 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     covered = _sums(at, time * ~np.isnan(on_roof.roof_ns[which]), count)
     flops = np.nan_to_num(on_roof.flops[which]) * part_of
     peak_ns = np.nan_to_num(on_roof.compute_ns[which]) * part_of
-    model = _model_share(trace, operators)[which]
+    # the share of each operator's operations that belongs to the model: without recomputation and repeated operations
+    shares = [1 - work.again_flops / work.flops if work.flops else 1.0 for work in operators.works]
+    model = (np.array(shares, np.float64)[operators.kind] * ~recomputed(trace))[which]
     codes = distinct(on_roof.number[which]).tolist()
     return Efficiency(
         parts=dict(zip(PARTS, _rounded(parted, compute_ns), strict=True)),
@@ -176,14 +178,6 @@ def _parted(on_roof: Roofs, which: Places, time: Floats, part_of: Floats) -> lis
         np.where(bound == Bound.LATENCY, rest, 0),
         np.where(bound == Bound.UNKNOWN, rest, 0),
     ]
-
-
-def _model_share(trace: Trace, operators: OperatorWork) -> Floats:
-    """The share of each operator's operations that belongs to the model: without recomputation and repeated
-    operations.
-    """
-    shares = [1 - work.again_flops / work.flops if work.flops else 1.0 for work in operators.works]
-    return np.array(shares, np.float64)[operators.kind] * ~recomputed(trace)
 
 
 def _rounded(parts: Floats, total: Int64s) -> Int64s:

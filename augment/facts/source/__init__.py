@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from augment.arrays.types import Int64s
     from augment.core.trace import Trace
-    from augment.facts.source.arg_columns import ArgColumns
+    from augment.facts.source.event_args import ArgColumns
 
 
 def args(trace: Trace) -> ArgColumns:
     """The args of operators, as columns."""
-    from augment.facts.source.arg_columns import arg_columns
+    from augment.facts.source.event_args import arg_columns
 
     return arg_columns(trace)
 

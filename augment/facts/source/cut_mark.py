@@ -26,7 +26,9 @@ def mark(
     """
     earlier = members.get(MEMBER)
     names = [*(_dropped(earlier) if isinstance(earlier, dict) else ()), *dropped]
-    limits = _common(limits_of(members), limits_ns)
+    limits = limits_of(members) or limits_ns
+    if limits and limits_ns:  # the time that lies in both periods
+        limits = max(limits[0], limits_ns[0]), min(limits[1], limits_ns[1])
     given = {
         "steps": steps and list(steps),
         "time_ms": period_ms and list(period_ms),
@@ -80,13 +82,6 @@ def limits_of(members: Mapping[str, Any]) -> tuple[int, int] | None:
     mark = members.get(MEMBER)
     limits = _two(mark.get("limits_ns")) if isinstance(mark, dict) else None
     return (int(limits[0]), int(limits[1])) if limits is not None and limits[0] < limits[1] else None
-
-
-def _common(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The time that lies in both periods."""
-    if first is None or second is None:
-        return first or second
-    return max(first[0], second[0]), min(first[1], second[1])
 
 
 def marked(trace: Trace, value: Mapping[str, Any]) -> Trace:

@@ -18,7 +18,7 @@ from augment.arrays.types import Int64s
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.core.attachments import MemoryChanges
 from augment.core.context import derived
-from augment.core.findings import AugmentedTrace, Outcome
+from augment.core.findings import AugmentedTrace
 from augment.core.trace import Identity, Trace
 
 _UNKNOWN = -1
@@ -47,28 +47,20 @@ def rank_of_track(trace: Trace) -> Int64s:
             stated = _IN_PID.match(pid) if isinstance(pid, str) else None
             ranks[number] = int(stated[1]) if stated else _UNKNOWN
         if (ranks < 0).all():
-            ranks = _by_args(trace, process, len(pids))
+            # by the args of the first events of each process
+            of = process[trace.events.track[:]]
+            samples = [(number, rows[:_LOOKED_AT]) for number, rows in each(of, len(pids))]
+            chosen = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in samples)])
+            given: dict[int, set[object]] = {}
+            for row, args in zip(chosen.tolist(), trace.args_of(chosen), strict=True):
+                given.setdefault(int(of[row]), set()).add(args.get("rank"))
+            for number, values in given.items():
+                rank = values.pop() if len(values) == 1 else None
+                if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
+                    ranks[number] = rank
     if len(distinct(ranks[ranks >= 0])) < 2:
         return np.full(len(trace.tracks), _UNKNOWN, np.int64)
     return ranks[process] if len(pids) else np.empty(0, np.int64)
-
-
-def _by_args(trace: Trace, process: Int64s, count: int) -> Int64s:
-    """The rank of each process by the args of its first events."""
-    ranks = np.full(count, _UNKNOWN, np.int64)
-    of = process[trace.events.track[:]]
-    samples = [(number, rows[:_LOOKED_AT]) for number, rows in each(of, count)]
-    if not samples:
-        return ranks
-    chosen = np.concatenate([rows for _, rows in samples])
-    stated: dict[int, set[object]] = {}
-    for row, args in zip(chosen.tolist(), trace.args_of(chosen), strict=True):
-        stated.setdefault(int(of[row]), set()).add(args.get("rank"))
-    for number, ranks_ in stated.items():
-        rank = ranks_.pop() if len(ranks_) == 1 else None
-        if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
-            ranks[number] = rank
-    return ranks
 
 
 # Moves a trace and its annotations onto another clock.
@@ -83,7 +75,12 @@ def on_clock(augmented: AugmentedTrace, clock: Clock) -> AugmentedTrace:
     The start and the end of a slice are mapped separately, so slices stay nested.
     """
     tracks: dict[int, SliceTrack] = {}
-    outcomes = {name: _outcome(outcome, clock, tracks) for name, outcome in augmented.outcomes.items()}
+    outcomes = {
+        name: outcome
+        if not outcome.annotations
+        else replace(outcome, annotations=[_annotation(each, clock, tracks) for each in outcome.annotations])
+        for name, outcome in augmented.outcomes.items()
+    }
     window = augmented.window
     if window is not None:
         window = replace(window, start_ns=int(clock(np.array([window.start_ns]))[0]))
@@ -102,12 +99,6 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     return trace.changed(*moved, events=replace(events, ts=ts, dur=dur))
 
 
-def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:
-    if not outcome.annotations:
-        return outcome
-    return replace(outcome, annotations=[_annotation(annotation, clock, tracks) for annotation in outcome.annotations])
-
-
 def _annotation(annotation: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) -> Annotation:
     """The annotation on the other clock. ``tracks`` holds the tracks moved so far, by the ``id`` of the original: flows
     refer to them.
@@ -118,20 +109,13 @@ def _annotation(annotation: Annotation, clock: Clock, tracks: dict[int, SliceTra
             moved = tracks[id(annotation)] = replace(annotation, ts=ts, dur=clock(annotation.ts + annotation.dur) - ts)
             return moved
         case CounterTrack():
-            return _counter(annotation, clock(annotation.ts))
+            ts = clock(annotation.ts)
+            last = np.append(ts[1:] != ts[:-1], True)[: len(ts)]  # a counter's times ascend strictly
+            return replace(annotation, ts=ts[last], values=annotation.values[last])
         case InstantTrack():
             return replace(annotation, ts=clock(annotation.ts))
         case Flows():
             return replace(annotation, out=_ends(annotation.out, tracks), into=_ends(annotation.into, tracks))
-
-
-def _counter(counter: CounterTrack, ts: Int64s) -> CounterTrack:
-    """The counter on the other clock. If several points map to one moment, the last stays, because a counter's times
-    ascend strictly.
-    """
-    last = np.ones(len(ts), np.bool_)
-    last[:-1] = ts[1:] != ts[:-1]
-    return replace(counter, ts=ts[last], values=counter.values[last])
 
 
 def _ends(ends: Ends, tracks: dict[int, SliceTrack]) -> Ends:

@@ -11,7 +11,7 @@ from augment.core.trace import Identity, Trace
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.memory_events import memory_rows
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_idle import step_idle
 from augment.facts.steps.step_windows import StepWindows, step_of_work
 from augment.facts.waits.gap_causes import GapCategory

@@ -14,7 +14,7 @@ from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.steps import steps
 

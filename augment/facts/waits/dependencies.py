@@ -19,7 +19,7 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launch_moments
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined
@@ -156,15 +156,15 @@ def launches_of_work(trace: Trace) -> CallWaits:
     edges = dependencies_of(
         DependencyKind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places
     )
-    counts = (
-        ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
-        (
+    diagnostics = (
+        Diagnostic("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
+        Diagnostic(
             "launch_after_kernel",
             early,
             "launches begin after the work that they launch (moved to the start of the work)",
         ),
     )
-    return _waits(edges, tuple(Diagnostic(*count) for count in counts if count[1]))
+    return no_waits(edges, tuple(diagnostic for diagnostic in diagnostics if diagnostic.count))
 
 
 def order_on_streams(trace: Trace) -> CallWaits:
@@ -176,7 +176,7 @@ def order_on_streams(trace: Trace) -> CallWaits:
     last = last_to_end(trace)[places - 1]
     other = last != places - 1
     before, places = np.concatenate((places - 1, last[other])), np.concatenate((places, places[other]))
-    return _waits(
+    return no_waits(
         dependencies_of(DependencyKind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places)
     )
 
@@ -210,7 +210,7 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
         blocked &= work.ts[started] > begun
         parts.append((places[blocked], started[blocked]))
     if not parts:
-        return _waits(joined([]))
+        return no_waits(joined([]))
     places, started = (np.concatenate(column) for column in zip(*parts, strict=True))
     call = work.launch[places]
     returned = events.ts[call] + events.dur[call]
@@ -242,10 +242,10 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
         cause = _last_of(trace, late, by_end, ending, known)
         parts.append((cause[cause != NO_INDEX], late[cause != NO_INDEX]))
     if not parts:
-        return _waits(joined([]))
+        return no_waits(joined([]))
     cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
     inferred = dependencies_of(DependencyKind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
-    return _waits(inferred)
+    return no_waits(inferred)
 
 
 def _last_of(trace: Trace, late: Places, by_end: Places, ending: Places, known: Int64s) -> Places:
@@ -271,8 +271,8 @@ def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places
     return np.where(count > 0, stream.start + count - 1, NO_INDEX)
 
 
-def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> CallWaits:
-    """``Waits`` without periods in which a thread waited."""
+def no_waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> CallWaits:
+    """``CallWaits`` without periods in which a thread waited."""
     empty = np.empty(0, np.int64)
     return CallWaits(dependencies, np.empty(0, np.int32), empty, empty, diagnostics)
 

@@ -14,10 +14,10 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places, WorkInd
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import before_recording
-from augment.facts.host.host_segments import occupants
+from augment.facts.host.occupancy import occupants
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
@@ -245,22 +245,18 @@ class DeviceStates(Struct, frozen=True):
 @derived(until="breakdowns")
 def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
     """The states of each device, in the order of ``gpu_work(trace).devices``."""
-    return tuple(
-        _states(coverage, gaps.start, causes)
-        for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True)
-    )
-
-
-def _states(coverage: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
-    """The states of one device. Idle time begins where a gap begins: work without duration may divide it."""
-    busy = np.flatnonzero(coverage.mask)
-    running = coverage.mask[busy]
-    state = np.full(len(busy), EXPOSED_COPY, np.uint8)
-    state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
-    state[running & COMPUTATION != 0] = COMPUTE
-    start = np.concatenate((coverage.ts[busy], gap_start))
-    order = np.argsort(start, kind="stable")
-    start, state = start[order], np.concatenate((state, (_IDLE + category).astype(np.uint8)))[order]
-    first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < coverage.last_ns)
-    start, state = start[first], state[first]
-    return DeviceStates(coverage.device, start, np.append(start[1:], coverage.last_ns)[: len(start)], state)
+    states = []
+    for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True):
+        busy = np.flatnonzero(coverage.mask)
+        running = coverage.mask[busy]
+        state = np.full(len(busy), EXPOSED_COPY, np.uint8)
+        state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
+        state[running & COMPUTATION != 0] = COMPUTE
+        start = np.concatenate((coverage.ts[busy], gaps.start))  # where a gap begins: work without duration divides it
+        order = np.argsort(start, kind="stable")
+        start, state = start[order], np.concatenate((state, (_IDLE + causes).astype(np.uint8)))[order]
+        first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < coverage.last_ns)
+        start, state = start[first], state[first]
+        end = np.append(start[1:], coverage.last_ns)[: len(start)]
+        states.append(DeviceStates(coverage.device, start, end, state))
+    return tuple(states)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Trace
-from augment.facts.gpu.gpu_work import GpuWork, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.dependencies import UNEXPLAINED_NS
 from augment.facts.waits.gap_causes import (
     GapCategory,
@@ -58,12 +58,22 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
     stream_idles: list[StreamIdle] = []
     for index, idle in enumerate(devices):
         device_gaps_ = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
-        device = _IdleDevice(idle, _summed(idle))
+        size = idle.end - idle.start
+        until = np.zeros((len(GapCategory), len(size) + 1), np.int64)
+        for cause in GapCategory:
+            np.cumsum(np.where(idle.cause == cause, size, 0), out=until[cause, 1:])
+        device = _IdleDevice(idle, until)
         pauses = _long_pauses(device_gaps_, idle) if len(device_gaps_) > 1 else []
         for place, gaps_ in enumerate(device_gaps_):
             category = categories_of(trace, gaps_, consecutive_kernel_delay_ns)
-            pieces = _pieces(trace, gaps_, category, device, pauses[place]) if pauses else _alone(category, idle)
-            stream_idles.append(StreamIdle(gaps_, category, _parts(gaps_, device), pieces))
+            if pauses:
+                pieces = _pieces(trace, gaps_, category, device, pauses[place])
+            else:  # the only stream of the device
+                pieces = replace(idle, evidence={**idle.evidence, "hta_category": _hta(category, idle.cause)})
+            # the time in each gap in which the device idles, by cause, and in which another stream works
+            paused = device.within(gaps_.start, gaps_.end)
+            parts = np.vstack((paused, gaps_.end - gaps_.start - paused.sum(axis=0)))
+            stream_idles.append(StreamIdle(gaps_, category, parts, pieces))
     return stream_idles
 
 
@@ -80,28 +90,9 @@ class _IdleDevice(Struct, frozen=True):
         return self.until[:, stop] - self.until[:, first]
 
 
-def _summed(idle: IdlePieces) -> Int64s:
-    size = idle.end - idle.start
-    until = np.zeros((len(GapCategory), len(size) + 1), np.int64)
-    for category in GapCategory:
-        np.cumsum(np.where(idle.cause == category, size, 0), out=until[category, 1:])
-    return until
-
-
-def _alone(category: Bytes, idle: IdlePieces) -> IdlePieces:
-    """The idle time of the only stream of a device, which is that of the device."""
-    return replace(idle, evidence={**idle.evidence, "hta_category": _hta(category, idle.cause)})
-
-
 def _hta(category: Bytes, cause: Bytes) -> Texts:
     """HTA's category of each piece where it differs from the cause."""
     return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
-
-
-def _parts(gaps: IdleGaps, device: _IdleDevice) -> Int64s:
-    """The time in each gap in which the device idles, by cause, and in which another stream works."""
-    paused = device.within(gaps.start, gaps.end)
-    return np.vstack((paused, gaps.end - gaps.start - paused.sum(axis=0)))
 
 
 def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _IdleDevice, pause: Places) -> IdlePieces:
@@ -219,7 +210,12 @@ def device_waits(trace: Trace) -> DeviceWaits:
     """
     work = gpu_work(trace)
     cause, known_by = np.full(len(work), NO_INDEX, np.intp), np.full(len(work), INFERRED, np.uint8)
-    ends_gap, ready = _ready(trace)
+    # which work ends a gap of its stream, and the earliest moment at which it could have started, ns
+    ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
+    for gaps in stream_gaps(trace):
+        ends_gap[gaps.next] = True
+        returned = np.where(work.launch[gaps.next] == NO_INDEX, gaps.start, launch_end(trace, gaps.next))
+        ready[gaps.next] = np.clip(returned, gaps.start, gaps.end)
     edges = waiting_streams(trace).dependencies
     held = ends_gap[edges.to_work] & (work.end[edges.from_work] > ready[edges.to_work])
     before, after = edges.from_work[held], edges.to_work[held]
@@ -234,17 +230,6 @@ def device_waits(trace: Trace) -> DeviceWaits:
         if len(places) and stream[device.start] != stream[device.stop - 1]:
             cause[places] = _inferred(trace, device.places, places, ready[places], stream)
     return DeviceWaits(cause, stream[cause], known_by, tuple(str(stream.stream) for stream in work.streams))
-
-
-def _ready(trace: Trace) -> tuple[Bools, Int64s]:
-    """Which work ends a gap of its stream, and the earliest moment at which it could have started, ns."""
-    work = gpu_work(trace)
-    ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
-    for gaps in stream_gaps(trace):
-        ends_gap[gaps.next] = True
-        returned = np.where(work.launch[gaps.next] == NO_INDEX, gaps.start, launch_end(trace, gaps.next))
-        ready[gaps.next] = np.clip(returned, gaps.start, gaps.end)
-    return ends_gap, ready
 
 
 def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Int32s) -> Places:
@@ -273,16 +258,10 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     else:
         unclear |= near  # too many ends to examine
     delay = work.ts[late] - work.end[match]
-    last = _last_launched(work, launch, match, launched, stream)
+    # whether it was the last launched on its stream until then
+    following = np.minimum(match + 1, len(work) - 1)
+    last = (following == match) | (stream[following] != stream[match])
+    last |= (work.launch[following] != NO_INDEX) & (launch[work.launch[following]] > launched)
     sure = last | (~several & (BY_CHANCE * delay <= work.end[match] - work.ts[match]))
     sure &= ~unclear & (work.launch[match] != NO_INDEX) & (2 * delay <= work.ts[late] - ready)
     return np.where(sure, match, NO_INDEX)
-
-
-def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Int32s) -> Bools:
-    """Whether each piece of work was the last launched on its stream until ``before``."""
-    following = np.minimum(places + 1, len(work) - 1)
-    last = (following == places) | (stream[following] != stream[places])
-    later = (work.launch[following] != NO_INDEX) & (launch[work.launch[following]] > before)
-    is_last: Bools = last | later
-    return is_last

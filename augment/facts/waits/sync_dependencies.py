@@ -12,19 +12,18 @@ from augment.arrays.types import NO_INDEX, EventRows, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.host.host_segments import host_segments
+from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.facts.names.matching import matching, strings_where
-from augment.facts.source.arg_columns import arg_columns
+from augment.facts.names.name_masks import matching, strings_where
+from augment.facts.source.event_args import arg_columns
 from augment.facts.waits.dependencies import (
     CallWaits,
-    Dependencies,
     DependencyKind,
     dependencies_of,
-    joined,
     joined_waits,
     last_launched_before,
     launched_by,
+    no_waits,
 )
 
 _EVENT = "Event Sync"
@@ -188,28 +187,20 @@ def waiting_streams(trace: Trace) -> CallWaits:
             continue
         recorded_ns = int(events.ts[row if waits == NO_INDEX else waits])
         recorded = told_of.recorded[index]
-        first = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], recorded_ns, side="left"))
+        start = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], recorded_ns, side="left"))
         moment = np.array([recorded_ns if recorded is None else recorded], np.int64)
-        (last,) = last_launched_before(trace, awaited, moment).tolist()
-        if first == waiting.stop or last == NO_INDEX:
+        (before,) = last_launched_before(trace, awaited, moment).tolist()
+        if start == waiting.stop or before == NO_INDEX:
             continue
-        if work.end[last] <= work.ts[first]:
-            pairs.append((last, first))
+        if work.end[before] <= work.ts[start]:
+            pairs.append((before, start))
         elif recorded is not None:
             broken += 1
     message = "pieces of GPU work begin before the event that their stream waits for, by the clocks"
     diagnostics = (Diagnostic("start_before_event", broken, message),) if broken else ()
-    empty = np.empty(0, np.int64)
-    return CallWaits(_between(trace, pairs), np.empty(0, np.int32), empty, empty, diagnostics)
-
-
-def _between(trace: Trace, pairs: list[tuple[int, int]]) -> Dependencies:
-    """Dependencies of work on work."""
-    if not pairs:
-        return joined([])
-    work = gpu_work(trace)
-    last, first = (np.array(column, np.intp) for column in zip(*pairs, strict=True))
-    return dependencies_of(DependencyKind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)
+    last, first = np.array(pairs, np.intp).reshape(-1, 2).T
+    edges = dependencies_of(DependencyKind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)
+    return no_waits(edges, diagnostics)
 
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
@@ -294,20 +285,14 @@ def _emptied(trace: Trace, tasks: QueuedTasks) -> CallWaits:
     done = np.maximum.accumulate(events.end[tasks.taken])
     count = np.searchsorted(put, events.ts[calls], side="right")
     calls, count = calls[count > 0], count[count > 0]
-    begun, at = _changed_before(trace, calls), done[count - 1]
+    # when the innermost slice of each thread last changed before the call
+    segments, begun, at = host_segments(trace), events.ts[calls], done[count - 1]
+    for number, index in each(events.track[calls], len(trace.tracks)):
+        ts = segments.ts[segments.of(number)]
+        place = np.searchsorted(ts, events.ts[calls[index]]) - 1
+        begun[index] = np.where(place >= 0, ts[np.maximum(place, 0)], begun[index])
     waited = (begun < at) & (at <= events.ts[calls])
     calls, begun, at, last = calls[waited], begun[waited], at[waited], tasks.taken[count[waited] - 1]
     track = events.track[calls]
     then = dependencies_of(DependencyKind.HANDOVER, last, calls, from_at=(events.track[last], at), to_at=(track, at))
     return CallWaits(then, track, begun, at)
-
-
-def _changed_before(trace: Trace, rows: Int64s) -> Int64s:
-    """When the innermost slice of the thread of each of ``rows`` last changed before it began, ns."""
-    events, segments = trace.events, host_segments(trace)
-    changed = events.ts[rows]
-    for track, index in each(events.track[rows], len(trace.tracks)):
-        ts = segments.ts[segments.of(track)]
-        place = np.searchsorted(ts, events.ts[rows[index]]) - 1
-        changed[index] = np.where(place >= 0, ts[np.maximum(place, 0)], changed[index])
-    return changed

@@ -16,7 +16,7 @@ import numpy as np
 
 from augment.arrays.ordering import each
 from augment.arrays.types import Bools, Int64s
-from augment.facts.collectives.instances import UNKNOWN, Group
+from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
 APART_NS = 100_000  #: ends of one collective differ by less, or by less than a tenth of its duration

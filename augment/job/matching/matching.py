@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from augment.arrays.ordering import combinations, each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.trace import Diagnostic
-from augment.facts.collectives.instances import UNKNOWN, Group
+from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 from augment.facts.names.kernel_types import (
     ALL_GATHER,
     ALL_REDUCE,

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.findings import column
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_REDUCE
 from augment.job.collectives.bandwidth_fit import Fit, fit
 from augment.job.collectives.waits import Waits

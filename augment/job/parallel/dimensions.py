@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from augment.core.findings import column
 from augment.core.trace import Diagnostic
-from augment.facts.collectives.instances import Group
+from augment.facts.collectives.collective_kernels import Group
 from augment.facts.names.kernel_types import POINT_TO_POINT, SEND_RECV
 from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Matched

@@ -15,7 +15,7 @@ from msgspec import Struct
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_TO_ALL
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.ordering import combinations, sums
-from augment.facts.collectives.instances import UNKNOWN, Origin
+from augment.facts.collectives.collective_kernels import UNKNOWN, Origin
 from augment.facts.names.kernel_types import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
 from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
 from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.ranks.summary import RankSummary
 
 RECORDED, COUNTED = "recorded", "counted from device numbers"

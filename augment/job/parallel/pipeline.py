@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from augment.arrays.types import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import SEND
 from augment.job.collectives.waits import common_times
 from augment.job.matching.clocks import Clock

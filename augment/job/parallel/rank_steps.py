@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.ranks.summary import SPENT, RankSummary
 
 TIMES = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.instances import UNKNOWN as UNKNOWN_PART
+from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_PART
 from augment.job.ranks.pipeline_actions import ActionKind
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"

@@ -20,7 +20,7 @@ from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.types import Int64s
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched

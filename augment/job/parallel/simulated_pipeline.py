@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.parallel.schedules import Passes, both_ways
 from augment.job.ranks.pipeline_actions import ActionKind
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import RECV, SEND
 from augment.job.ranks.summary import RankSummary
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import element_bytes
-from augment.facts.names.matching import strings_where
+from augment.facts.names.name_masks import strings_where
 from augment.job.ranks.pipeline_actions import step_at
 
 MOST = 20_000  #: limit for a summary: the first are kept

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.core.trace import Trace
-from augment.facts.collectives.instances import Group
+from augment.facts.collectives.collective_kernels import Group
 from augment.job.ranks.dimension_names import EP, dimension_told
 
 LISTED = "the only expert-parallel group that its traces list"  #: the evidence for its use

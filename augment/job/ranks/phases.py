@@ -8,9 +8,9 @@ import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.host.call_stacks import innermost
-from augment.facts.names.matching import STEP, starting
+from augment.facts.names.name_masks import STEP, starting
 from augment.facts.steps.steps import steps
 
 _ENGINE = "autograd::engine::evaluate_function"

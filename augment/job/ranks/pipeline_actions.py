@@ -18,7 +18,7 @@ from msgspec import Struct
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.instances import UNKNOWN, collectives
+from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import POINT_TO_POINT, KernelType
 from augment.facts.steps.steps import steps

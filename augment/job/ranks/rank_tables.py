@@ -19,11 +19,11 @@ import numpy as np
 from augment.arrays.types import NO_INDEX, Int64s, Places
 from augment.core.findings import Window
 from augment.core.trace import Category, Trace
-from augment.facts.collectives.instances import UNKNOWN, collectives
+from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.matching import matching
+from augment.facts.names.name_masks import matching
 from augment.job.ranks.gradients import gradient_bytes, gradient_rows
 from augment.job.ranks.phases import phases
 from augment.job.ranks.pipeline_actions import MOST, pipeline_actions, step_at

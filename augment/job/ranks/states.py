@@ -15,7 +15,7 @@ import numpy as np
 from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
-from augment.facts.collectives.rank_progress import DeviceStates, HostGaps, State
+from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
 _WIDE, _NARROW = 8, 4  #: bytes of a value
@@ -133,7 +133,7 @@ class StateTable(msgspec.Struct, omit_defaults=True):
         return [(*named[place], int(total[place])) for place in order.tolist() if total[place] > 0]
 
 
-def state_table(states: DeviceStates, gaps: HostGaps, moments: Sequence[Int64s]) -> StateTable:
+def state_table(states: RankStates, gaps: HostWaits, moments: Sequence[Int64s]) -> StateTable:
     """The table of a rank, exact at ``moments`` (int64 ns, any order)."""
     ts, until = _chosen(states, moments)
     used = np.unique(gaps.doing.codes[gaps.doing.codes >= 0])
@@ -149,7 +149,7 @@ def state_table(states: DeviceStates, gaps: HostGaps, moments: Sequence[Int64s])
     )
 
 
-def _chosen(states: DeviceStates, moments: Sequence[Int64s]) -> tuple[Int64s, list[Int64s]]:
+def _chosen(states: RankStates, moments: Sequence[Int64s]) -> tuple[Int64s, list[Int64s]]:
     """The moments of the table, and the time until each in every state."""
     ts, dur = states.ts, np.diff(states.ts)
     if not len(dur):

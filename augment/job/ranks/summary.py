@@ -18,7 +18,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.measure import measure
 from augment.errors import InputError
-from augment.facts.collectives.instances import UNKNOWN, Group, collectives
+from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.collectives.rank_progress import (
     HostCollectives,
     Spent,

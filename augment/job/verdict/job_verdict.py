@@ -20,7 +20,7 @@ from augment.arrays.types import Int64s
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.job_waits import Cause, Reason
 from augment.core.text import counted
-from augment.facts.collectives.instances import UNKNOWN as UNKNOWN_WORLD
+from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions

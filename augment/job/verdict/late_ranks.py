@@ -13,7 +13,7 @@ from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.findings import column
-from augment.facts.collectives.instances import UNKNOWN
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts

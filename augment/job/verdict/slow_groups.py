@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s
-from augment.facts.collectives.instances import Group
+from augment.facts.collectives.collective_kernels import Group
 from augment.job.path.replay import Replay
 from augment.job.ranks.dimension_names import dimension_told
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.facts.source.arg_columns import PADDING, Block, Job, plain
+from augment.facts.source.event_args import PADDING, Block, ScanTask, plain
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, address, native
 from augment.readers.perfetto.state import Generation, PacketSequence, strings_at
@@ -28,7 +28,7 @@ class ArgScan:
         self._known: dict[int, _Strings] = {}  # the strings last used, by sequence: generations come in order
         self._now: _Strings | None = None
 
-    def __call__(self, job: Job, block: Block) -> None:
+    def __call__(self, job: ScanTask, block: Block) -> None:
         """Take the rows of a block."""
         span = slice(block.start, block.stop)
         taken = [np.ascontiguousarray(each[span]) for each in (job.offsets, job.lengths, job.categories, job.rows)]
@@ -52,7 +52,7 @@ class ArgScan:
             plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
             state.row = place + 1
 
-    def _turn_to(self, job: Job, number: int, offset: int) -> None:
+    def _turn_to(self, job: ScanTask, number: int, offset: int) -> None:
         """Switch to the strings that a sequence has at a byte."""
         generation, begins, ends = strings_at(self._sequences, number, offset)
         known = self._known.get(number)
@@ -68,7 +68,7 @@ class ArgScan:
 class _Strings:
     """Maps the numbered keys and strings of a generation to the columns of a job."""
 
-    def __init__(self, job: Job, generation: Generation) -> None:
+    def __init__(self, job: ScanTask, generation: Generation) -> None:
         self.generation = generation
         column_of = {name: i for i, column in enumerate(job.columns) for name in (column.arg.name, *column.arg.also)}
         self.keys = np.full(_count(generation.keys), layout.UNWANTED, np.int64)
@@ -81,7 +81,7 @@ class _Strings:
             np.full(self.count if i in wanted else 0, layout.UNKNOWN, np.int64) for i in range(len(job.columns))
         ]
 
-    def learn(self, job: Job, column: int, iid: int) -> bool:
+    def learn(self, job: ScanTask, column: int, iid: int) -> bool:
         """Store the value that a string has in a column; False if its number is too large."""
         flag, value = job.columns[column].stored(interned_value(iid, self.generation))
         if not -_LARGEST < value < _LARGEST:

@@ -6,7 +6,7 @@ from typing import Any
 
 from augment.core.trace import Trace
 from augment.errors import MalformedTrace
-from augment.facts.source.arg_columns import Scan
+from augment.facts.source.event_args import Scan
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.limits import Limits

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from augment.arrays.types import Int32s, Int64s
 from augment.core.jsontext import lenient_json
 from augment.core.trace import Decode, args_of_event, json_event
-from augment.facts.source.arg_columns import PADDING, Block, PacketDecode, decoded_event
+from augment.facts.source.event_args import PADDING, Block, PacketDecode, decoded_event
 from augment.kernels import encode_layout as kernel
 from augment.kernels.known_bytes import KnownBytes
 from augment.kernels.native import address, native

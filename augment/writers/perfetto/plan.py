@@ -18,7 +18,7 @@ from augment.arrays.ordering import combinations, each, order_of
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
 from augment.core.annotations import Annotation, Ends, Flows
 from augment.core.trace import COMPLETE, Category, EventTable, SparseColumn, Trace
-from augment.facts.source.arg_columns import blocks, decoded
+from augment.facts.source.event_args import blocks, decoded
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs, blobs_of

@@ -14,7 +14,7 @@ import numpy as np
 from augment.arrays.columns import Values
 from augment.arrays.types import Bools, Int64s
 from augment.core.trace import COMPLETE, Decode, Trace, args_of_event, json_event
-from augment.facts.source.arg_columns import Block, PacketDecode, blocks, decoded
+from augment.facts.source.event_args import Block, PacketDecode, blocks, decoded
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.args_scan import ArgsScanner, PacketArgsScanner
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends

@@ -34,8 +34,8 @@ from augment.facts.names.kernel_types import (
     size_elements,
     stated_kind,
 )
-from augment.facts.names.matching import starting
-from augment.facts.source.arg_columns import ArgColumns, arg_columns
+from augment.facts.names.name_masks import starting
+from augment.facts.source.event_args import ArgColumns, arg_columns
 from augment.facts.steps.steps import steps, steps_of_gpu_work
 
 UNKNOWN = -1
@@ -164,8 +164,11 @@ class _Told:
         rows, texts = self._columns.texts(name)
         if not len(rows):
             return Texts(np.full(len(self._row), UNKNOWN, np.int32), ())
-        codes = [_at(rows, texts, wanted) for wanted in (self._row, self._op)]
-        return Texts(np.where(codes[0] < 0, codes[1], codes[0]).astype(np.int32), texts.values)
+        of_kernel, of_operator = (
+            np.where(is_there, texts.codes[where], UNKNOWN)
+            for where, is_there in (looked_up(rows, wanted) for wanted in (self._row, self._op))
+        )
+        return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
 
     def kinds(self) -> Texts:
         """The kind of each collective: from the user's rules, the arg, the host's names, or the kernel's name."""
@@ -239,11 +242,6 @@ class _Told:
             size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
             sizes.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
         return np.array(sizes, np.int64)[which]
-
-
-def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
-    where, is_there = looked_up(rows, wanted)
-    return np.where(is_there, texts.codes[where], UNKNOWN)
 
 
 def _exposed(trace: Trace, place: Places) -> Int64s:

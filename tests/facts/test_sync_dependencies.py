@@ -1,44 +1,172 @@
-"""The queue of PyTorch for Ascend: simulated jobs against what becomes of them, a recorded trace against its file."""
+"""Calls that wait for a device or for a queue of tasks, and calls that free memory."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from augment.core.trace import LAUNCHES, Trace
-from augment.facts.critical.critical_path import BoundBy, critical_path
-from augment.facts.critical.what_if import saved_ns, without_host_time
+from augment import augment
+from augment.core.findings import Findings
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.diagnosis.waiting import waiting_calls
+from augment.facts.critical.longest_path import BoundBy, critical_path
+from augment.facts.critical.what_if import saved_ns, without_host_time, without_work
+from augment.facts.gpu.gpu_time import annotations_of_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.queued_tasks import operators_around, queued_tasks
-from augment.facts.names.matching import starting
-from augment.facts.waits.sync_dependencies import task_queues
+from augment.facts.names.name_masks import starting
+from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, task_queues
 from augment.readers import read
+from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
+from metamorphic import Event as Row
+from tables import Event, call, kernel, sync, trace_of
 
-MAIN, TAKER, DEVICE, PROGRAM, CALLS = 10, 20, 800, 10, 1002
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("hipStreamSynchronize", True), ("zeEventHostSynchronize", True), ("urQueueFinish", True),
+        ("urEventWait", True), ("cnrtQueueSync", True), ("urEnqueueEventsWaitWithBarrier", False),
+        ("cudaStreamWaitEvent", False),
+    ],
+)  # fmt: skip
+def test_calls_that_wait_for_devices_of_all_vendors(name: str, waits: bool) -> None:
+    trace = trace_of(call("cudaLaunchKernel", 0, 1), call(name, 12, 45))
+    assert trace.names_of(sync_calls(trace).row) == [name] * waits
+
+
+def test_a_slice_on_a_stream_speaks_of_that_alone() -> None:
+    nowhere = 2**32 - 1  # -1, as Kineto once wrote it
+    trace = trace_of(
+        kernel("k", 0, 5),
+        call("cudaDeviceSynchronize", 8, 30),
+        sync("Context Sync", 9, 30, stream=nowhere),
+        sync("Context Sync", 10, 31),
+        sync("Stream Wait Event", 40, 50, stream=7),
+    )
+    result = sync_calls(trace)
+    assert trace.names_of(result.row) == ["cudaDeviceSynchronize", "Context Sync", "Context Sync", "Stream Wait Event"]
+    assert result.general.tolist() == [0, 1, 2]
+
+
+US = 1_000
+TRACES = ("mi300_tracelens/ddp_resnet18_no_pool.json.gz", "v100_4rank_pair_torchrec/test/pid45920.pt.trace.json.gz")
+FREE = re.compile(r"(cuda|hip)Free")
+
+
+def freed(begin: int, end: int, name: str = "cudaFree") -> list[Event]:
+    """A kernel until 500 µs, the call, and a launch after it."""
+    return [
+        call("cudaLaunchKernel", 0, 5 * US, correlation=1),
+        kernel("gemm", 10 * US, 500 * US, correlation=1),
+        call(name, begin * US, end * US),
+        call("cudaLaunchKernel", (end + 5) * US, (end + 10) * US, correlation=2),
+        kernel("gemm", (end + 12) * US, (end + 20) * US, correlation=2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "name", "waits"),
+    [
+        (20, 510, "cudaFree", True),
+        (20, 700, "hipFree", True),
+        (20, 700, "cudaFreeAsync", False),
+        (20, 2000, "cudaFree", False),  # it ended long after the work: it took its own time
+        (600, 900, "cudaFree", False),  # nothing was left to wait for
+    ],
+)
+def test_a_call_that_frees_waits_for_the_work_before(begin: int, end: int, name: str, waits: bool) -> None:
+    trace = trace_of(*freed(begin, end, name))
+    path = critical_path(trace)
+    spent = np.bincount(path.bound_by, path.dur, len(BoundBy)) // US
+    assert (spent[BoundBy.KERNEL_COMPUTATION] >= 490) == waits
+    first = saved_ns(trace, without_work(trace, np.array([0]), np.array([400 * US]))) // US
+    assert (first >= 400) == waits
+    assert not len(waiting_calls(trace))  # another rule speaks of calls that free
+
+
+def pending(document: Document) -> list[tuple[Row, Row]]:
+    """The calls that free while work runs that had been launched before, each with the last of that work to end."""
+    rows = [row for row in document["traceEvents"] if row.get("ph") == "X"]
+    calls = {row["args"].get("correlation"): row for row in rows if row.get("cat") in CALLS}
+    work = [
+        (row["ts"] + row["dur"], calls[row["args"]["correlation"]]["ts"], row)
+        for row in rows
+        if row.get("cat") in GPU_WORK and row["args"].get("correlation") in calls
+    ]
+    pairs = []
+    for free in (row for row in calls.values() if FREE.fullmatch(row["name"])):
+        late = [(end, row) for end, launched, row in work if launched < free["ts"] < end]
+        if late:
+            pairs.append((free, max(late, key=lambda each: each[0])[1]))
+    return pairs
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_no_call_that_frees_returns_before_the_work_is_done(name: str) -> None:
+    """What the rule rests on."""
+    pairs = pending(load(real_trace(name)))
+    assert pairs
+    assert all(work["ts"] + work["dur"] <= free["ts"] + free["dur"] + 2 for free, work in pairs)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_work_that_is_made_longer_is_worth_as_much_more(tmp_path: Path, name: str) -> None:
+    """Metamorphic: where a call waits to free, all that follows comes later by what the work takes longer."""
+    document = load(real_trace(name))
+    free, awaited = max(
+        (pair for pair in pending(document)),
+        key=lambda pair: (pair[1]["ts"] + pair[1]["dur"] - pair[0]["ts"]) / pair[0]["dur"],
+    )
+    moment, more = awaited["ts"] + awaited["dur"], Decimal(40_000)
+
+    def changed(row: Row) -> Row:
+        if "ts" not in row or row.get("ph") == "M":
+            return row
+        if row["ts"] >= moment:
+            return row | {"ts": row["ts"] + more}
+        ends_later = row.get("ph") == "X" and (row is awaited or row["ts"] + row["dur"] > moment)
+        return row | {"dur": row["dur"] + more} if ends_later else row
+
+    longer = document | {"traceEvents": [changed(row) for row in document["traceEvents"]]}
+    saved = []
+    for place, each in enumerate((document, longer)):
+        trace = read(str(save(each, tmp_path / f"{place}.json")))
+        work = gpu_work(trace)
+        chosen = np.flatnonzero(trace.events.correlation[work.row] == awaited["args"]["correlation"])
+        saved.append(saved_ns(trace, without_work(trace, chosen, work.end[chosen] - work.ts[chosen])))
+    assert free["dur"] > 0
+    assert saved[1] - saved[0] == pytest.approx(int(more * 1000), rel=0.02)
+
+
+MAIN, TAKER, DEVICE, PROGRAM, QUEUE_CALLS = 10, 20, 800, 10, 1002
 PUT_NS, WAKE_NS, NEXT_NS, LATENCY_NS, RETURN_NS = 2_000, 3_000, 500, 4_000, 2_000
 BASE_NS = 1_704_161_511_420_289_000
 TRACE = Path(__file__).parents[3] / "shared" / "traces" / "ascend_trace_view" / "trace_view.json.gz"
-Event = dict[str, Any]
+RawEvent = dict[str, Any]
 
 
 def us(ns: int) -> str:
     return f"{(BASE_NS + ns) // 1000}.{(BASE_NS + ns) % 1000:03}"
 
 
-def piece(name: str, start: int, end: int, pid: int, tid: int, category: str = "", **args: Any) -> Event:
+def piece(name: str, start: int, end: int, pid: int, tid: int, category: str = "", **args: Any) -> RawEvent:
     event = {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": us(start), "dur": (end - start) / 1000}
     return event | {"args": args} | ({"cat": category} if category else {})
 
 
-def arrow(category: str, number: int, start: int, end: int, places: Sequence[tuple[int, int]]) -> list[Event]:
+def arrow(category: str, number: int, start: int, end: int, places: Sequence[tuple[int, int]]) -> list[RawEvent]:
     both = {"cat": category, "name": "enqueue_to_dequeue" if "queue" in category else category, "id": number, "bp": "e"}
     return [
         both | {"ph": phase, "ts": us(ts), "pid": pid, "tid": tid}
@@ -54,7 +182,7 @@ class Job:
     """
 
     def __init__(self, host: Sequence[int], task: Sequence[int], kernel: Sequence[int], waits: set[int]) -> None:
-        self.events: list[Event] = []
+        self.events: list[RawEvent] = []
         now = free = idle = 0
         for number, (host_ns, task_ns, kernel_ns) in enumerate(zip(host, task, kernel, strict=True)):
             put = now + host_ns
@@ -65,24 +193,24 @@ class Job:
             self.events += arrow("async_task_queue", number, put, begin, [(PROGRAM, MAIN), (PROGRAM, TAKER)])
             free = begin + 300 + task_ns
             self._add(piece("Dequeue@op", begin, free, PROGRAM, TAKER, "dequeue", correlation_id=number))
-            self._add(piece("AscendCL@op", begin + 200, free - 100, CALLS, TAKER))
+            self._add(piece("AscendCL@op", begin + 200, free - 100, QUEUE_CALLS, TAKER))
             launched = begin + 200 + task_ns // 2
             start = max(idle + 1_000, launched + LATENCY_NS)
             idle = start + kernel_ns
             self._add(piece(f"kernel{number}", start, idle, DEVICE, 3))
-            self.events += arrow("HostToDevice", number, launched, start, [(CALLS, TAKER), (DEVICE, 3)])
+            self.events += arrow("HostToDevice", number, launched, start, [(QUEUE_CALLS, TAKER), (DEVICE, 3)])
             if number in waits:
                 called = max(now, free) + 5_000
                 self._add(piece("aten::item", now, max(called, idle) + RETURN_NS, PROGRAM, MAIN, "cpu_op"))
                 now = max(called, idle) + RETURN_NS
-                self._add(piece("AscendCL@aclrtSynchronizeStream", called, now, CALLS, MAIN))
+                self._add(piece("AscendCL@aclrtSynchronizeStream", called, now, QUEUE_CALLS, MAIN))
         self.end = now
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: RawEvent) -> None:
         self.events.append(event)
 
     def write(self, folder: Path) -> Trace:
-        names = ((DEVICE, "Ascend Hardware"), (PROGRAM, "Python"), (CALLS, "CANN"))
+        names = ((DEVICE, "Ascend Hardware"), (PROGRAM, "Python"), (QUEUE_CALLS, "CANN"))
         named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for pid, name in names]
         path = folder / "trace_view.json"
         path.write_text(json.dumps(named + self.events))
@@ -154,7 +282,7 @@ def test_recorded_work_belongs_to_the_operator_that_put_it(tmp_path: Path) -> No
     """Plainly, from the file: the shortest slice around the Enqueue at the other end of the task's arrow."""
     events = recorded()
     slices = [each for each in events if each.get("ph") == "X" and each.get("cat") == "cpu_op"]
-    ends: dict[str, dict[Any, Event]] = {"s": {}, "f": {}}
+    ends: dict[str, dict[Any, RawEvent]] = {"s": {}, "f": {}}
     for each in events:
         if each.get("ph") in ends and each.get("cat") == "async_task_queue":
             ends[each["ph"]][each["id"]] = each
@@ -189,10 +317,10 @@ def test_tasks_without_arrows_depend_on_nothing_known(tmp_path: Path) -> None:
     assert not len(task_queues(trace).dependencies)
 
 
-def recorded() -> list[Event]:
+def recorded() -> list[RawEvent]:
     if not TRACE.exists():
         pytest.skip("the recorded traces are not at hand")
-    events: list[Event] = json.loads(gzip.decompress(TRACE.read_bytes()), parse_float=Decimal)
+    events: list[RawEvent] = json.loads(gzip.decompress(TRACE.read_bytes()), parse_float=Decimal)
     return events
 
 
@@ -252,3 +380,61 @@ def test_other_units_numbers_and_order_change_nothing(tmp_path: Path) -> None:
     before, after = critical_path(read(str(TRACE))).time[0], critical_path(read(str(path))).time[0]
     for kind in (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.DATA_LOADING, BoundBy.THREAD_HANDOVER):
         assert abs(int(after[kind]) - 2 * int(before[kind])) <= 0.01 * after.sum(), kind
+
+
+COUNT = 200
+
+
+class Counted(str):
+    """The name of a stream or device that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other) is True
+
+    __hash__ = str.__hash__
+
+
+def many_streams() -> Trace:
+    """Work, an annotation and a call that waits for it, of each of many streams."""
+    events: list[Event] = [call("cudaLaunchKernel", 0, 1, correlation=1)]
+    for i in range(COUNT):
+        stream, ts = Counted(f"s{i}"), 10 * i
+        work = kernel("k", ts, ts + 5, stream=stream, correlation=2 * i + 1)
+        note = replace(work, category=Category.GPU_USER_ANNOTATION, name="note", correlation=-1)
+        output = replace(sync("Stream Sync", ts + 5, ts + 7, correlation=2 * i + 2), track=work.track)
+        events += [work, note, call("cudaStreamSynchronize", ts + 5, ts + 8, correlation=2 * i + 2), output]
+    return trace_of(*events)
+
+
+def many_devices() -> Trace:
+    """An annotation of each of many devices."""
+    work = [kernel("k", 10 * i, 10 * i + 5, device=Counted(f"d{i}")) for i in range(COUNT)]
+    return trace_of(*(replace(each, category=Category.GPU_USER_ANNOTATION, name="note") for each in work))
+
+
+def waits(trace: Trace) -> int:
+    return len(synchronizations(trace).dependencies)
+
+
+def annotated(trace: Trace) -> int:
+    return int((annotations_of_work(trace, include_steps=False) >= 0).sum())
+
+
+def aggregated(trace: Trace) -> int:
+    outcome = augment(trace, only=["user_annotation_breakdown"]).outcomes["user_annotation_breakdown"]
+    assert isinstance(outcome, Findings)
+    return len(outcome.rows)
+
+
+@pytest.mark.parametrize(
+    ("make", "ask"), [(many_streams, waits), (many_streams, annotated), (many_devices, aggregated)]
+)
+def test_not_compared_with_each_other(make: Callable[[], Trace], ask: Callable[[Trace], int]) -> None:
+    trace = make()
+    Counted.compared = 0
+    assert ask(trace) == COUNT
+    assert Counted.compared < 20 * COUNT  # pairs would be COUNT / 2 times COUNT

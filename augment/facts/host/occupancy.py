@@ -14,7 +14,7 @@ from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import call_stacks
-from augment.facts.names.matching import STEP, starting
+from augment.facts.names.name_masks import STEP, starting
 from augment.kernels.native import native
 
 
@@ -138,7 +138,8 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     none = np.full(len(start), -1, np.int64)
     occupants_ = Occupants(none.astype(np.int32), none, none.copy(), np.zeros(len(start), np.int64))
     threads, code_of_track = compressed(thread, len(trace.tracks))
-    rows = _without_steps(trace, trace.events.slices_of(*categories))
+    rows = trace.events.slices_of(*categories)
+    rows = rows[~starting(trace, STEP)[trace.events.name[rows]]]
     code = code_of_track.take(trace.events.track[rows])
     rows, code = rows[code >= 0], code[code >= 0]
     slices = rows[grouped(code, len(threads))]
@@ -149,7 +150,11 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     for index in range(len(threads)):
         index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
         slice_index = slices[slice_bounds[index] : slice_bounds[index + 1]]
-        near.append(_near(trace, slice_index, union(start[index_], end[index_])))
+        # those that overlap an interval
+        when = union(start[index_], end[index_])
+        begin = trace.events.ts[slice_index]
+        begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[where_in(when.end, begin, side="right")]
+        near.append(slice_index[begins < begin + trace.events.dur[slice_index]])
     group = np.repeat(np.arange(len(near), dtype=np.int32), [len(rows) for rows in near])
     rows = np.concatenate((*near, none[:0]))
     line, bounds = timelines(
@@ -164,18 +169,6 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
             occupants_.row[index_[some]] = rows
             occupants_.all_ns[index_[some]] = all_ns
     return occupants_
-
-
-def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
-    return rows[~starting(trace, STEP)[trace.events.name[rows]]]
-
-
-def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
-    """The rows of ``rows`` that overlap an interval of ``when``."""
-    start = trace.events.ts[rows]
-    place = where_in(when.end, start, side="right")
-    begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[place]
-    return rows[begins < start + trace.events.dur[rows]]
 
 
 def _longest(

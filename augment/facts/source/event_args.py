@@ -125,7 +125,7 @@ _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below this, a whole float equals the number that was written
 
 
-class Column:
+class ArgText:
     """The values of an arg in reading order: for each, the row, a flag (see the layout), and the value.
 
     The value is an integer, or an index into ``texts``. Memory grows with the number of values.
@@ -169,7 +169,14 @@ class Column:
         if value is None:
             return layout.ABSENT, 0
         if not self.arg.is_text:
-            return _as_integer(value)
+            flag = layout.PLAIN
+            if isinstance(value, str) and _NUMBER.fullmatch(value):
+                value, flag = int(value, 16 if "x" in value.lower() else 10), layout.CONVERTED
+            elif isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
+                value, flag = int(value), layout.CONVERTED
+            if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
+                return layout.DROPPED, 0
+            return flag, value - (1 << 64) if value >= 1 << 63 else value
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         code = self._codes.setdefault(text, len(self.texts))
         if code == len(self.texts):
@@ -207,18 +214,7 @@ class ArgValues(Struct, frozen=True):
     counts: Sequence[int]
 
 
-def _as_integer(value: Any) -> tuple[int, int]:
-    flag = layout.PLAIN
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        value, flag = int(value, 16 if "x" in value.lower() else 10), layout.CONVERTED
-    elif isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
-        value, flag = int(value), layout.CONVERTED
-    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
-        return layout.DROPPED, 0
-    return flag, value - (1 << 64) if value >= 1 << 63 else value
-
-
-class Job(NamedTuple):
+class ScanTask(NamedTuple):
     """Rows to read, in file order: where each lies in the text, its category, and its row number."""
 
     decode: Decode
@@ -226,7 +222,7 @@ class Job(NamedTuple):
     lengths: Int32s
     categories: Bytes
     rows: Int64s
-    columns: Sequence[Column]
+    columns: Sequence[ArgText]
 
     def room_for(self, more: int) -> Int64s:
         """Make room for that many more entries in each column. Returns the addresses of their tables."""
@@ -235,7 +231,7 @@ class Job(NamedTuple):
         return np.array([address(column.table) for column in self.columns], np.int64)
 
 
-Scan = Callable[[Job, Block], None]  #: takes the rows of a block
+Scan = Callable[[ScanTask, Block], None]  #: takes the rows of a block
 
 
 def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, ArgValues]:
@@ -245,8 +241,8 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
     """
     events, decode = trace.events, trace.source.decode
     ordered = rows[order_of(events.offset[rows])]
-    columns = [Column(arg) for arg in wanted]
-    job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
+    columns = [ArgText(arg) for arg in wanted]
+    job = ScanTask(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     if decode is json_event:
         taken = _compiled(job, trace.source.text)
         return {arg.name: values_of(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
@@ -273,7 +269,7 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
         return column if kept.all() else SparseColumn(rows[kept], column.values[kept])
 
     numbers, others = chosen(taken.numbers), chosen(taken.others)
-    column = Column(arg)
+    column = ArgText(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     codes = others.values[:]
     occurs[codes] = True
@@ -292,7 +288,7 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
     return ArgValues(numbers, column.texts, counts.tolist())
 
 
-def plain(job: Job, block: Block) -> None:
+def plain(job: ScanTask, block: Block) -> None:
     """Take the rows of a block by decoding each event as a whole."""
     wanted = {
         (category, name): column
@@ -309,7 +305,7 @@ def plain(job: Job, block: Block) -> None:
                 column.put(row, value)
 
 
-def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
+def _compiled(job: ScanTask, text: SourceBytes) -> dict[str, ArgColumn]:
     """The values in the rows of a job, read by compiled code except for the events that it leaves to Python."""
     scan = native("arg_columns.scan_columns")
     taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))

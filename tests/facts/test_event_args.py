@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from augment.core.args import WANTED
 from augment.core.trace import Trace
-from augment.facts.source.arg_columns import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, args_of_rows, identifiers
+from augment.facts.source.event_args import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, args_of_rows, identifiers
 from augment.facts.steps.window import between
 from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.readers import read
@@ -143,7 +143,7 @@ def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFact
 
 
 def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment.facts.source.arg_columns._BLOCK_BYTES", 1 << 19)
+    monkeypatch.setattr("augment.facts.source.event_args._BLOCK_BYTES", 1 << 19)
     events = [op(ts=i, **{"Input Dims": [[i]], "External id": i, f"key {i % 3000}": "x"}) for i in range(9000)]
     path = write_trace(tmp_path / "trace.json", *events)
     trace = read(str(path))

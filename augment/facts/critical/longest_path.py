@@ -16,12 +16,12 @@ from augment.arrays.reserved import reserved
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
-from augment.facts.critical.critical_graph import Graph, critical_graph, latest, walk
+from augment.facts.critical.critical_graph import critical_graph, latest, walk
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.call_stacks import call_stacks, outermost, thread_bounds
-from augment.facts.host.host_segments import host_segments
-from augment.facts.names.matching import STEP, starting
+from augment.facts.host.occupancy import host_segments
+from augment.facts.names.name_masks import STEP, starting
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
 from augment.kernels import critical_layout as loops
@@ -127,6 +127,8 @@ def critical_path(trace: Trace) -> CriticalPath:
     edges = np.ascontiguousarray(walk(graph.binding, graph.source, len(graph) - 1))
     pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; far fewer are filled
     codes = len(trace.strings) * len(BoundBy)
+    early = np.zeros(len(events), np.bool_)  # whether each event is work launched before the recording
+    early[work.row[before_recording(trace)]] = True
     state = loops.Progress()
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     slices = [reserved(pieces, kind) for kind in (np.int64, np.uint8, np.int32)]
@@ -135,7 +137,7 @@ def critical_path(trace: Trace) -> CriticalPath:
         *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
         *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),
-        *(state, stacks.place_of, _outermost(trace), start, end, _is_early(trace).view(np.uint8), _IS_NAMED),
+        *(state, stacks.place_of, _outermost(trace), start, end, early.view(np.uint8), _IS_NAMED),
         *(events.name[:], np.zeros(len(events), np.uint8), time.ravel(), early_time.ravel(), *slices),
         *(np.zeros(len(stacks) + 1, np.int64), np.empty(len(stacks) + 1, np.int32)),
         *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
@@ -159,13 +161,6 @@ def _outermost(trace: Trace) -> Int32s:
         within = outermost(trace, rows, operators, ~step)
         around = np.where(within >= 0, within, around)
     return around.astype(np.int32)
-
-
-def _is_early(trace: Trace) -> Bools:
-    """Whether each event is work launched before the recording."""
-    early = np.zeros(len(trace.events), np.bool_)
-    early[gpu_work(trace).row[before_recording(trace)]] = True
-    return early
 
 
 @derived(until="critical path")
@@ -200,20 +195,16 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
     on_host = call_stacks(trace).place_of[rows] >= 0
     on_thread = np.flatnonzero(lane >= 0)
     nodes_of = {track: on_thread[index] for track, index in each(lane[on_thread], len(trace.tracks))}
-    asked, way = np.flatnonzero(on_host), _way_slack(graph, late)
+    # for each node of a thread, how much longer the edge from its predecessor could take
+    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    target = graph.target[along]
+    way = late.copy()
+    way[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
+    asked = np.flatnonzero(on_host)
     for track, index in each(events.track[rows[asked]], len(trace.tracks)):
         if (nodes := nodes_of.get(track)) is not None:
             next_node = np.searchsorted(graph.ts[nodes], end[asked[index]], side="left")
             slacks[asked[index]] = way[nodes[np.minimum(next_node, len(nodes) - 1)]]
-    return slacks
-
-
-def _way_slack(graph: Graph, late: Int64s) -> Int64s:
-    """For each node of a thread, how much longer the edge from its predecessor could take."""
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
-    slacks: Int64s = late.copy()
-    target = graph.target[along]
-    slacks[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
     return slacks
 
 
