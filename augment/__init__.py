@@ -37,9 +37,13 @@ if TYPE_CHECKING:
     from augment.facts.steps.window import within
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.readers.attachments.graph_capture import with_graph_capture
-    from augment.readers.attachments.memory_timeline import read_memory_timeline, with_memory_timeline
-    from augment.readers.attachments.recorded_files import link_execution_trace, with_execution_trace
+    from augment.readers.attachments.recorded_files import (
+        link_execution_trace,
+        read_memory_timeline,
+        with_execution_trace,
+        with_graph_capture,
+        with_memory_timeline,
+    )
     from augment.readers.attachments.tables import with_tables
     from augment.results.sidecars import frames
     from augment.version import __version__
@@ -55,9 +59,9 @@ _HOMES = {
     "Diff": "augment.compare",
     "link_execution_trace": "augment.readers.attachments.recorded_files",
     "with_execution_trace": "augment.readers.attachments.recorded_files",
-    "with_graph_capture": "augment.readers.attachments.graph_capture",
-    "read_memory_timeline": "augment.readers.attachments.memory_timeline",
-    "with_memory_timeline": "augment.readers.attachments.memory_timeline",
+    "with_graph_capture": "augment.readers.attachments.recorded_files",
+    "read_memory_timeline": "augment.readers.attachments.recorded_files",
+    "with_memory_timeline": "augment.readers.attachments.recorded_files",
     "with_tables": "augment.readers.attachments.tables",
     "frames": "augment.results.sidecars",
     "show": "augment.viewer.notebook",

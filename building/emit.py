@@ -132,7 +132,7 @@ def _digest(kernel: str) -> str:
         module = wanted.pop()
         if module not in known:
             known.add(module)
-            wanted += re.findall(r"^from augment\.kernels\.(\w+) import", _source(module).decode(), re.MULTILINE)
+            wanted += re.findall(r"^from augment\.kernels(?:\.| import )(\w+)", _source(module).decode(), re.MULTILINE)
     for module in sorted(known):
         digest.update(_source(module))
     return digest.hexdigest()[:16]

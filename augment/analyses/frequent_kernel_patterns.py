@@ -30,8 +30,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.intervals import expand
-from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
-from augment.arrays.sequences import sequence_hashes
+from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts, sequence_hashes
 from augment.arrays.types import Int64s, Places
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column

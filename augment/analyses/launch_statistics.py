@@ -30,9 +30,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct
-from augment.arrays.statistics import percentiles
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, distinct, percentiles
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 from augment.facts.gpu.gpu_work import Stream, gpu_work

@@ -23,8 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, Int64s, combinations, sums
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Identity, Trace
 from augment.facts.host.call_stacks import around_moments

@@ -27,8 +27,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
-from augment.arrays.sequences import sequence_hashes
+from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts, sequence_hashes
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.findings import Findings, Skipped, column

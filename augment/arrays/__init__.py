@@ -1,1 +1,27 @@
-"""Pure functions of arrays: intervals, orders, statistics, equal sequences. They do not depend on traces."""
+"""Pure functions of arrays, which do not depend on traces: intervals, orders, statistics, equal sequences."""
+
+# fmt: off
+# ruff: noqa: I001
+from augment.arrays.columns import Values, keyed, looked_up, narrowed, positions
+from augment.arrays.intervals import (
+    Intervals, Masks, clip, expand, held_between, least_over, subtract, total, touched, union,
+)
+from augment.arrays.joining import Joined, joined, longest, means, peaks
+from augment.arrays.ordering import (
+    changing, combinations, compressed, distinct, each, group_bounds, grouped, is_among, is_any, numbered, order_of,
+    ordered, reserved, run_starts, sequence_hashes, settled, sums, where_in,
+)
+from augment.arrays.statistics import (
+    OUTLIER, distribution, grouped_medians, grouped_statistics, median, percentiles, robust_z, time_weighted,
+)
+from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes, WorkIndexes
+
+__all__ = [
+    "NO_INDEX", "OUTLIER", "Bools", "Bytes", "EventRows", "Int32s", "Int64s", "Intervals", "Joined", "Masks", "Places",
+    "StackIndexes", "Values", "WorkIndexes", "changing", "clip", "combinations", "compressed", "distinct",
+    "distribution", "each", "expand", "group_bounds", "grouped", "grouped_medians", "grouped_statistics",
+    "held_between", "is_among", "is_any", "joined", "keyed", "least_over", "longest", "looked_up", "means", "median",
+    "narrowed", "numbered", "order_of", "ordered", "peaks", "percentiles", "positions", "reserved", "robust_z",
+    "run_starts", "sequence_hashes", "settled", "subtract", "sums", "time_weighted", "total", "touched", "union",
+    "where_in",
+]

@@ -25,7 +25,7 @@ _HALF = 32  #: bits
 _MOST_KEYED = 1 << 12  #: different values of a column that follow from keys
 
 
-class Column(NDArrayOperatorsMixin, Generic[Value]):
+class PackedColumn(NDArrayOperatorsMixin, Generic[Value]):
     """Values of ``dtype``, which subclasses keep in fewer bytes."""
 
     __slots__ = ("dtype",)
@@ -74,14 +74,14 @@ class Column(NDArrayOperatorsMixin, Generic[Value]):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        whole = [each[:] if isinstance(each, Column) else each for each in inputs]
+        whole = [each[:] if isinstance(each, PackedColumn) else each for each in inputs]
         return getattr(ufunc, method)(*whole, **options)
 
     def __repr__(self) -> str:
         return f"<column: {len(self):,} values of {self.dtype}, {self.nbytes:,} bytes>"
 
 
-class Narrow(Column[Value]):
+class Narrow(PackedColumn[Value]):
     """Values as unsigned offsets from the least one. The few that do not fit lie apart: from ``limit`` on, an offset is
     their index.
     """
@@ -130,7 +130,7 @@ class Narrow(Column[Value]):
         return where, is_there
 
 
-class Halved(Column[np.int64]):
+class Halved(PackedColumn[np.int64]):
     """Integers from 0 to 2**40, as 32 bits and 8 bits of each."""
 
     __slots__ = ("_high", "_low")
@@ -156,7 +156,7 @@ class Halved(Column[np.int64]):
         return values
 
 
-class Keyed(Column[Value]):
+class Keyed(PackedColumn[Value]):
     """Values that mostly follow from another column, of uint8: ``usual`` has one for each of its values."""
 
     __slots__ = ("_exceptions", "_keys", "_rows", "_usual")
@@ -192,7 +192,7 @@ class Keyed(Column[Value]):
         return values
 
 
-Values = Column[Value] | npt.NDArray[Value]  #: a column, or an array
+Values = PackedColumn[Value] | npt.NDArray[Value]  #: a column, or an array
 
 
 def narrowed(values: npt.NDArray[Value]) -> Values[Value]:

@@ -39,7 +39,7 @@ class Joined(Struct, frozen=True):
     def times(self, dur: Int64s, kind: Int32s, kinds: int) -> Int64s:
         """How long the pieces of each kind in ``range(kinds)`` last: a row for each kind, a column for each group."""
         times = np.zeros(kinds * len(self), np.int64)
-        native("joining.times")(self.first, dur, kind, times)
+        native("sorted_columns.times")(self.first, dur, kind, times)
         return times.reshape(kinds, len(self))
 
 
@@ -72,7 +72,7 @@ def _longest(first: Places, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
     """Of each group, the longest piece of the kind that takes most of its time."""
     kinds, code = numbered(kind)
     times = np.empty(len(first), np.int64)
-    native("joining.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), times)
+    native("sorted_columns.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), times)
     return times
 
 

@@ -1,7 +1,9 @@
-"""Orders and groups in linear time: numpy sorts narrow integers by radix."""
+"""Orders, groups and equal sequences in linear time: numpy sorts narrow integers by radix."""
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
@@ -10,7 +12,7 @@ import numpy.typing as npt
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.kernels.native import native
-from augment.kernels.sorting import DIGIT_BITS, DIGITS
+from augment.kernels.sorted_columns import DIGIT_BITS, DIGITS
 
 Whole = TypeVar("Whole", bound=np.integer[Any])
 Side = Literal["left", "right"]
@@ -80,7 +82,7 @@ def _by_digits(keys: Int64s, low_bit: int = 0) -> Int64s:
     """``keys``, not negative, in the order of their bits from ``low_bit`` on. Their memory may be used."""
     high_bit, other = int(keys.max()).bit_length(), np.empty_like(keys)
     places = np.zeros(DIGITS * max(-(-(high_bit - low_bit) // DIGIT_BITS), 0), np.int64)
-    return other if native("sorting.by_digits")(keys, low_bit, high_bit, places, other) else keys
+    return other if native("sorted_columns.by_digits")(keys, low_bit, high_bit, places, other) else keys
 
 
 def run_starts(values: npt.NDArray[Any]) -> Places:
@@ -157,7 +159,7 @@ def where_in(ascending: npt.NDArray[Any], values: npt.NDArray[Any], side: Side =
     if len(values) < _FEW or ascending.dtype != np.int64 or values.dtype != np.int64:
         return np.searchsorted(ascending, values, side)
     result = np.empty(len(values), np.int64)
-    native("searching.search")(*map(np.ascontiguousarray, (ascending, values)), side == "right", result)
+    native("sorted_columns.search")(*map(np.ascontiguousarray, (ascending, values)), side == "right", result)
     return result
 
 
@@ -204,3 +206,54 @@ def distinct(values: npt.NDArray[Whole]) -> npt.NDArray[Whole]:
             return (compressed(values.astype(np.int64, copy=False) - low, size)[0] + low).astype(values.dtype)
     ascending = np.sort(values, kind="stable")
     return ascending[run_starts(ascending)]
+
+
+_BASE = 0x9E3779B97F4A7C15  #: odd, so that it has an inverse modulo 2 ** 64
+_INVERSE = pow(_BASE, -1, 1 << 64)
+
+
+def sequence_hashes(codes: npt.NDArray[Any], start: Places, stop: Places) -> Int64s:
+    """A hash of each ``codes[start:stop]``: equal for equal sequences; different ones collide with a chance of 2 **
+    -64.
+
+    The hash is a polynomial in :data:`_BASE` modulo 2 ** 64 with well-mixed coefficients. The sum of any run is a
+    difference of two prefix sums. So the cost is linear in the codes and the runs, whatever the length of the runs.
+
+    Args:
+        codes: integers, at least 0.
+        start: int, the start of each run.
+        stop: int, its end, not before the start.
+    """
+    count = len(codes)
+    power = np.full(count + 1, _BASE, np.uint64)
+    back = np.full(count + 1, _INVERSE, np.uint64)
+    power[0] = back[0] = 1
+    np.multiply.accumulate(power, out=power)
+    np.multiply.accumulate(back, out=back)
+    until = np.zeros(count + 1, np.uint64)
+    np.cumsum(_mixed_bits(codes) * power[:-1], out=until[1:])
+    return ((until[stop] - until[start]) * back[start]).view(np.int64)
+
+
+def _mixed_bits(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Sixty-four pseudo-random bits for each code (the finalizer of SplitMix64)."""
+    bits = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(_BASE)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
+    return mixed
+
+
+Value = TypeVar("Value", bound=np.generic)
+
+
+def reserved(count: int, kind: type[Value]) -> npt.NDArray[Value]:
+    """Room for ``count`` values of ``kind``, of any value. Copy what is filled: all of it lives as long as any view.
+
+    The system gives its pages when they are first touched. Memory of ``np.empty`` would in part be memory that was
+    freed before, which arrays that are filled could have used.
+    """
+    if sys.platform == "win32":
+        return np.empty(count, kind)
+    size = max(count * np.dtype(kind).itemsize, 1)
+    return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), kind, count)

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from augment.batch import locations
 from augment.core.text import ranges_text
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
-from augment.readers.attachments.evidence import Evidence
+from augment.readers.attachments import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")

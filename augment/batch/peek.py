@@ -13,9 +13,8 @@ from augment.readers.assembly import distributed
 from augment.readers.chrome import BYTE_ORDER_MARK
 from augment.readers.containers import CHUNK, OpenText, open_text
 from augment.readers.dialects import rank_in_name
-from augment.readers.members import Ended, Members
+from augment.readers.members import Ended, Members, TextWindow
 from augment.readers.raw import Broken
-from augment.readers.window import Window
 
 _TRACE_EVENTS = "traceEvents"
 
@@ -56,7 +55,7 @@ def _members_before_events(path: str) -> dict[str, Any]:
     """The members before the events, and :data:`_TRACE_EVENTS` if there are events, or the text is no object."""
     members: dict[str, Any] = {}
     with _opened(path) as text:
-        window = Window(text, CHUNK)
+        window = TextWindow(text, CHUNK)
         window.fill()
         if window.data[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
             window.drop(len(BYTE_ORDER_MARK))

@@ -151,7 +151,7 @@ def _sides(
 ) -> list[list[Trace]]:
     """The traces of both sides, with the captures of their graphs and the user's tables."""
     from augment.cli.runs import files_of, traces_of
-    from augment.readers.attachments.evidence import Evidence
+    from augment.readers.attachments import Evidence
     from augment.readers.attachments.tables import read_tables, with_tables
 
     read_tables(tables, peaks)  # refuses them before a large trace is read

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.merged_timeline import Merged
     from augment.pipeline.request import Request
-    from augment.readers.attachments.evidence import Evidence
+    from augment.readers.attachments import Evidence
 
 _SUFFIXES = (".pftrace", ".tar")
 

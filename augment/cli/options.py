@@ -254,7 +254,7 @@ def _request(values: dict[str, Any]) -> Request:
         UsageError: an option of an analysis has another form or type.
     """
     from augment.pipeline.request import Request, option_values
-    from augment.readers.attachments.evidence import Evidence
+    from augment.readers.attachments import Evidence
 
     values["only"], values["skip"] = analyses_of(values["only"]), analyses_of(values["skip"])
     if "formats" in values:

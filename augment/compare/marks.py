@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.columns import Values
-from augment.arrays.ordering import each
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, Values, each
 from augment.core.annotations import ArgColumn, SliceTrack, Texts
 from augment.core.trace import Identity
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices

@@ -12,9 +12,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.columns import Values
-from augment.arrays.ordering import group_bounds, grouped
-from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.arrays import Bytes, Int32s, Int64s, Values, group_bounds, grouped
 from augment.core.threads import ALONE, Threads
 from augment.core.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 from augment.kernels.wanted_args import IS_CODE, Wanted, WantedArgs

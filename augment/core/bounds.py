@@ -12,9 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.joining import Joined, joined, longest, means, peaks
-from augment.arrays.ordering import numbered
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays import Bools, Int64s, Joined, Places, joined, longest, means, numbered, peaks
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.annotations import row_count as rows_of
 from augment.core.findings import REDUCED, Findings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays import Int32s, Int64s, distinct
 from augment.core.context import derived
 from augment.core.text import Words, words_of
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace

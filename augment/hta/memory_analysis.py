@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augment.hta import plots
-from augment.readers.attachments.memory_timeline import CATEGORIES, read_memory_timeline
+from augment.readers.attachments.recorded_files import CATEGORIES, read_memory_timeline
 
 if TYPE_CHECKING:
     import os

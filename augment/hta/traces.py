@@ -23,7 +23,7 @@ from augment.hta.frames import SymbolTable, events_frame, framed
 from augment.hta.raw_events import counter_events, flow_event
 from augment.pipeline import augment
 from augment.readers import read
-from augment.readers.document import read_document
+from augment.readers.containers import read_document
 from augment.writers.files import is_output
 
 if TYPE_CHECKING:

@@ -1,13 +1,15 @@
 """Dictionaries of byte strings: open-addressing slots (int32) over hashes (uint64), all by address.
 
-Python fills the dictionaries of ``known_bytes.py``. Compiled code itself fills those of ``interned.py``.
+Compiled code itself fills a :class:`Dictionary`, whose tables Python enlarges. Python fills :class:`KnownBytes`.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from augment.kernels.interned import FULL, Interned
+import numpy as np
+import numpy.typing as npt
+
 from augment.kernels.memory import (
     Column,
     as_word,
@@ -16,10 +18,12 @@ from augment.kernels.memory import (
     load_int,
     load_int32,
     load_word,
+    record,
     store_byte,
     store_int,
     store_int32,
 )
+from augment.kernels.native import address, native
 from augment.kernels.tokens import ALL, MULTIPLIER, SHIFT, ZERO
 
 
@@ -64,7 +68,7 @@ def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
 
 
 @compiled
-def look_up(start: int, size: int, hashed: np.uint64, table: Interned) -> int:
+def look_up(start: int, size: int, hashed: np.uint64, table: InternedBytes) -> int:
     """The number of the ``size`` bytes at ``start``; ``-1 - slot``, the slot for a new entry, if they are not in the
     dictionary.
     """
@@ -80,7 +84,7 @@ def look_up(start: int, size: int, hashed: np.uint64, table: Interned) -> int:
 
 
 @compiled
-def put_in(start: int, size: int, hashed: np.uint64, slot: int, table: Interned) -> bool:
+def put_in(start: int, size: int, hashed: np.uint64, slot: int, table: InternedBytes) -> bool:
     """Add bytes; False if there is no room for them."""
     new, at = table.count, table.used
     if new >= table.room or at + size + 8 > table.pool_room:
@@ -98,10 +102,149 @@ def put_in(start: int, size: int, hashed: np.uint64, slot: int, table: Interned)
 
 
 @compiled
-def intern(start: int, size: int, hashed: np.uint64, table: Interned) -> int:
+def intern(start: int, size: int, hashed: np.uint64, table: InternedBytes) -> int:
     """The number of bytes in the dictionary. New bytes are added; :data:`FULL` if there is no room."""
     index = look_up(start, size, hashed, table)
     if index >= 0:
         return index
     new = table.count
     return new if put_in(start, size, hashed, -1 - index, table) else FULL
+
+
+FULL = -3  #: a table must grow first
+
+
+@record
+class InternedBytes:
+    """Byte strings by number. Each has a hash, and a start and size in a pool of bytes; ``slots`` (int32, an
+    open-addressing table) hold the numbers. The first five, and ``pool``, are addresses.
+    """
+
+    slots: int
+    hashes: int
+    starts: int
+    sizes: int
+    pool: int
+    mask: int  #: the number of slots, which is a power of two, less one
+    room: int  #: for so many strings
+    pool_room: int
+    count: int
+    used: int  #: bytes of the pool
+    wanted: int  #: bytes of the pool that the last string needs for which there was no room
+
+
+def slots(size: int) -> npt.NDArray[np.int32]:
+    """An empty open-addressing table."""
+    return np.full(size, -1, np.int32)
+
+
+def longer(column: Any, room: int) -> Any:
+    """``column`` with room for more."""
+    made = np.empty(room, column.dtype)
+    made[: len(column)] = column
+    return made
+
+
+class Dictionary:
+    """Keeps the tables of ``table``, which compiled code fills: see :func:`intern`."""
+
+    def __init__(self, table: InternedBytes, room: int, pool: int) -> None:
+        self.table = table
+        self._slots = slots(2 * room)
+        self._hashes = np.empty(room, np.uint64)
+        self._start, self._size = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._pool = np.empty(pool, np.uint8)
+        self._tell()
+
+    def _tell(self) -> None:
+        table = self.table
+        table.slots, table.hashes, table.starts = address(self._slots), address(self._hashes), address(self._start)
+        table.sizes, table.pool = address(self._size), address(self._pool)
+        table.mask, table.room, table.pool_room = len(self._slots) - 1, len(self._start), len(self._pool)
+
+    def put_empty(self) -> None:
+        """Make the empty string, whose hash is 0, number 0."""
+        self._slots[0] = self._hashes[0] = self._start[0] = self._size[0] = 0
+        self.table.count = 1
+
+    def grow(self) -> None:
+        """Double what is full."""
+        count = self.table.count
+        if self.table.wanted > len(self._pool):
+            self._pool.resize(2 * self.table.wanted, refcheck=False)
+        if count >= len(self._start):
+            for column in (self._hashes, self._start, self._size):
+                column.resize(2 * count, refcheck=False)
+            self._slots = slots(4 * count)
+            native("dictionary.fill_slots")(self._slots, self._hashes.view(np.int64), count)
+        self._tell()
+
+    def texts(self) -> list[bytes]:
+        """The byte strings by number."""
+        count = self.table.count
+        edges = zip(self._start[:count].tolist(), self._size[:count].tolist(), strict=True)
+        return [self._pool[start : start + size].tobytes() for start, size in edges]
+
+
+@record
+class Known:
+    """Byte strings, and of each the place and size of its code in the pool, and the hash of its key (addresses)."""
+
+    texts: InternedBytes
+    codes: int
+    code_sizes: int
+    keys: int
+    nexts: int  #: what came last time first, then after each: twice its number, plus 1 for a key alone; or -1
+
+
+class KnownBytes:
+    """Byte strings and their codes, which are byte strings, too.
+
+    Compiled code looks them up, Python adds what lacks.
+    """
+
+    def __init__(self) -> None:
+        self.known = Known()
+        self._columns = [np.empty(1 << 12, np.int64) for _ in range(6)]
+        self._nexts = np.full((1 << 12) + 1, -1, np.int64)
+        self._slots = slots(1 << 13)
+        self._pool = np.zeros(1 << 18, np.uint8)
+        self._tell()
+
+    def _tell(self) -> None:
+        table = self.known.texts
+        table.hashes, table.starts, table.sizes = map(address, self._columns[:3])
+        self.known.codes, self.known.code_sizes, self.known.keys = map(address, self._columns[3:])
+        self.known.nexts = address(self._nexts)
+        table.slots, table.mask, table.pool = address(self._slots), len(self._slots) - 1, address(self._pool)
+
+    def add(self, hashed: int, text: bytes, code: bytes, key_hash: int) -> None:
+        """Add ``code`` for ``text``, in which the key has that hash."""
+        self._make_room(len(text) + len(code) + 16)
+        table = self.known.texts
+        at, count = table.used, table.count
+        self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)
+        code_at = at + len(text)
+        self._pool[code_at : code_at + len(code)] = np.frombuffer(code, np.uint8)
+        table.used = code_at + len(code)
+        for column, value in zip(self._columns, (hashed, at, len(text), code_at, len(code), key_hash), strict=True):
+            column[count] = value
+        slot = (hashed & (2**64 - 1)) >> 20 & table.mask
+        while self._slots[slot] >= 0:
+            slot = (slot + 1) & table.mask
+        self._slots[slot] = count
+        table.count = count + 1
+
+    def _make_room(self, size: int) -> None:
+        used, count = self.known.texts.used, self.known.texts.count
+        is_full = count == len(self._columns[0])
+        if used + size > len(self._pool):
+            self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
+        elif not is_full:
+            return
+        if is_full:
+            self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
+            self._nexts = np.concatenate([self._nexts, np.full(count, -1, np.int64)])
+            self._slots = slots(2 * len(self._slots))
+            native("dictionary.fill_slots")(self._slots, self._columns[0], count)
+        self._tell()

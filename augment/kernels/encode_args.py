@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.args import find_args, find_args_by_member
-from augment.kernels.dictionary import hash_bytes, look_up, same_bytes
-from augment.kernels.encode_layout import FULL, MISS, MOST_KEYS, ODD_ROW, PACKET_ROOM, Encoding
-from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
-from augment.kernels.known_bytes import Known
-from augment.kernels.memory import as_word, compiled, load_byte, load_int, quotient_bits, store_byte, store_int
-from augment.kernels.tokens import (
-    BAD_ESCAPE,
-    CLOSE_BRACE,
-    COLON,
-    COMMA,
-    DOT,
-    MINUS,
-    NINE_DIGIT,
-    ODD,
-    QUOTE,
-    ZERO,
-    ZERO_DIGIT,
-    read_digits,
-    skip_blank,
-    skip_value,
-    string_end,
+from augment.kernels import tokens
+from augment.kernels.dictionary import Known, hash_bytes, look_up, same_bytes
+from augment.kernels.encode_packets import (
+    FULL,
+    MISS,
+    MOST_KEYS,
+    ODD_ROW,
+    PACKET_ROOM,
+    WORD,
+    Encoding,
+    copy_bytes,
+    put_varint,
+    varint_size,
 )
+from augment.kernels.json_args import find_args, find_args_by_member
+from augment.kernels.memory import as_word, compiled, load_byte, load_int, quotient_bits, store_byte, store_int
+from augment.kernels.tokens import ODD, ZERO, read_digits, skip_blank, skip_value, string_end
 
 IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: distinguishes a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
@@ -122,7 +116,7 @@ def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: Encoding) -
 @compiled
 def ends_number(character: int) -> bool:
     """Whether a number ends before this character."""
-    return character == COMMA or character == CLOSE_BRACE or character <= 32
+    return character == tokens.COMMA or character == tokens.CLOSE_BRACE or character <= 32
 
 
 @compiled
@@ -131,15 +125,15 @@ def put_number(i: int, stop: int, entry: int, out: int, known: Known) -> tuple[i
     written) and the position in the output. Integers of up to 18 digits are written, and floats for which a single
     division gives the nearest double.
     """
-    negative = load_byte(i) == MINUS
+    negative = load_byte(i) == tokens.MINUS
     first = i + 1 if negative else i
     value, i = read_digits(first, stop, 0, 19)
     digits = i - first
-    if digits == 0 or digits > 18 or (digits > 1 and load_byte(first) == ZERO_DIGIT):
+    if digits == 0 or digits > 18 or (digits > 1 and load_byte(first) == tokens.ZERO_DIGIT):
         return ODD, out
     if ends_number(load_byte(i)):
         return i, put_integer(-value if negative else value, entry, out, known)
-    if load_byte(i) != DOT:
+    if load_byte(i) != tokens.DOT:
         return ODD, out
     value, after = read_digits(i + 1, stop, value, MOST_DIGITS + 1 - digits)
     decimals = after - i - 1
@@ -169,7 +163,7 @@ def likely_end(i: int, stop: int, arg: int, known: Known) -> int:
     if end >= stop or not same_bytes(i + is_key, text, size):
         return 0
     character = load_byte(end)
-    return end if (character == QUOTE if is_key else ends_number(character)) else 0
+    return end if (character == tokens.QUOTE if is_key else ends_number(character)) else 0
 
 
 @compiled
@@ -181,7 +175,7 @@ def begin_arg(i: int, stop: int, arg: int, known: Known) -> tuple[int, int, np.u
     if end > 0:
         return arg, end, as_word(load_int(known.keys + WORD * (arg >> 1)))
     end, hashed, escapes = string_end(stop, i + 1)
-    return -1, -1 if escapes == BAD_ESCAPE else end, hashed
+    return -1, -1 if escapes == tokens.BAD_ESCAPE else end, hashed
 
 
 @compiled
@@ -193,7 +187,7 @@ def put_arg(
     and the position in the output, or ``-1 - reason``. ``entry`` is that of the key; -1 if it is to be looked up.
     """
     character = load_byte(value)
-    if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
+    if character == tokens.MINUS or tokens.ZERO_DIGIT <= character <= tokens.NINE_DIGIT:
         if entry < 0:
             entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, known.texts)
         if entry < 0:
@@ -218,8 +212,8 @@ def put_args(i: int, stop: int, out: int, last: int, known: Known, state: Encodi
     """
     count, bloom, next_arg = 0, ZERO, known.nexts
     i = skip_blank(stop, i + 1)
-    while load_byte(i) != CLOSE_BRACE or count > 0:
-        if load_byte(i) != QUOTE or count >= MOST_KEYS:
+    while load_byte(i) != tokens.CLOSE_BRACE or count > 0:
+        if load_byte(i) != tokens.QUOTE or count >= MOST_KEYS:
             return -1 - ODD_ROW
         arg, end, hashed = begin_arg(i, stop, load_int(next_arg), known)
         state.key_hash = np.int64(hashed)
@@ -232,7 +226,7 @@ def put_args(i: int, stop: int, out: int, last: int, known: Known, state: Encodi
             state.arg = arg
         else:
             value = skip_blank(stop, end + 1)
-            if load_byte(value) != COLON:
+            if load_byte(value) != tokens.COLON:
                 return -1 - ODD_ROW
             value = skip_blank(stop, value + 1)
             i, out = put_arg(i, end, hashed, arg >> 1, value, stop, out, last, known, state)
@@ -241,9 +235,9 @@ def put_args(i: int, stop: int, out: int, last: int, known: Known, state: Encodi
         store_int(next_arg, state.arg)
         next_arg = known.nexts + WORD * (1 + (state.arg >> 1))
         i = skip_blank(stop, i)
-        if load_byte(i) == CLOSE_BRACE:
+        if load_byte(i) == tokens.CLOSE_BRACE:
             break
-        if load_byte(i) != COMMA:
+        if load_byte(i) != tokens.COMMA:
             return -1 - ODD_ROW
         i = skip_blank(stop, i + 1)
     state.args_end = i + 1
@@ -263,6 +257,6 @@ def event_args(start: int, stop: int, out: int, last: int, known: Known, state: 
     out = put_args(args, stop, out, last, known, state)
     if out >= 0:
         end = skip_blank(stop, state.args_end)
-        if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
+        if load_byte(end) != tokens.CLOSE_BRACE and find_args_by_member(start, stop) != args:
             return -1 - ODD_ROW
     return out

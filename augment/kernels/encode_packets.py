@@ -1,18 +1,72 @@
-"""Compiled code of the Perfetto writer: packets and args from columns."""
+"""Compiled code of the Perfetto writer: packets and args from columns, and the memory that Python and compiled code
+share.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
-from augment.kernels.encode_layout import PACKET_ROOM, Step
-from augment.kernels.memory import Column, as_word, compiled, load_int, record_at, size_of, store_byte, store_int
+from augment.kernels.memory import (
+    Column,
+    as_word,
+    compiled,
+    load_int,
+    record,
+    record_at,
+    size_of,
+    store_byte,
+    store_int,
+)
 from augment.kernels.tokens import ZERO
+
+PACKET_ROOM = 96  #: the most bytes of a packet besides its blob, including bytes written beyond its end
+MOST_KEYS = 64  #: the most args of one event; events with more are left to Python
+
+#: why :func:`~augment.kernels.encode_blobs.scan_args` stopped
+DONE, MISS, ODD_ROW, FULL, OTHER_STRINGS = 0, 1, 2, 3, 4
+
+
+@record
+class Encoding:
+    """The progress of :func:`~augment.kernels.encode_blobs.scan_args`, and what it asks of Python."""
+
+    row: int
+    at: int  #: the end of what is written
+    suffix: int  #: the next of all suffixes
+    suffixes: int  #: the address of their bytes
+    miss_start: int  #: the bytes whose code is lacking: addresses
+    miss_end: int
+    miss_hash: int
+    miss_is_key: int
+    ready_row: int  #: a row whose args Python has encoded, their address and size
+    ready: int
+    ready_size: int
+    args_end: int  #: of the current event
+    key_hash: int  #: of the current arg
+    arg: int  #: the last that was written, as in ``Known.nexts``
+    sequence: int  #: the tables hold the strings of this sequence of packets, from byte ``begins`` to ``ends``
+    begins: int
+    ends: int
+    keys: Annotated[Column, MOST_KEYS]  #: hashes of the keys of the current event
+
+
+@record
+class ArgStep:
+    """An arg of all rows: addresses. A value of -1 is left out."""
+
+    values: int  #: of a text the number of its encoded arg
+    data: int  #: the encoded args, or the key
+    starts: int  #: of the encoded args; 0: the values are integers
+    sizes: int  #: of the encoded args; of the key its size
+
 
 SEVEN = np.uint64(7)
 LOW_SEVEN = np.uint64(127)
 MORE_BYTES = np.uint64(128)
 WORD = 8
-STEP_SIZE, step_at = size_of(Step), record_at(Step)
+STEP_SIZE, step_at = size_of(ArgStep), record_at(ArgStep)
 
 
 @compiled
@@ -122,7 +176,7 @@ def join_pieces(addresses: Column, sizes: Column, out: int) -> int:
 
 @compiled
 def columns_to_args(steps: int, step_count: int, out: int, starts: Column, sizes: Column) -> int:
-    """Write the args of all rows to ``out``. ``steps`` is the address of a :class:`Step` for each arg."""
+    """Write the args of all rows to ``out``. ``steps`` is the address of a :class:`ArgStep` for each arg."""
     at = out
     for row in range(len(starts)):
         before = at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.kernels.interned import Interned
+from augment.kernels.dictionary import InternedBytes
 from augment.kernels.memory import record
 from augment.kernels.wanted_args import Wanted
 
@@ -122,8 +122,8 @@ class Scan:
     note_table: int  #: of :class:`Note`
     row_room: int
     note_room: int
-    strings: Interned
-    lines: Interned  #: first lines of events
+    strings: InternedBytes
+    lines: InternedBytes  #: first lines of events
     line_heads: int  #: of each line its :class:`Head`
     place_slots: int  #: int32, open addressing
     place_keys: int  #: of :class:`Place`

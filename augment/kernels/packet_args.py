@@ -1,4 +1,4 @@
-"""Compiled code of ``readers/perfetto/arg_scan.py``: a few args of many packets.
+"""Compiled code of ``readers/perfetto/values.py``: a few args of many packets.
 
 It takes annotations that have a numbered key and one value, an integer or a numbered string. Packets with other forms
 among the wanted annotations are left to Python as a whole.
@@ -8,10 +8,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.arg_columns_layout import PLAIN
-from augment.kernels.memory import Column, as_int, compiled, load_int, record_at, store_byte, store_int
-from augment.kernels.packet_args_layout import DONE, MISS, ODD_ROW, OTHER_STRINGS, UNKNOWN, ArgScan, ArgTable
+from augment.kernels.memory import Column, as_int, compiled, load_int, record, record_at, store_byte, store_int
 from augment.kernels.packet_scan import skip, varint
+from augment.kernels.wanted_args import PLAIN
+
+DONE, MISS, ODD_ROW, OTHER_STRINGS = 0, 1, 2, 3  #: why ``scan_args`` stopped
+UNWANTED = UNKNOWN = -1
+
+
+@record
+class ArgTable:
+    """The values of an arg: see ``event_args.Column``. There is room for one in each row."""
+
+    rows: int  #: addresses: int64
+    values: int  #: int64
+    flags: int  #: bytes
+    count: int
+    category_bits: int  #: the categories whose events have the arg
+    is_text: int
+    known: int  #: the address of what is stored of strings, by iid: value << 8 | flag, or UNKNOWN (int64)
+
+
+@record
+class ArgScanState:
+    """The progress, and the strings of a sequence of packets."""
+
+    row: int  #: the current row
+    sequence: int  #: whose strings the tables have, from byte ``begins`` to ``ends``; of OTHER_STRINGS the wanted
+    begins: int
+    ends: int
+    keys: int  #: the address of the column of each key by its iid, or UNWANTED (int64)
+    key_count: int
+    value_count: int  #: of ``ArgTable.known``
+    miss_column: int  #: of MISS: the arg and the string that Python must store
+    miss_iid: int
+
 
 WORD = 8
 table_at = record_at(ArgTable)
@@ -28,7 +59,7 @@ def put(column: ArgTable, row: int, flag: int, value: int) -> None:
 
 @compiled
 def take_annotation(
-    i: int, stop: int, category: int, row: int, seen: int, columns: Column, state: ArgScan
+    i: int, stop: int, category: int, row: int, seen: int, columns: Column, state: ArgScanState
 ) -> tuple[int, int]:
     """Store a wanted annotation. Returns :data:`DONE` or the reason why not, and the columns that the row has so far,
     one bit each.
@@ -69,7 +100,7 @@ def take_annotation(
 
 
 @compiled
-def take_event(i: int, stop: int, category: int, row: int, columns: Column, state: ArgScan) -> int:
+def take_event(i: int, stop: int, category: int, row: int, columns: Column, state: ArgScanState) -> int:
     """Store the wanted args of the ``TrackEvent`` between ``i`` and ``stop``. Returns :data:`DONE`, or the reason why
     not.
     """
@@ -123,7 +154,7 @@ def event_in(i: int, stop: int) -> tuple[int, int, int]:
 @compiled
 def scan_args(
     origin: int, base: int, offsets: Column, lengths: Column, categories: Column, rows: Column, columns: Column,
-    state: ArgScan,
+    state: ArgScanState,
 ) -> int:  # fmt: skip
     """Take the args of the rows at ``offsets``, from ``state.row`` on. Returns :data:`DONE`, or why it stopped.
 

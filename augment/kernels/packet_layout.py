@@ -16,7 +16,7 @@ ABSENT = -(1 << 63)  #: the place of a device or stream that the args lack
 
 
 @record
-class EventTable:
+class EventColumns:
     """The columns of events (addresses); int64, if no other type is given."""
 
     ts: int
@@ -128,7 +128,7 @@ class PacketScan:
 
     position: int
     packets: int
-    events: EventTable
+    events: EventColumns
     ends: EndTable
     sizes: SizeTable
     flows: FlowTable

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.kernels import packet_layout as layout
 from augment.kernels.dictionary import same_bytes
 from augment.kernels.memory import (
     as_word,
@@ -18,31 +19,11 @@ from augment.kernels.memory import (
     load_int32,
     record_at,
     size_of,
+    store_byte,
+    store_int,
+    store_int32,
 )
-from augment.kernels.packet_layout import (
-    ABSENT,
-    AGENT_ARG,
-    BY_HAND,
-    CORRELATION_ARG,
-    DEEPEST,
-    DEVICE_ARG,
-    DURATION_ARG,
-    GROW,
-    LEAST_DEEP_BYTES,
-    MORE,
-    MOVING_CLOCK,
-    NO_CLOCK,
-    SIZE_ARG,
-    STREAM_ARG,
-    TRACE_CLOCK,
-    CurrentEvent,
-    KeyText,
-    Numbers,
-    PacketScan,
-    Sequence,
-    Slot,
-)
-from augment.kernels.packet_rows import FULL, ODD, put_flow, put_row, take_end
+from augment.kernels.packet_layout import CurrentEvent, KeyText, Numbers, PacketScan, Sequence, Slot
 
 sequence_at = record_at(Sequence)
 SLOT_SIZE, slot_at = size_of(Slot), record_at(Slot)
@@ -163,7 +144,7 @@ def annotation(at: int, stop: int, sequence: Sequence, scan: PacketScan) -> tupl
             at = skip(tag, at, stop)
             if at < 0:
                 return ODD, 0
-    if code and (not plain or code == AGENT_ARG):
+    if code and (not plain or code == layout.AGENT_ARG):
         return ODD, 0
     return code, value
 
@@ -179,7 +160,7 @@ def may_nest_too_deeply(at: int, stop: int, event: CurrentEvent) -> bool:
         if after < 0 or tag == 0x42:  # damaged, or the older form: Python decides
             return True
         if tag == 0x5A or tag == 0x62:  # an entry of a dictionary or an element of an array: continue inside it
-            if depth == DEEPEST:
+            if depth == layout.DEEPEST:
                 return True
             ends[depth] = after
             depth += 1
@@ -194,9 +175,9 @@ def may_nest_too_deeply(at: int, stop: int, event: CurrentEvent) -> bool:
 @compiled
 def trace_time(given: int, sequence: Sequence) -> int:
     """A packet's time on the trace's clock. An incremental clock advances when the packet is taken."""
-    if sequence.clock_kind == TRACE_CLOCK:
+    if sequence.clock_kind == layout.TRACE_CLOCK:
         return given
-    if sequence.clock_kind == MOVING_CLOCK:
+    if sequence.clock_kind == layout.MOVING_CLOCK:
         return sequence.clock_trace + given * sequence.clock_unit
     return sequence.clock_trace + (given - sequence.clock_shown) * sequence.clock_unit
 
@@ -211,10 +192,10 @@ def begin_event(sequence: Sequence, scan: PacketScan) -> None:
     event.category = 0
     event.flows = scan.flows.count
     event.has_size = 0
-    event.args[CORRELATION_ARG] = -1
-    event.args[DEVICE_ARG] = ABSENT
-    event.args[STREAM_ARG] = ABSENT
-    event.args[DURATION_ARG] = 0
+    event.args[layout.CORRELATION_ARG] = -1
+    event.args[layout.DEVICE_ARG] = layout.ABSENT
+    event.args[layout.STREAM_ARG] = layout.ABSENT
+    event.args[layout.DURATION_ARG] = 0
 
 
 @compiled
@@ -225,10 +206,10 @@ def read_arg(at: int, stop: int, sequence: Sequence, scan: PacketScan) -> int:
     if after < 0:
         return ODD
     code, value = annotation(first, after, sequence, scan)
-    if code < 0 or (size >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, after, scan.event)):
+    if code < 0 or (size >= layout.LEAST_DEEP_BYTES and may_nest_too_deeply(first, after, scan.event)):
         return ODD
     scan.event.args[code] = value
-    if code == SIZE_ARG:
+    if code == layout.SIZE_ARG:
         scan.event.has_size = 1
     return after
 
@@ -280,15 +261,16 @@ def take_event(at: int, stop: int, ts: int, sequence: Sequence, offset: int, len
         if at >= 0:
             at = read_field(tag, at, stop, sequence, scan)
         if at < 0:
-            return GROW if at == FULL else BY_HAND
+            return layout.GROW if at == FULL else layout.BY_HAND
     event = scan.event
     track = number_of(scan.track_slots, scan.track_mask, event.track, 0, 0)
     if track < 0 or event.kind < 1 or event.kind > 4:
-        return BY_HAND
+        return layout.BY_HAND
     if event.kind == 2:
         return take_end(ts, track, scan)
-    place = number_of(scan.place_slots, scan.place_mask, track, event.args[DEVICE_ARG], event.args[STREAM_ARG])
-    return put_row(ts, track, place, offset, length, scan) if place >= 0 else BY_HAND
+    device, stream = event.args[layout.DEVICE_ARG], event.args[layout.STREAM_ARG]
+    place = number_of(scan.place_slots, scan.place_mask, track, device, stream)
+    return put_row(ts, track, place, offset, length, scan) if place >= 0 else layout.BY_HAND
 
 
 @compiled
@@ -300,7 +282,7 @@ def sequence_of(number: int, flags: int, clock: int, scan: PacketScan) -> int:
     if address == 0 or flags & 1:
         return 0
     sequence = sequence_at(address)
-    if (flags & 2 and sequence.valid == 0) or sequence.clock_kind == NO_CLOCK:
+    if (flags & 2 and sequence.valid == 0) or sequence.clock_kind == layout.NO_CLOCK:
         return 0
     return 0 if clock and clock != sequence.clock_number else address
 
@@ -309,12 +291,12 @@ def sequence_of(number: int, flags: int, clock: int, scan: PacketScan) -> int:
 def take_packet(at: int, stop: int, offset: int, scan: PacketScan) -> int:
     """Take a packet. Returns :data:`MORE`, or why it was not taken."""
     length = stop - at
-    ts, number, flags, clock = np.int64(ABSENT), np.int64(0), np.int64(0), np.int64(0)
+    ts, number, flags, clock = np.int64(layout.ABSENT), np.int64(0), np.int64(0), np.int64(0)
     event, event_stop = 0, 0
     while at < stop:
         tag, at = varint(at, stop)
         if at < 0:
-            return BY_HAND
+            return layout.BY_HAND
         if tag == 0x40:
             ts, at = varint(at, stop)
         elif tag == 0x50:
@@ -327,20 +309,20 @@ def take_packet(at: int, stop: int, offset: int, scan: PacketScan) -> int:
             _, event = varint(at, stop)
             event_stop = at = skip(tag, at, stop)
         elif tag == 328 or (tag & 7) != 0:  # state is cleared, or any other part
-            return BY_HAND
+            return layout.BY_HAND
         else:
             _, at = varint(at, stop)
         if at < 0:
-            return BY_HAND
+            return layout.BY_HAND
     address = sequence_of(number, flags, clock, scan)
     if event == 0 or ts < 0 or address == 0:
-        return BY_HAND
+        return layout.BY_HAND
     sequence = sequence_at(address)
     known = trace_time(ts, sequence)
     if known < 0:
-        return BY_HAND
+        return layout.BY_HAND
     why = take_event(event, event_stop, known, sequence, offset, length, scan)
-    if why == MORE and sequence.clock_kind == MOVING_CLOCK:
+    if why == layout.MORE and sequence.clock_kind == layout.MOVING_CLOCK:
         sequence.clock_trace = known
     return why
 
@@ -354,14 +336,73 @@ def scan_packets(start: int, stop: int, base: int, scan: PacketScan) -> int:
     at = start + scan.position
     while at < stop:
         if load_byte(at) != 0x0A:
-            return BY_HAND
+            return layout.BY_HAND
         size, first = varint(at + 1, stop)
         if first < 0 or size < 0 or size > stop - first:
-            return BY_HAND  # the packet extends beyond the end, or is not a packet: Python decides
+            return layout.BY_HAND  # the packet extends beyond the end, or is not a packet: Python decides
         why = take_packet(first, first + size, base + first - start, scan)
-        if why != MORE:
+        if why != layout.MORE:
             return why
         at = first + size
         scan.position = at - start
         scan.packets += 1
-    return MORE
+    return layout.MORE
+
+
+ODD, FULL = -1, -2  #: results in place of a position: Python must look; a table must grow first
+
+
+@compiled
+def take_end(ts: int, track: int, scan: PacketScan) -> int:
+    """Store the end of a slice. Returns :data:`MORE`, or why it was not stored."""
+    ends, row = scan.ends, scan.ends.count
+    if row >= ends.room:
+        return layout.GROW
+    store_int(ends.ts + 8 * row, ts)
+    store_int32(ends.track + 4 * row, track)
+    store_int(ends.before + 8 * row, scan.events.count)
+    ends.count = row + 1
+    return layout.MORE
+
+
+@compiled
+def put_flow(at: int, stop: int, is_last: int, scan: PacketScan) -> int:
+    """Store the flow at ``at``, which counts when its event is taken. Returns the position after it, or why it was not
+    stored.
+    """
+    flows, row = scan.flows, scan.event.flows
+    if at + 8 > stop:
+        return ODD
+    if row >= flows.room:
+        return FULL
+    store_int(flows.row + 8 * row, scan.events.count)
+    store_int(flows.value + 8 * row, load_int(at))
+    store_int(flows.last + 8 * row, is_last)
+    scan.event.flows = row + 1
+    return at + 8
+
+
+@compiled
+def put_row(ts: int, track: int, place: int, offset: int, length: int, scan: PacketScan) -> int:
+    """Store the current event, which is not an end. Returns :data:`MORE`, or why it was not stored."""
+    event, events, sizes, args = scan.event, scan.events, scan.sizes, scan.event.args
+    row = events.count
+    if row >= events.room or sizes.count >= sizes.room:
+        return layout.GROW
+    store_int(events.ts + 8 * row, ts)
+    store_int(events.dur + 8 * row, min(args[layout.DURATION_ARG], 0))
+    store_byte(events.kind + row, 66 if event.kind == 1 else 105 if event.kind == 3 else 67)  # B, i, C
+    store_int32(events.category + 4 * row, event.category)
+    store_int32(events.name + 4 * row, event.name)
+    store_int32(events.track + 4 * row, track)
+    store_int32(events.place + 4 * row, place)
+    store_int(events.correlation + 8 * row, args[layout.CORRELATION_ARG])
+    store_int(events.offset + 8 * row, offset)
+    store_int32(events.length + 4 * row, length)
+    if event.has_size:
+        store_int(sizes.row + 8 * sizes.count, row)
+        store_int(sizes.value + 8 * sizes.count, args[layout.SIZE_ARG])
+        sizes.count += 1
+    scan.flows.count = event.flows
+    events.count = row + 1
+    return layout.MORE

@@ -1,4 +1,4 @@
-"""The args that compiled code takes of events, and where it stores them: Python's side of ``args.py``."""
+"""The args that compiled code takes of events, and where it stores them: Python's side of ``json_args.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from augment.kernels.interned import Dictionary, Interned, longer
+from augment.kernels.dictionary import Dictionary, InternedBytes, longer
 from augment.kernels.memory import Column, record
 from augment.kernels.native import address
 
@@ -21,6 +21,7 @@ MOST_ARGS = 63
 OF_ARGS, OF_EVENT, OF_REST, UNKNOWN = range(4)  #: what precedes a gap if no other gap does; or one that is not known
 MOST_GAPS, _GAP_BYTES = 1 << 10, 1 << 16
 _WORD_MASK = (1 << 64) - 1
+ABSENT, PLAIN, CONVERTED, DROPPED = 0, 1, 2, 3  #: flags of a column's entries; ABSENT also stands for null
 
 
 @record
@@ -62,8 +63,8 @@ class Wanted:
     kinds: int
     values: int
     keys: int
-    texts: Interned
-    gaps: Interned  #: of which nothing is taken if they are full
+    texts: InternedBytes
+    gaps: InternedBytes  #: of which nothing is taken if they are full
     gap_table: int
     gap_nexts: int
     fields: Annotated[Column, MOST_FIELDS]  #: numbers of the current event that are not kept here

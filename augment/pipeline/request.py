@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from augment.core.old_names import TABLES
 from augment.errors import UsageError, expect_known
-from augment.readers.attachments.evidence import Evidence
+from augment.readers.attachments import Evidence
 
 if TYPE_CHECKING:
     from augment.analyses import Analysis

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
-from augment.readers import chrome, containers, foreign, perfetto, stage_timeline
+from augment.readers import chrome, containers, perfetto, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -66,7 +66,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
             head += more
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
-        if known := foreign.described(path, head):
+        if known := containers.described(path, head):
             raise UnknownFormat(path, known)
         text.share(threads)
         for reader in READERS:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays.columns import Values, keyed, narrowed, positions
-from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.arrays import Bytes, Int32s, Int64s, Values, keyed, narrowed, positions
 from augment.core.context import Context
 from augment.core.threads import ALONE, Threads
 from augment.core.trace import (
@@ -32,7 +31,7 @@ from augment.core.trace import (
     moved_args,
 )
 from augment.facts.source import cut_mark
-from augment.readers import ascend
+from augment.readers import dialects
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 
@@ -131,10 +130,10 @@ def assemble(
 
 
 def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
+    """The rank, and who says so."""
     if (rank := cut_mark.rank_kept(members)) is not None:
         return rank, "augment cut"
-    rank = distributed(members, "rank")
-    if rank is not None:
+    if (rank := distributed(members, "rank")) is not None:
         return rank, "distributedInfo"
     rank = rank_in_name(os.path.basename(path))
     return rank, None if rank is None else "file name"
@@ -178,9 +177,7 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
     beyond = 0
     if len(raw.ts):
         latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
-        first, last, shortest, longest = (
-            int(moment) for moment in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
-        )
+        first, last, shortest, longest = map(int, (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max()))
         latest = min(latest, max(first, earliest) + _INT64_MAX)  # differences of times are int64, too
         if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
             after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
@@ -228,7 +225,7 @@ def _categories(raw: RawEvents) -> Bytes:
         if codes := _indexes(raw.strings, name):
             of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
             category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = kind
-    ascend.categorise(raw, category)
+    dialects.categorise(raw, category)
     return category
 
 
@@ -245,14 +242,14 @@ def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Tr
     place += on_device[category]
     used = _used(place, 2 * max(len(raw.places), 1))
     known: dict[Track, int] = {}
-    program_of = ascend.programs_of_threads(raw)
+    program_of = dialects.programs_of_threads(raw)
     index = np.zeros(2 * max(len(raw.places), 1), np.int32)
     for key in used.tolist():
         pid, tid, device, stream = raw.places[key // 2]
         pid = program_of.get((pid, tid), pid)
         names = raw.names.processes.get(pid), raw.names.threads.get((pid, tid))
         if key % 2:
-            if elsewhere := ascend.place_of_collectives(raw.places[key // 2], raw.names):
+            if elsewhere := dialects.place_of_collectives(raw.places[key // 2], raw.names):
                 device, stream = elsewhere
             device = pid if isinstance(device, Absent) else device
             stream = tid if isinstance(stream, Absent) else stream
@@ -293,7 +290,9 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int, threads
 
     def sparse() -> None:
         if order is not None:
-            _move_sparse(raw, _inverse(order))
+            inverse = np.empty(len(order), np.int32)
+            inverse[order] = np.arange(len(order), dtype=np.int32)
+            _move_sparse(raw, inverse)
         _narrow_sparse(raw)
 
     calls: list[Callable[[], Any]] = [sparse, categories, column("offset", positions)]
@@ -302,22 +301,8 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int, threads
     _, (_, category_name), offset, dur, correlation, name, length, tracks, ts, phase = threads.all(calls)
     for values in (ts, phase, category):
         values.flags.writeable = False
-    return EventTable(
-        ts,
-        dur,
-        phase,
-        category,
-        category_name,
-        name,
-        tracks,
-        correlation,
-        offset,
-        length,
-        raw.sizes,
-        raw.flows,
-        raw.args,
-        raw.ends,
-    )
+    columns = (ts, dur, phase, category, category_name, name, tracks, correlation, offset, length)
+    return EventTable(*columns, raw.sizes, raw.flows, raw.args, raw.ends)
 
 
 class _Moved:
@@ -340,20 +325,12 @@ class _Moved:
         return values
 
 
-def _inverse(order: Int64s) -> Int32s:
-    inverse = np.empty(len(order), np.int32)
-    inverse[order] = np.arange(len(order), dtype=np.int32)
-    return inverse
-
-
 def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
     fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
-    notes = [
-        Diagnostic(
-            code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
-        )
-        for code, count in sorted(raw.tally.counts.items())
-    ]
+    notes = []
+    for code, count in sorted(raw.tally.counts.items()):
+        message = f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
+        notes.append(Diagnostic(code, count, message))
     notes += cut_mark.diagnostics(outline.members)
     if beyond:
         notes.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))

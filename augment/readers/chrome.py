@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 
 from augment.core.trace import Trace
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import LONGEST, Outline, assemble
-from augment.readers.containers import CHUNK, OpenText, TextAgain
+from augment.readers.containers import CHUNK, Counted, OpenText, TextAgain
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import Limits
-from augment.readers.members import Ended, Members, TooDeep
+from augment.readers.members import Ended, Members, TextWindow, TooDeep
 from augment.readers.pairing import pair
 from augment.readers.raw import Broken
-from augment.readers.window import Window
 
 NAME = "chrome_json"
 TITLE = "Chrome JSON"
@@ -51,9 +49,9 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
         UnknownFormat: the text is JSON, but not a trace.
         MalformedTrace: the text is broken in such a way that nothing after the break can be trusted.
     """
-    stream = _Counted(head, text)
+    stream = Counted(head, text, KEPT_BYTES)
     scanner = EventScanner(text.limits.nesting, _likely_text_bytes(path))
-    window = Window(stream, CHUNK_BYTES, ahead=text.threads.count > 1)
+    window = TextWindow(stream, CHUNK_BYTES, ahead=text.threads.count > 1)
     try:
         outline = _Reading(path, window, scanner, text.limits).all()
     except Broken as error:
@@ -73,36 +71,6 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     return assemble(path, NAME, sha256, again, raw, outline, threads=text.threads)
 
 
-class _Counted:
-    """A text that counts its bytes and keeps its end."""
-
-    def __init__(self, head: bytes, text: OpenText) -> None:
-        self._head, self._text, self.count = head, text, 0
-        self._last: deque[bytes] = deque()
-        self._kept = 0
-
-    def read(self, size: int) -> bytes:
-        """At most ``size`` bytes; empty at the end."""
-        if self._head:
-            data, self._head = self._head[:size], self._head[size:]
-        else:
-            data = self._text.read(size)
-        self.count += len(data)
-        if data:
-            self._last.append(data)
-            self._kept += len(data)
-            while self._kept - len(self._last[0]) >= KEPT_BYTES:
-                self._kept -= len(self._last.popleft())
-        return data
-
-    def tail(self) -> bytes:
-        """The last :data:`KEPT_BYTES` of the text."""
-        if self._kept > KEPT_BYTES:
-            self._last[0] = self._last[0][self._kept - KEPT_BYTES :]
-            self._kept = KEPT_BYTES
-        return b"".join(self._last)
-
-
 def _likely_text_bytes(path: str) -> int:
     """The size of the text, estimated without reading it."""
     size = os.path.getsize(path)
@@ -117,7 +85,7 @@ def _likely_text_bytes(path: str) -> int:
 class _Reading:
     """One pass over a text."""
 
-    def __init__(self, path: str, window: Window, scanner: EventScanner, limits: Limits) -> None:
+    def __init__(self, path: str, window: TextWindow, scanner: EventScanner, limits: Limits) -> None:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window, limits.nesting)
         self._outline = Outline()
@@ -159,7 +127,12 @@ class _Reading:
                     outline.partial = f"after traceEvents, at byte {where}: {what}"
                     return
                 if isinstance(error, TooDeep) or not self._find_events():
-                    self._refuse(error)
+                    if isinstance(error, Broken):
+                        raise
+                    end = self._window.base + self._window.size
+                    raise MalformedTrace(
+                        self._path, end, "the text ends before traceEvents; record or copy the file again"
+                    ) from error
                 outline.broken_members.append(where)
                 events_follow = True
             if not events_follow:
@@ -201,21 +174,6 @@ class _Reading:
         window.drop(opening.end())
         return True
 
-    def _refuse(self, error: Ended | Broken) -> None:
-        if isinstance(error, Broken):
-            raise error
-        end = self._window.base + self._window.size
-        raise MalformedTrace(self._path, end, "the text ends before traceEvents; record or copy the file again")
-
-    def _scan(self, scanned: int) -> tuple[int, bool]:
-        """See :meth:`EventScanner.scan`. The first ``scanned`` bytes of the window are known to hold no end of an
-        event.
-        """
-        window = self._window
-        if scanned > MAX_EVENT_BYTES:
-            raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
-        return self._scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
-
     def _events(self) -> None:
         """Read from after the opening bracket to after the closing one, or to the end of a text without one.
 
@@ -225,9 +183,13 @@ class _Reading:
         outline, window, scanner = self._outline, self._window, self._scanner
         outline.arrays_seen += 1
         first = window.base
-        scanned = 0
+        scanned = 0  # the first bytes of the window, which are known to hold no end of an event
         while True:
-            at, closed = self._scan(scanned)
+            if scanned > MAX_EVENT_BYTES:
+                raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
+            at, closed = 0, False
+            if window.size > scanned:
+                at, closed = scanner.scan(window.data, 0, window.size, window.base)
             self._limits.expect_events(self._path, scanner.event_count)
             window.drop(at)
             if closed:
@@ -235,10 +197,8 @@ class _Reading:
                 break
             scanned = window.size
             if not window.fill():
-                begun = (
-                    f"inside the event that begins at byte {window.base}" if window.size else f"at byte {window.base}"
-                )
-                outline.partial = f"the text ends {begun}, before traceEvents is closed"
+                inside = "inside the event that begins " * bool(window.size)
+                outline.partial = f"the text ends {inside}at byte {window.base}, before traceEvents is closed"
                 break
         last = scanner.last_end
         outline.insert_comma = last is not None and last > first

@@ -1,4 +1,6 @@
-"""Opens a path and decompresses its text: plain, gzip, zstd or a zip with one file, recognised by content."""
+"""Opens a path and decompresses its text: plain, gzip, zstd or a zip with one file, recognised by content; and says
+what a file is that is no trace.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ import contextlib
 import hashlib
 import os
 import queue
+import re
 import threading
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from augment.arrays.types import Int32s, Int64s
+from augment.core.jsontext import lenient_json
 from augment.core.threads import ALONE, Threads
 from augment.errors import InputError, UnknownFormat, expect_regular
-from augment.readers.foreign import of_archive
 from augment.readers.limits import UNLIMITED, Limits
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
@@ -25,11 +29,17 @@ AHEAD_FROM = 1 << 20  #: bytes of a file that several threads read
 _PIECES_AHEAD = 16  #: the number of pieces, each of at most CHUNK bytes, that may wait
 
 
-class TextStream(Protocol):
-    """Bytes in order."""
+Piece = TypeVar("Piece", bytes, memoryview, covariant=True)
 
-    def read(self, size: int) -> bytes:
+
+class Pieces(Protocol[Piece]):
+    """Pieces of a text in order."""
+
+    def read(self, size: int) -> Piece:
         """At most ``size`` bytes; empty at the end."""
+
+
+TextStream = Pieces[bytes]
 
 
 class StoredFile:
@@ -69,6 +79,32 @@ class Replayed:
         return self._rest.read(size)
 
 
+class Counted(Replayed):
+    """Such a stream that counts its bytes and keeps as many of its last ones as ``most``."""
+
+    def __init__(self, head: bytes, rest: TextStream, most: int = 0) -> None:
+        super().__init__(head, rest)
+        self.count = self._kept = 0
+        self._most, self._last = most, deque[bytes]()
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        data = super().read(size)
+        self.count += len(data)
+        if self._most and data:
+            self._last.append(data)
+            self._kept += len(data)
+            while self._kept - len(self._last[0]) >= self._most:
+                self._kept -= len(self._last.popleft())
+        return data
+
+    def tail(self) -> bytes:
+        """The last bytes of what was read. Can be taken once."""
+        if self._kept > self._most:
+            self._last[0] = self._last[0][self._kept - self._most :]
+        return b"".join(self._last)
+
+
 class Limited:
     """A stream that raises LimitExceeded instead of growing without bound."""
 
@@ -91,7 +127,7 @@ class GzipText:
 
     def __init__(self, stream: TextStream) -> None:
         self._stream = stream
-        self._new = _gzip_decompressor()
+        self._new, self._error = _gzip_decompressor()
         self._member: Any = self._new()
         self._waiting = b""
         self.members = 1
@@ -109,7 +145,7 @@ class GzipText:
                     break
             try:
                 data: bytes = self._member.decompress(self._waiting, size)
-            except (zlib.error, _isal_error()) as error:
+            except (zlib.error, self._error) as error:
                 self.damage = f"the gzip stream is damaged ({error})"
                 break
             self._waiting = b""
@@ -203,31 +239,13 @@ class _ZlibMember:
         return self._inner.unused_data
 
 
-def _gzip_decompressor() -> Any:
+def _gzip_decompressor() -> tuple[Any, Any]:
+    """What makes the decompressor of a gzip member, and the error that it raises."""
     try:
-        from isal import igzip_lib
+        from isal import igzip_lib, isal_zlib
     except ImportError:
-        return _ZlibMember
-    return lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-
-
-def _isal_error() -> type[Exception]:
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib.error
-    error: Any = isal_zlib.error  # its stub calls the class an instance
-    return error  # type: ignore[no-any-return]
-
-
-Piece = TypeVar("Piece", bytes, memoryview, covariant=True)
-
-
-class Pieces(Protocol[Piece]):
-    """Pieces of a text in order."""
-
-    def read(self, size: int) -> Piece:
-        """At most ``size`` bytes; empty at the end."""
+        return _ZlibMember, zlib.error
+    return lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP), isal_zlib.error
 
 
 class Ahead(Generic[Piece]):
@@ -413,3 +431,90 @@ class TextAgain:
                 held = kept + bytes(next(chunks))
             texts.append(held[offset - base : offset - base + length])
         return texts
+
+
+def read_document(path: str) -> Any:
+    """The JSON value in the small file at ``path``, plain or compressed.
+
+    Raises:
+        InputError: the file does not exist, or access is denied.
+        UnknownFormat: the file is not JSON.
+        LimitExceeded: the decompressed text is absurdly large.
+    """
+    pieces = []
+    with open_text(path) as text:
+        while piece := text.read(CHUNK):
+            pieces.append(piece)
+        damage = text.damage
+    try:
+        return lenient_json(b"".join(pieces))
+    except ValueError as error:
+        raise UnknownFormat(path, damage or "no JSON") from error
+
+
+Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
+
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
+
+
+def _begins(*starts: bytes) -> Told:
+    return lambda _path, head: head.startswith(starts)
+
+
+def _is_page(_path: str, head: bytes) -> bool:
+    begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
+    return begin.startswith((b"<!doctype html", b"<html", b"<head", b"<?xml"))
+
+
+def _ends(*suffixes: str) -> Told:
+    return lambda path, _head: path.lower().endswith(suffixes)
+
+
+#: what a file is, and what to do with it; the first match counts
+KINDS: tuple[tuple[Told, str, str], ...] = (
+    (
+        _begins(b"version https://git-lfs"),
+        "a pointer of Git LFS, not the file itself",
+        "run git lfs pull in its repository",
+    ),
+    (_is_page, "a web page (HTML), not a trace", "download the raw file; a login may be missing"),
+    (
+        _begins(b"SQLite format 3\0"),
+        "an SQLite database, as nsys export writes",
+        "augment reads torch.profiler's traces",
+    ),
+    (
+        _ends(".nsys-rep", ".qdrep", ".ncu-rep"),
+        "a report of NVIDIA Nsight",
+        "augment reads torch.profiler's traces; record with torch.profiler, or open it in Nsight",
+    ),
+    (
+        lambda _path, head: bool(_PICKLE.match(head)) and any(word in head for word in _SNAPSHOT),
+        "a CUDA memory snapshot (pickle)",
+        "open it at https://pytorch.org/memory_viz",
+    ),
+    (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
+    (
+        _begins(b'"Index","KernelName"', b"Index,KernelName", b'"Kind","Agent_Id"', b"Kind,Agent_Id"),
+        "a table of rocprof (CSV)",
+        "record with torch.profiler, or with rocprofv2 --plugin perfetto",
+    ),
+    (
+        lambda _path, head: bool(_PICKLE.match(head)),
+        "a Python pickle, such as a checkpoint or a snapshot",
+        "export the trace with prof.export_chrome_trace(); pickles are never loaded, as they can run code",
+    ),
+)
+
+
+def described(path: str, head: bytes) -> str | None:
+    """What the file at ``path`` with the text ``head`` is, and what to do with it; None if unknown."""
+    return next((f"{kind}: {advice}" for fits, kind, advice in KINDS if fits(path, head)), None)
+
+
+def of_archive(names: list[str]) -> str | None:
+    """What a zip with these files is; None if unknown."""
+    if any(name.endswith(("data.pkl", "/version")) for name in names):
+        return "a checkpoint of torch.save (.pt), not a trace: export the trace with prof.export_chrome_trace()"
+    return None

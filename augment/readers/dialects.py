@@ -1,12 +1,17 @@
-"""The names that older versions and other vendors use for Kineto's categories. This module holds data only; extend it
-here.
+"""The names that older versions and other vendors use for Kineto's categories, to be extended here; and what Ascend's
+trace_view omits.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from augment.core.trace import Category
+import numpy as np
+
+from augment.arrays.types import Bools, Bytes, Int32s
+from augment.core.trace import Category, Identity
+from augment.readers.raw import Place, RawEvents, TrackNames
 
 #: prefixes that forks of Kineto put before categories: their vendor's name
 _OF_A_FORK = {
@@ -89,3 +94,69 @@ def rank_in_name(name: str) -> int | None:
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
     match = next(of_all, matches[0] if matches else None)
     return int(match[1] or match[2]) if match else None
+
+
+# In Ascend's trace_view events of devices have no category. A process is a device and its threads are streams, but
+# collectives lie in a separate process. So do the calls of the runtime: a thread lies in two processes under one tid.
+
+
+def categorise(raw: RawEvents, category: Bytes) -> None:
+    """Set the ``category`` of rows without one: events that an Ascend device executed, and calls of Ascend's
+    runtime.
+    """
+    without = np.array([not string for string in raw.strings], np.bool_)
+    called = np.array([string.startswith(ASCEND_CALL) for string in raw.strings], np.bool_)
+    if called.any():
+        category[without[raw.category] & called[raw.name]] = Category.CUDA_RUNTIME
+    names = raw.names
+    if ASCEND_DEVICE not in names.processes.values():
+        return
+    on_device = [
+        names.processes.get(place[0]) == ASCEND_DEVICE or place_of_collectives(place, names) is not None
+        for place in raw.places
+    ]
+    executed = np.array(on_device, np.bool_)[raw.place] & without[raw.category]
+    category[executed] = Category.KERNEL
+    syncs = np.array([ASCEND_SYNC.fullmatch(string) is not None for string in raw.strings], np.bool_)
+    category[executed & syncs[raw.name]] = Category.CUDA_SYNC
+    if any(place_of_collectives(place, names) for place in raw.places):
+        rows = np.flatnonzero(executed)
+        inside = of_collectives(raw.place[rows], raw.name[rows], raw.strings, len(raw.places))
+        category[rows[inside]] = Category.CUDA_SYNC
+
+
+def of_collectives(place: Int32s, name: Int32s, strings: Sequence[str], count: int) -> Bools:
+    """Which tasks collectives consist of, where those are recorded as a whole, too: all tasks of streams that only wait
+    for others and transfer. ``place`` below ``count`` and ``name``, into ``strings``, are of each task."""
+    syncs, transfers = (
+        np.array([pattern.fullmatch(string) is not None for string in strings], np.bool_)[name]
+        for pattern in (ASCEND_SYNC, ASCEND_TRANSFER)
+    )
+    others, waits, moves = (np.bincount(place, chosen, count) for chosen in (~(syncs | transfers), syncs, transfers))
+    inside: Bools = ((others == 0) & (waits > 0) & (moves > 0))[place]
+    return inside
+
+
+def place_of_collectives(place: Place, names: TrackNames) -> tuple[Identity, Identity] | None:
+    """The device and stream of the collectives at ``place``; None if there are no collectives there, or the device is
+    ambiguous.
+    """
+    pid, tid, *_ = place
+    thread = names.threads.get((pid, tid), "")
+    if names.processes.get(pid) not in ASCEND_COLLECTIVES or not thread.endswith(ASCEND_COLLECTIVES_THREAD):
+        return None
+    devices = [pid for pid, name in names.processes.items() if name == ASCEND_DEVICE]
+    return (devices[0], thread) if len(devices) == 1 else None
+
+
+def programs_of_threads(raw: RawEvents) -> dict[tuple[Identity, Identity], Identity]:
+    """The pid of the program by (pid, tid) of each thread that called the runtime from there."""
+    names = raw.names
+    programs: dict[Identity, list[Identity]] = {}
+    calling = []
+    for pid, tid in dict.fromkeys((place[0], place[1]) for place in raw.places):
+        if names.processes.get(pid) == ASCEND_PROGRAM:
+            programs.setdefault(tid, []).append(pid)
+        elif names.processes.get(pid) == ASCEND_CALLS:
+            calling.append((pid, tid))
+    return {(pid, tid): programs[tid][0] for pid, tid in calling if len(programs.get(tid, ())) == 1}

@@ -1,14 +1,16 @@
-"""The event scanner's Python side: enlarges tables, reads the events that compiled code noted, and passes the columns
-on.
+"""The event scanner's Python side: enlarges tables, reads the events that compiled code noted, and numbers strings and
+tracks in the order of their first appearance.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.arrays.types import Int32s, Int64s
 from augment.core.args import WANTED, TakenArgs
@@ -16,10 +18,9 @@ from augment.core.jsontext import clean
 from augment.core.threads import ALONE, Threads
 from augment.core.trace import Identity, SparseColumn
 from augment.kernels import json_layout as layout
-from augment.kernels.interned import Dictionary, longer, slots
+from augment.kernels.dictionary import Dictionary, longer, slots
 from augment.kernels.native import address, native
 from augment.kernels.tokens import PADDING
-from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Place, RawEvents, Tally, Text, TrackNames
 
@@ -120,9 +121,8 @@ class EventScanner:
                 self._without_row.append(row)  # the values of its columns are not numbers
             if made is None or kind != layout.NOTE_ODD:
                 continue
-            place = self._extra_places.setdefault(
-                (made.pid, made.tid, made.device, made.stream), len(self._extra_places)
-            )
+            key = made.pid, made.tid, made.device, made.stream
+            place = self._extra_places.setdefault(key, len(self._extra_places))
             texts = self._extra(made.category), self._extra(made.name)
             values = (made.ts, made.dur, made.phase, *texts, -1 - place, made.correlation)
             for column, value in zip(self._rows, values, strict=False):  # the kernel has already set offset and length
@@ -156,7 +156,7 @@ class EventScanner:
         if self._state.places >= room:
             self._place_keys.resize(2 * room * _PLACE, refcheck=False)
             self._place_slots = slots(4 * room)
-            native("json_tables.fill_place_slots")(self._place_slots, self._place_keys, room)
+            native("json_scan.fill_place_slots")(self._place_slots, self._place_keys, room)
         self._tell()
 
     def finish(self, threads: Threads = ALONE) -> RawEvents:
@@ -167,7 +167,7 @@ class EventScanner:
         for column in columns.values():
             column.resize(count, refcheck=False)  # returns reserved memory in place
         size_rows, size_values, flow_rows, flow_values = self._pairs
-        strings = self._decoded_strings()
+        strings = [_unescaped(text) for text in self._strings.texts()]
         places = self._decoded_places(strings)
         number_of, places = self._number(columns, strings, places, threads)
         text_flows = [(row, -2 - number_of[text]) for row, text in self._text_flows]
@@ -216,9 +216,6 @@ class EventScanner:
         threads.all([partial(np.take, *each, out=each[1], mode="clip") for each in zip(numbers, numbered, strict=True)])
         return number_of, list(place_of)
 
-    def _decoded_strings(self) -> list[str]:
-        return [_unescaped(text) for text in self._strings.texts()]
-
     def _decoded_places(self, texts: list[str]) -> list[Place]:
         keys = self._place_keys.reshape(-1, _PLACE)[: self._state.places].tolist()
 
@@ -254,3 +251,30 @@ def _unescaped(body: bytes) -> str:
         return clean(json.loads(f'"{body.decode("utf-8", "replace")}"', strict=False))
     except ValueError:  # \u without four hex digits
         return body.decode("utf-8", "replace")
+
+
+Item = TypeVar("Item", bound=Hashable)
+_ROWS_AT_ONCE = 1 << 20  #: rows at a time
+
+
+def first_rows(codes: Int32s, count: int) -> Int64s:
+    """For each code below ``count``, the first row that has it; the number of rows if none has it."""
+    first = np.full(count, len(codes), np.int64)
+    for start in range((len(codes) - 1) // _ROWS_AT_ONCE * _ROWS_AT_ONCE, -1, -_ROWS_AT_ONCE):
+        block = codes[start : start + _ROWS_AT_ONCE]
+        rows = np.arange(start + len(block) - 1, start - 1, -1)
+        first[block[::-1]] = rows  # if several rows have a code, the last assignment stays
+    return first
+
+
+def numbered_by_appearance(items: Sequence[Item], first: Int64s, never: int, known: dict[Item, int]) -> Int32s:
+    """The number of each of ``items`` in order of ascending ``first``. Equal items share a number. New items are added
+    to ``known``.
+
+    Items whose ``first`` is ``never`` get no number: their entry is 0. One more 0 follows all entries.
+    """
+    numbers = np.zeros(len(items) + 1, np.int32)
+    appear: npt.NDArray[Any] = np.flatnonzero(first < never)
+    for code in appear[np.argsort(first[appear], kind="stable")].tolist():
+        numbers[code] = known.setdefault(items[code], len(known))
+    return numbers

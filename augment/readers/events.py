@@ -12,8 +12,8 @@ import msgspec
 from augment.core.jsontext import clean, mended, mended_json
 from augment.core.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 from augment.kernels.json_layout import PHASES
+from augment.readers.members import nested_deeper
 from augment.readers.raw import ABSENT, Absent, Tally, TrackNames, identity
-from augment.readers.structure import nested_deeper
 
 INT64 = 1 << 63
 _PLAIN_TIME = re.compile(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')
@@ -53,7 +53,7 @@ class MendedEvent(ScannedEvent):
 decode_event = msgspec.json.Decoder(ScannedEvent).decode
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One row of the table, in the notation of the file."""
 
     ts: int
@@ -143,7 +143,7 @@ def integer(value: Any) -> int | None:
     return (value + INT64) % (2 * INT64) - INT64
 
 
-def read_row(text: bytes, offset: int, names: TrackNames, tally: Tally, nesting: int) -> Row | None:
+def read_row(text: bytes, offset: int, names: TrackNames, tally: Tally, nesting: int) -> EventRow | None:
     """The row of the element ``text`` of traceEvents, if its nesting is within the limit; see :func:`row_of`."""
     if nested_deeper(text, nesting):
         tally.add("nested_too_deeply", offset)
@@ -151,7 +151,7 @@ def read_row(text: bytes, offset: int, names: TrackNames, tally: Tally, nesting:
     return row_of(parse_event(text), text, offset, names, tally)
 
 
-def row_of(event: ScannedEvent | None, text: bytes, offset: int, names: TrackNames, tally: Tally) -> Row | None:
+def row_of(event: ScannedEvent | None, text: bytes, offset: int, names: TrackNames, tally: Tally) -> EventRow | None:
     """The row of an event. None if the event makes no row; it is then added to ``names`` or counted in ``tally``."""
     if event is None:
         tally.add("malformed_event", offset)
@@ -179,28 +179,13 @@ def row_of(event: ScannedEvent | None, text: bytes, offset: int, names: TrackNam
     if args is NO_OBJECT:
         tally.add("args_without_names", offset)
     correlation = integer(args.correlation)
-    return Row(
-        ts,
-        dur,
-        phase,
-        _text(event.cat),
-        _text(event.name),
-        identity(event.pid),
-        identity(event.tid),
-        args.device if args.device is ABSENT else identity(args.device),
-        args.stream if args.stream is ABSENT else identity(args.stream),
-        NO_CORRELATION if correlation is None else correlation,
-        integer(args.bytes),
-        _flow_id(event.id),
-    )
-
-
-def _flow_id(value: Any) -> int | str | None:
-    """The id of a flow; its text if a column of flow ids cannot hold the number."""
-    if isinstance(value, str):
-        return clean(value)
-    number = integer(value)
-    return number if number is None or number >= 0 else str(value)
+    correlation = NO_CORRELATION if correlation is None else correlation
+    device, stream = (each if each is ABSENT else identity(each) for each in (args.device, args.stream))
+    flow: int | str | None = clean(event.id) if isinstance(event.id, str) else integer(event.id)
+    if isinstance(flow, int) and flow < 0:  # a column of flow ids cannot hold it
+        flow = str(event.id)
+    texts, (pid, tid) = (_text(event.cat), _text(event.name)), map(identity, (event.pid, event.tid))
+    return EventRow(ts, dur, phase, *texts, pid, tid, device, stream, correlation, integer(args.bytes), flow)
 
 
 def _text(value: Any) -> str:

@@ -47,11 +47,7 @@ class Limits(Struct, frozen=True):
         return honest if self.text_bytes is None else min(self.text_bytes, honest)
 
     def expect_text(self, path: str, text_bytes: int, file_bytes: int) -> None:
-        """Refuse a text that is too large.
-
-        Raises:
-            LimitExceeded: the text is too large.
-        """
+        """Raise LimitExceeded for a text that is too large."""
         if text_bytes <= self.most_text(file_bytes):
             return
         if self.text_bytes is not None and text_bytes > self.text_bytes:
@@ -59,20 +55,12 @@ class Limits(Struct, frozen=True):
         raise LimitExceeded(path, f"decompresses to more than {self.text_ratio} times its size; not a trace")
 
     def expect_events(self, path: str, count: int) -> None:
-        """Refuse too many events.
-
-        Raises:
-            LimitExceeded: there are too many.
-        """
+        """Raise LimitExceeded for too many events."""
         if self.events is not None and count > self.events:
             raise LimitExceeded(path, f"has more than {self.events} events; record fewer steps")
 
     def expect_tracks(self, path: str, tracks: Collection[Track]) -> None:
-        """Refuse work on too many devices or streams.
-
-        Raises:
-            LimitExceeded: there are too many.
-        """
+        """Raise LimitExceeded for work on too many devices or streams."""
         streams = {(track.device, track.stream) for track in tracks if track.device is not None}
         for most, count, what in (
             (self.devices, len({device for device, _ in streams}), "devices"),
@@ -82,15 +70,8 @@ class Limits(Struct, frozen=True):
                 raise LimitExceeded(path, f"has work on {count} {what}, more than {most}; split it by rank or by time")
 
     def expect_names(self, path: str, strings: Collection[str]) -> None:
-        """Refuse a name that is too long.
-
-        Raises:
-            LimitExceeded: the name is too long.
-        """
-        if self.name_bytes is None:
-            return
-        longest = max(map(len, strings), default=0)
-        if longest > self.name_bytes:
+        """Raise LimitExceeded for a name that is too long."""
+        if self.name_bytes is not None and (longest := max(map(len, strings), default=0)) > self.name_bytes:
             raise LimitExceeded(path, f"has a name of {longest} characters; at most {self.name_bytes} are taken")
 
 

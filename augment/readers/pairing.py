@@ -12,10 +12,9 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
+from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, distinct
 from augment.core.trace import COMPLETE, NO_CORRELATION, SparseColumn
-from augment.readers.match import matched
+from augment.kernels.native import native
 from augment.readers.raw import RawEvents
 
 BEGIN, END = ord("B"), ord("E")
@@ -52,20 +51,13 @@ def pair(raw: RawEvents, longest: int) -> None:
     number = matched(raw.ts[begins], of_begins, raw.ts[ends], of_ends, before, len(threads))
     end_row = np.append(ends, NO_INDEX)[number]  # NO_INDEX is -1, which indexes the last entry
     marks = _Marks(begins, ends, of_begins, of_ends, end_row, raw.ts[end_row], np.zeros(len(begins), np.bool_))
-    wrong = ~_fits(raw, marks)
+    wrong = np.zeros(len(begins), np.bool_)  # whose end contradicts its name or category
+    for column in (raw.name, raw.category):
+        wrong |= (column[end_row] != ANY) & (column[end_row] != column[begins])
+    wrong &= end_row != NO_INDEX
     if wrong.any():
         _pair_by_name(raw, marks, distinct(of_begins[wrong]))
     _close(raw, marks, longest)
-
-
-def _fits(raw: RawEvents, marks: _Marks) -> Bools:
-    """Whether each beginning has no end, or an end that does not contradict its name and category."""
-    fits = np.ones(len(marks.begins), np.bool_)
-    for column in (raw.name, raw.category):
-        of_end = column[marks.end_row]
-        fits &= (of_end == ANY) | (of_end == column[marks.begins])
-    fits |= marks.end_row == NO_INDEX
-    return fits
 
 
 def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
@@ -125,3 +117,23 @@ def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
     ):
         if len(odd):
             raw.tally.add(code, int(raw.offset[odd].min()), len(odd))
+
+
+def matched(ts: Int64s, track: Int32s, end_ts: Int64s, end_track: Int32s, before: Int64s, track_count: int) -> Int64s:
+    """For each beginning of a slice the row of its end in the other table; :data:`NO_INDEX` if it has none.
+
+    An end closes the latest open beginning of its track, in the order of time, then of the file.
+
+    Args:
+        ts: of beginnings, in the order of the file.
+        track: of beginnings.
+        end_ts: of ends, in the order of the file.
+        end_track: of ends.
+        before: how many beginnings stand before each end in the file.
+        track_count: tracks are numbered below it.
+    """
+    end_of, below = np.full(len(ts), NO_INDEX, np.int64), np.empty(len(ts), np.int64)
+    columns = (ts.argsort(kind="stable"), ts, track, end_ts.argsort(kind="stable"), end_ts, end_track, before)
+    top = np.full(track_count, NO_INDEX, np.int64)
+    native("nesting.match")(*map(np.ascontiguousarray, columns), top, below, end_of)
+    return end_of

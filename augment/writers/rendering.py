@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
 from augment.kernels.native import address, native
-from augment.kernels.render import CHOICE, LITERAL, NUMBER, Step
+from augment.kernels.text_rows import CHOICE, LITERAL, NUMBER, TextStep
 from augment.writers.render import Column, Number, Template, TemplateArgs, TemplateChoice, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20
@@ -69,8 +69,8 @@ def render(template: Template) -> Iterator[memoryview]:
 
 
 def _run(program: _Program, count: int) -> Iterator[memoryview]:
-    render_rows = native("render.render_rows")
-    steps = (Step * len(program.steps))(*program.steps)  # type: ignore[operator]
+    render_rows = native("text_rows.render_rows")
+    steps = (TextStep * len(program.steps))(*program.steps)  # type: ignore[operator]
     prefixes, pool = (np.frombuffer(bytes(text) + bytes(_SLACK), np.uint8) for text in (program.prefixes, program.pool))
     ends = np.array(program.ends, np.int64)
     out = np.empty(max(_BUFFER_BYTES, 4 * program.row_bytes) + _SLACK, np.uint8)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from augment.arrays.columns import Column, Halved, Keyed, Narrow, keyed, looked_up, narrowed, positions
+from augment.arrays.columns import Halved, Keyed, Narrow, PackedColumn, keyed, looked_up, narrowed, positions
 from augment.core.trace import SparseColumn
 from augment.readers import read
 
@@ -90,7 +90,7 @@ def test_values_that_follow_from_another_column() -> None:
 def test_columns_calculate_like_arrays_of_full_width() -> None:
     values = np.array([250, 7, 0, 255])
     column: Any = narrowed(values)
-    assert isinstance(column, Column)
+    assert isinstance(column, PackedColumn)
     assert (column + column).tolist() == [500, 14, 0, 510]
     assert (column - 300).tolist() == (values - 300).tolist()
     assert (values * column).tolist() == (values**2).tolist()

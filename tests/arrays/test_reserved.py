@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.arrays.reserved import reserved
+from augment.arrays.ordering import reserved
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.sequences import sequence_hashes
+from augment.arrays.ordering import sequence_hashes
 
 CODES = st.lists(st.integers(0, 2), max_size=24)
 RUNS = st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24)), min_size=1)

@@ -26,7 +26,7 @@ from augment.errors import LimitExceeded, MalformedTrace
 from augment.facts.source import event_args
 from augment.pipeline import augment
 from augment.readers import chrome as chrome_reader
-from augment.readers import containers, read, window
+from augment.readers import containers, members, read
 from augment.readers.limits import Limits
 from augment.writers import chrome, metrics, perfetto
 from augment.writers.perfetto.suffixes import Part
@@ -250,7 +250,7 @@ def test_text_in_filled_blocks_is_the_same(
     """Events that are longer and shorter than the room for what is left of a block, whole and damaged texts."""
     monkeypatch.setattr(containers, "AHEAD_FROM", 0)
     monkeypatch.setattr(chrome_reader, "CHUNK_BYTES", 1 << 9)
-    monkeypatch.setattr(window, "_HEADROOM", headroom)
+    monkeypatch.setattr(members, "_HEADROOM", headroom)
     for name, content in (("t.json", text.encode()), ("t.json.gz", gzip.compress(text.encode()))):
         path = tmp_path / name
         path.write_bytes(content)

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from augment.analyses import ANALYSES
-from augment.arrays.columns import Column
+from augment.arrays.columns import PackedColumn
 from augment.batch.convert import convert
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Progress, RunPlan
@@ -89,8 +89,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     decompressor, fastest = containers._gzip_decompressor, compression.fastest
 
     def inflating() -> Any:
-        make = decompressor()
-        return lambda: Counted(make(), lambda size: done.update({"in": size}))
+        make, error = decompressor()
+        return lambda: Counted(make(), lambda size: done.update({"in": size})), error
 
     def deflating(bits: int) -> Any:
         crc32, compressor = fastest(bits)
@@ -124,7 +124,7 @@ def peak(work: Callable[[], Any]) -> tuple[Any, int]:
 
 def column_bytes(value: Any) -> int:
     """The size of all arrays in a table of events."""
-    if isinstance(value, np.ndarray | Column):
+    if isinstance(value, np.ndarray | PackedColumn):
         return value.nbytes
     parts = value.values() if isinstance(value, dict) else [getattr(value, s) for s in getattr(value, "__slots__", ())]
     return sum(map(column_bytes, parts))

@@ -15,7 +15,7 @@ from augment.facts.source.event_args import IDENTIFIERS, args_of_rows
 from augment.job.answer import answer
 from augment.job.ranks.summary import summarize
 from augment.kernels.catalogue import KERNELS
-from augment.kernels.interned import Dictionary
+from augment.kernels.dictionary import Dictionary
 from augment.kernels.memory import load_word, store_byte
 from augment.kernels.native import address
 from augment.pipeline import augment
@@ -43,7 +43,7 @@ def small_tables() -> ExitStack:
     for name, value in {
         "augment.readers.event_scanner.LEAST_ROOM": 8,
         "augment.readers.event_scanner.LEAST_PLACES": 2,
-        "augment.readers.perfetto.rows._FIRST_ROOM": 8,
+        "augment.readers.perfetto.scan._FIRST_ROOM": 8,
         "augment.kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(
             table, min(room, 4), min(pool, 64)
         ),

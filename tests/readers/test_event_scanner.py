@@ -18,7 +18,7 @@ from augment.errors import MalformedTrace
 from augment.readers import read
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits
-from augment.readers.window import PADDING
+from augment.readers.members import PADDING
 from augment.writers import chrome
 from oracles import elements_of, events_one_by_one, handed_on
 from traces import SIMULATED, by_folder

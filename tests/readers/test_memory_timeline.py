@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from augment.errors import InputError, UnknownFormat
-from augment.readers.attachments.memory_timeline import CATEGORIES, read_memory_timeline
+from augment.readers.attachments.recorded_files import CATEGORIES, read_memory_timeline
 
 
 def test_sums_by_category(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.arrays.types import NO_INDEX
-from augment.readers.match import matched
+from augment.readers.pairing import matched
 from oracles import plain_kernels
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=30)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from augment.readers.structure import nested_end
+from augment.readers.members import nested_end
 
 SIZES = [0, 1, 4080, 4090, 4093, 4094, 4095, 4096, 16_380, 16_384, 70_000]
 

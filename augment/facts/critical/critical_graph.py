@@ -32,7 +32,7 @@ from augment.facts.waits.dependencies import (
     unexplained_starts,
 )
 from augment.facts.waits.sync_dependencies import synchronizations, task_queues
-from augment.kernels.critical_loops import NEVER as NEVER
+from augment.kernels.critical import NEVER as NEVER
 from augment.kernels.native import native
 
 ROOT = 0  #: the node of the recording's start; the last node is its end
@@ -320,14 +320,14 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
     """
     head, binding = np.full(nodes, NO_INDEX, np.int32), np.full(nodes, NO_INDEX, np.int32)
     following = np.full(len(source), NO_INDEX, np.int32)
-    native("critical_loops.bind")(target, arrival, head, following, binding)
+    native("critical.bind")(target, arrival, head, following, binding)
     return head, following, binding
 
 
 def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
     """The path of binding edges that ends at ``node``, in order of time; int32."""
     path = np.empty(len(binding), np.int32)
-    count = native("critical_loops.walk")(binding, source, path, node)
+    count = native("critical.walk")(binding, source, path, node)
     return path[:count][::-1]
 
 
@@ -336,7 +336,7 @@ def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weigh
     that the last node does not depend on."""
     late = np.full(len(order), NEVER, np.int64)
     late[-1] = end
-    native("critical_loops.latest")(order, head, following, source, weight, late)
+    native("critical.latest")(order, head, following, source, weight, late)
     return late
 
 
@@ -374,5 +374,5 @@ def saved(
     result = np.zeros(len(jobs), np.int64)
     early, cut = ts.copy(), np.zeros(len(source), np.int64)
     columns = (order, head, following, source, weight, ts, due, leaving, cut_edge, cut_ns)
-    native("critical_loops.saved")(*columns, np.ascontiguousarray(jobs).ravel(), early, cut, result)
+    native("critical.saved")(*columns, np.ascontiguousarray(jobs).ravel(), early, cut, result)
     return result

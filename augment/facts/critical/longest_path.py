@@ -11,8 +11,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import each
-from augment.arrays.reserved import reserved
+from augment.arrays.ordering import each, reserved
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
@@ -24,7 +23,7 @@ from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import STEP, starting
 from augment.facts.steps.steps import steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
-from augment.kernels import critical_layout as loops
+from augment.kernels import critical as loops
 from augment.kernels.native import native
 
 
@@ -129,11 +128,11 @@ def critical_path(trace: Trace) -> CriticalPath:
     codes = len(trace.strings) * len(BoundBy)
     early = np.zeros(len(events), np.bool_)  # whether each event is work launched before the recording
     early[work.row[before_recording(trace)]] = True
-    state = loops.Progress()
+    state = loops.PathProgress()
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     slices = [reserved(pieces, kind) for kind in (np.int64, np.uint8, np.int32)]
     named = [reserved(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
-    made = native("critical_path.follow")(
+    made = native("critical.follow")(
         *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
         *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),

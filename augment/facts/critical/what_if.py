@@ -14,8 +14,17 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays.intervals import expand, held_between, least_over, union
-from augment.arrays.ordering import combinations, distinct, each, group_bounds, grouped, numbered, sums, where_in
-from augment.arrays.reserved import reserved
+from augment.arrays.ordering import (
+    combinations,
+    distinct,
+    each,
+    group_bounds,
+    grouped,
+    numbered,
+    reserved,
+    sums,
+    where_in,
+)
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Trace
@@ -259,7 +268,7 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
     while True:
         total, least = np.zeros(len(codes), np.int64), np.full(len(codes), np.iinfo(np.int64).max, np.int64)
         cuts = reserved(most, np.int32), reserved(most, np.int32), reserved(most, np.int64)
-        made = native("critical_path.without")(
+        made = native("critical.without")(
             *(graph.lane, graph.first_work, graph.ts, edge_from, graph.target, graph.weight, node_slack(trace)),
             *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name[:]),
             *(names.view(np.uint8), start, end, np.searchsorted(window, np.arange(len(start) + 1))),

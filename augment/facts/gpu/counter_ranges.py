@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, distinct
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import launches

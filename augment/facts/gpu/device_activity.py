@@ -10,9 +10,7 @@ from itertools import combinations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.intervals import Intervals, Masks
-from augment.arrays.types import NO_INDEX, Bools, Int64s, WorkIndexes
+from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Masks, WorkIndexes, intervals
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work

@@ -145,7 +145,7 @@ def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
 def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s, bool]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`, and whether any cross."""
     parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
-    crosses = native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
+    crosses = native("nesting.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
     return parent, depth, stop, bool(crosses)
 
 
@@ -207,7 +207,7 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
     # the innermost: of the first ``where``, the last that ends late enough
     last, opened = np.empty(len(ts), np.int32), np.empty(len(wanted) + 1, np.int32)
     given = (end, of_thread, needed, on_thread, where.astype(np.int64))
-    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, last)
+    native("nesting.around")(*map(np.ascontiguousarray, given), opened, last)
     # the outermost: the first that ends late enough, among those that end later than all earlier ones of their thread
     first_around = np.full(len(ts), -1, np.int32)
     for track, asked in each(on_thread, len(trace.tracks)):
@@ -246,12 +246,12 @@ def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> 
     if not stacks.crosses:
         index = np.full(len(row), -1, np.int32)
         index[places] = np.arange(len(places), dtype=np.int32)
-        native("enclosing.of_parents")(stacks.parent, index, outermost, around)
+        native("nesting.of_parents")(stacks.parent, index, outermost, around)
         return around
     opened = np.empty(len(places), np.int32)
     ends, chosen = np.empty(len(places), np.int64), places.astype(np.int64, copy=False)
     columns = row.astype(np.int64, copy=False), events.ts[:], events.dur[:], events.track[:]
-    native("enclosing.of_places")(*columns, chosen, outermost, opened, ends, around)
+    native("nesting.of_places")(*columns, chosen, outermost, opened, ends, around)
     return around
 
 

@@ -65,7 +65,7 @@ def segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int6
     """
     when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
-    count = native("host_segments.divide")(*map(np.ascontiguousarray, (ts, end, thread)), when, place, stop, open_)
+    count = native("nesting.divide")(*map(np.ascontiguousarray, (ts, end, thread)), when, place, stop, open_)
     return when, place, stop, count
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.columns import looked_up
-from augment.arrays.ordering import each
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays import NO_INDEX, Bools, Int64s, each, looked_up
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import innermost

@@ -37,10 +37,9 @@ from augment.core.trace import (
     moved_args,
 )
 from augment.facts.names.kernel_types import KernelType, types_of
-from augment.kernels import arg_columns_layout as layout
-from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
+from augment.kernels import wanted_args as layout
 from augment.kernels.native import address, native
-from augment.kernels.packet_args_layout import ArgTable
+from augment.kernels.packet_args import ArgTable
 
 # The text of many events, read in one pass over the source.
 
@@ -307,7 +306,7 @@ def plain(job: ScanTask, block: Block) -> None:
 
 def _compiled(job: ScanTask, text: SourceBytes) -> dict[str, ArgColumn]:
     """The values in the rows of a job, read by compiled code except for the events that it leaves to Python."""
-    scan = native("arg_columns.scan_columns")
+    scan = native("json_args.scan_columns")
     taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):
         columns = [np.ascontiguousarray(length[block.start : block.stop]) for length in (job.offsets, job.lengths)]
@@ -364,7 +363,8 @@ class ArgColumns(Struct, frozen=True):
 
     def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
         """Diagnostics: repaired and dropped values of these args."""
-        converted, dropped = (sum(self.args[name].counts[flag] for name in names) for flag in (CONVERTED, DROPPED))
+        flags = (layout.CONVERTED, layout.DROPPED)
+        converted, dropped = (sum(self.args[name].counts[flag] for name in names) for flag in flags)
         diagnostics = (
             Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
             Diagnostic("arg_dropped", dropped, "args that must be integers are not (left out)"),

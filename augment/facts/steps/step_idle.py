@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip
-from augment.arrays.ordering import is_any
-from augment.arrays.types import NO_INDEX, Bytes, Int64s, Places
+from augment.arrays import NO_INDEX, Bytes, Int64s, Intervals, Places, clip, is_any
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import StepWindows

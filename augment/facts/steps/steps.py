@@ -7,8 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct, where_in
-from augment.arrays.types import NO_INDEX, EventRows, Int64s
+from augment.arrays import NO_INDEX, EventRows, Int64s, distinct, where_in
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work

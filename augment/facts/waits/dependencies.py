@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import where_in
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places, where_in
 from augment.core.context import derived
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launch_moments

@@ -51,7 +51,9 @@ class Replay(Struct, frozen=True):
         times = self.moving if moving is None else moving
         waited = np.ones(len(times), np.int64) if hidden is None else (~hidden).astype(np.int64)
         anchors = progress.anchor, progress.holder, progress.before
-        native("replay.play")(self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done)
+        native("critical.play")(
+            self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done
+        )
         anchor = progress.tail_anchor[self.members]
         since = np.where(anchor == NO_INDEX, progress.common_begin[self.members], resume[anchor])
         return int((since + tail[self.members]).max() - progress.common_begin[self.members].min())

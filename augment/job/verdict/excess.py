@@ -11,9 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, each, sums
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, each, grouped_medians, sums
 from augment.core.job_waits import Cause
 from augment.job.matching.matching import Floats, Matched
 from augment.job.path.progress import Progress, Stretches, beside_peers

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, sums
 from augment.core.job_waits import Cause
 from augment.job.path.replay import Shift
 from augment.job.ranks.summary import RankSummary

@@ -1,4 +1,5 @@
-"""Execution traces of PyTorch's ``ExecutionTraceObserver``, attached to the traces recorded with them.
+"""What is recorded beside a trace, attached to it: an execution trace of PyTorch's ``ExecutionTraceObserver``, a trace
+of the capture of the CUDA graphs that it replays, and the raw file of PyTorch's ``export_memory_timeline``.
 
 ::
 
@@ -8,6 +9,16 @@
     links = augment.link_execution_trace(trace, "et_rank0.json")
     for row, node in zip(links.row, links.node):
         attribute(links.nodes[node], "op_schema")
+
+    trace = augment.with_graph_capture(augment.read("decode.json.gz"), "capture_bs32.json.gz")
+    augment.write(augment.augment(trace))  # operators of graphs' kernels have shapes, operations and roofs
+
+    trace = augment.with_memory_timeline(augment.read("rank0.json.gz"), "rank0.raw.json.gz")
+    augment.write(augment.augment(trace))  # see the analysis memory_timeline
+
+A memory timeline (``*.raw.json.gz``) is a list of ``[time, action, bytes, category]``; bytes are negative where memory
+is freed or leaves its category. PyTorch's profiler classifies the tensors from its record of the whole program; a trace
+alone does not contain the categories.
 """
 
 from __future__ import annotations
@@ -15,13 +26,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from augment.core.attachments import ExecutionNodes
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.core.attachments import ExecutionNodes, GraphCapture, MemoryChanges
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
 from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
-from augment.readers.document import read_document
+from augment.facts.memory.memory_events import CATEGORIES, held_by_category
+from augment.readers import read
+from augment.readers.containers import read_document
 
-__all__ = ["ExecutionLinks", "attribute", "link_execution_trace", "with_execution_trace"]
+__all__ = [
+    "CATEGORIES",
+    "ExecutionLinks",
+    "attribute",
+    "link_execution_trace",
+    "read_memory_timeline",
+    "with_execution_trace",
+    "with_graph_capture",
+    "with_memory_timeline",
+]
 
 
 def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
@@ -62,3 +87,53 @@ def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Executio
         UnknownFormat: the file is not an execution trace.
     """
     return execution_links(with_execution_trace(trace, path))
+
+
+def with_graph_capture(trace: Trace, path: str | os.PathLike[str]) -> Trace:
+    """``trace`` with the recording at ``path`` of the capture of its graphs.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: the file is not a trace.
+    """
+    return trace.changed(GraphCapture(read(os.fspath(path))))
+
+
+def with_memory_timeline(trace: Trace, path: str | os.PathLike[str]) -> Trace:
+    """``trace`` with the changes in the memory timeline at ``path``, plain or compressed.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: the file is not a memory timeline.
+    """
+    return trace.changed(_changes(os.fspath(path)))
+
+
+def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
+    """``ts`` (int64 ns, strictly ascending), and for each category the allocated bytes from then on (int64).
+
+    Memory allocated before the recording has a negative time; it counts from the first moment of the recording.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: the file is not a memory timeline.
+    """
+    changes = _changes(os.fspath(path))
+    recorded = changes.ts[changes.ts >= 0]
+    ts, held = held_by_category(changes, int(recorded.min()) if len(recorded) else 0)
+    return {"ts": ts, **dict(zip(CATEGORIES, held.T, strict=True))}
+
+
+def _changes(path: str) -> MemoryChanges:
+    """The file's rows as four integer columns."""
+    document = read_document(path)
+    problem = "not a memory timeline, which is a list of [time, action, bytes, category] (*.raw.json.gz)"
+    try:
+        rows = np.array(document if document != [] else np.empty((0, 4), np.int64))
+    except (ValueError, OverflowError) as error:
+        raise UnknownFormat(path, problem) from error
+    if rows.ndim != 2 or rows.shape[1] != 4 or rows.dtype != np.int64:
+        raise UnknownFormat(path, problem)
+    if len(rows) and not ((rows[:, 3] >= 0) & (rows[:, 3] < len(CATEGORIES))).all():
+        raise UnknownFormat(path, f"a memory timeline with categories beyond the {len(CATEGORIES)} known")
+    return MemoryChanges(*np.ascontiguousarray(rows.T))

@@ -17,23 +17,9 @@ TITLE = "Perfetto's protobuf"
 SUFFIXES: tuple[str, ...] = (".pftrace",)
 _LOOK_AT = 4096
 #: what the first packets have, one at least; and types of fields that no packet has otherwise
-_EVIDENCE = frozenset(
-    (
-        wire.PACKET_TIMESTAMP,
-        wire.PACKET_SEQUENCE,
-        wire.PACKET_FLAGS,
-        wire.PACKET_CLOCKS,
-        wire.PACKET_EVENT,
-        wire.PACKET_INTERNED,
-        wire.PACKET_COMPRESSED,
-        wire.PACKET_STAGE,
-        wire.PACKET_DESCRIPTOR,
-        wire.PACKET_DEFAULTS,
-        33 << 3 | wire.LENGTH,
-        36 << 3 | wire.LENGTH,
-        89 << 3 | wire.LENGTH,
-    )
-)
+_EVIDENCE = {wire.PACKET_TIMESTAMP, wire.PACKET_SEQUENCE, wire.PACKET_FLAGS, wire.PACKET_CLOCKS, wire.PACKET_EVENT}
+_EVIDENCE |= {wire.PACKET_INTERNED, wire.PACKET_COMPRESSED, wire.PACKET_STAGE, wire.PACKET_DESCRIPTOR}
+_EVIDENCE |= {wire.PACKET_DEFAULTS, *(number << 3 | wire.LENGTH for number in (33, 36, 89))}
 _NUMBERS = frozenset((3, 8, 10, 13, 41, 42, 58, 79, 87, 98))  #: of fields that are varints
 _TEXT = frozenset(range(32, 128)) | frozenset(b"\t\n\r\f")
 

@@ -11,6 +11,7 @@ from augment.kernels import packet_layout as at
 from augment.kernels.native import address, native
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, PacketSequence
+from augment.readers.perfetto.wire_format import signed
 from augment.readers.raw import ABSENT
 
 _MOST_IIDS = 1 << 20  #: of one kind; larger numbers are left to Python
@@ -70,23 +71,17 @@ class FastScanner(PacketScanner):
         for number, block in self._blocks.items():
             block.pull_clock(self.sequences[number])
         after = self.step(data, position, base)
+        changed = [self.last_sequence]
         if self.snapshots != self._snapshots_seen:
             self._snapshots_seen = self.snapshots
             changed = list(self.sequences)
-        else:
-            changed = [self.last_sequence]
         for number in changed:
             if number in self.sequences and number < _MOST_SEQUENCES:
-                self._refresh(number)
+                if number not in self._blocks:
+                    self._blocks[number] = _Block()
+                    self._addresses[number] = address(self._blocks[number].values)
+                self._blocks[number].refresh(self.sequences[number], self)
         return after
-
-    def _refresh(self, number: int) -> None:
-        sequence = self.sequences[number]
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = _Block()
-            self._addresses[number] = address(block.values)
-        block.refresh(sequence, self)
 
     def _number(self) -> None:
         """Tell the compiled code the numbers of new tracks and places."""
@@ -175,23 +170,19 @@ class _Block:
             self._generation, self._taken = now, 0
             self._numbers = [np.zeros(64, np.int32) for _ in range(3)]
         for kind, iid, number in now.news[self._taken :]:
-            self._enter(kind, iid, number)
+            if iid < _MOST_IIDS:
+                numbers = self._numbers[kind]
+                if iid >= len(numbers):
+                    larger = np.zeros(max(2 * len(numbers), iid + 1), np.int32)
+                    larger[: len(numbers)] = numbers
+                    self._numbers[kind] = numbers = larger
+                numbers[iid] = number
         self._taken = len(now.news)
         values = self.values
-        values.valid, values.default_track = sequence.valid, _signed(sequence.track)
+        values.valid, values.default_track = sequence.valid, signed(sequence.track)
         for place, numbers in zip((values.names, values.categories, values.keys), self._numbers, strict=True):
             place.table, place.count = address(numbers), len(numbers)
         self._set_clock(sequence, scanner)
-
-    def _enter(self, kind: int, iid: int, number: int) -> None:
-        if iid >= _MOST_IIDS:
-            return
-        numbers = self._numbers[kind]
-        if iid >= len(numbers):
-            larger = np.zeros(max(2 * len(numbers), iid + 1), np.int32)
-            larger[: len(numbers)] = numbers
-            self._numbers[kind] = numbers = larger
-        numbers[iid] = number
 
     def _set_clock(self, sequence: PacketSequence, scanner: PacketScanner) -> None:
         values = self.values
@@ -212,7 +203,3 @@ class _Block:
                 values.clock_unit = known.unit_ns
         values.clock_kind = kind
         values.clock_number = sequence.clock or scanner.trace_clock
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value

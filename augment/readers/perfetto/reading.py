@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment.core.trace import Trace
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.core.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import MalformedTrace
 from augment.facts.source.event_args import Scan
 from augment.readers.assembly import Outline, assemble
-from augment.readers.containers import CHUNK, OpenText, TextAgain
+from augment.readers.containers import CHUNK, Counted, OpenText, TextAgain
+from augment.readers.dialects import (
+    ASCEND_COLLECTIVES_THREAD,
+    ASCEND_PLANE,
+    ASCEND_SYNC,
+    ASCEND_TASK,
+    CATEGORIES,
+    of_collectives,
+)
 from augment.readers.limits import Limits
+from augment.readers.pairing import matched
 from augment.readers.perfetto import wire_format as wire
-from augment.readers.perfetto.arg_scan import ArgScan
 from augment.readers.perfetto.fast import FastScanner
-from augment.readers.perfetto.scan import PacketScanner
-from augment.readers.perfetto.slices import raw_events
+from augment.readers.perfetto.scan import PacketRows, PacketScanner
 from augment.readers.perfetto.state import Generation, PacketSequence, strings_at
-from augment.readers.perfetto.values import as_event, key_and_value
+from augment.readers.perfetto.track_ids import FileTracks
+from augment.readers.perfetto.values import ArgScan, as_event, key_and_value
 from augment.readers.perfetto.wire_format import DamagedError, fields
-from augment.readers.raw import Broken
+from augment.readers.raw import COLUMNS, Broken, RawEvents, Tally
 
 _WINDOW = 2 << 20  #: bytes of whole packets that are examined together
 _KEYS = frozenset((wire.VALUE_KEY, wire.VALUE_KEY_IID))
@@ -34,32 +46,22 @@ def trace_of(path: str, name: str, text: OpenText, head: bytes) -> Trace:
     scanner = FastScanner()
     outline = Outline()
     try:
-        _scan(path, _CountedPackets(head, text), scanner, outline, text.limits)
+        _scan(path, Counted(head, text), scanner, outline, text.limits)
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     if text.damage:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
-    outline.members = _members(scanner)
+    # what Kineto writes beside the events; times are absolute, whatever base the Chrome file had
+    outline.members = {name: value for name, value in scanner.members.items() if name != "baseTimeNanoseconds"}
+    if "deviceProperties" not in outline.members and (models := scanner.tracks.models()):
+        outline.members["deviceProperties"] = [{"id": device, "name": model} for device, model in models]
     raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
     again = TextAgain(path, outline.text_bytes, ahead=text.is_read_ahead)
     decode = _Decoder(scanner.sequences)
     return assemble(path, name, text.sha256(), again, raw, outline, decode, text.threads)
 
 
-class _CountedPackets:
-    """A text that counts its bytes."""
-
-    def __init__(self, head: bytes, text: OpenText) -> None:
-        self._head, self._text, self.count = head, text, 0
-
-    def read(self) -> bytes:
-        """The next piece; empty at the end."""
-        piece, self._head = self._head or self._text.read(CHUNK), b""
-        self.count += len(piece)
-        return piece
-
-
-def _scan(path: str, text: _CountedPackets, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
+def _scan(path: str, text: Counted, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
     """Take all packets. Text after the first invalid packet is not examined."""
     held, base, ended = b"", 0, False
     try:
@@ -67,7 +69,7 @@ def _scan(path: str, text: _CountedPackets, scanner: PacketScanner, outline: Out
             pieces, size = [held], len(held)
             want = max(_WINDOW, 2 * size)
             while size < want and not ended:
-                pieces.append(text.read())
+                pieces.append(text.read(CHUNK))
                 ended = not pieces[-1]
                 size += len(pieces[-1])
             held = b"".join(pieces)
@@ -79,19 +81,11 @@ def _scan(path: str, text: _CountedPackets, scanner: PacketScanner, outline: Out
             outline.partial = f"the text ends inside the packet that begins at byte {base}"
     except Broken as error:
         outline.partial = f"byte {error.offset}: {error.because}; what follows is not read"
-        while text.read():
+        while text.read(CHUNK):
             pass
     if outline.partial and not scanner.packets:
         raise Broken(base, "no whole packet; record or copy the file again")
     outline.text_bytes = text.count
-
-
-def _members(scanner: PacketScanner) -> dict[str, Any]:
-    """The members that Kineto writes beside the events. Times are absolute, whatever base the Chrome file had."""
-    members = {name: value for name, value in scanner.members.items() if name != "baseTimeNanoseconds"}
-    if "deviceProperties" not in members and (models := scanner.tracks.models()):
-        members["deviceProperties"] = [{"id": device, "name": model} for device, model in models]
-    return members
 
 
 class _Decoder:
@@ -124,7 +118,162 @@ class _Decoder:
             for tag, value, _ in fields(text, 0, len(text)):
                 if tag == wire.PACKET_SEQUENCE:
                     number = value
-            sequence = self._sequences.get(number) or PacketSequence()
-            return {"bp": "e", **as_event(text, sequence.at(offset))}
+            return {"bp": "e", **as_event(text, strings_at(self._sequences, number, offset)[0])}
         except DamagedError:
             return {}
+
+
+def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
+    """The raw events of all packets of a file: beginnings are paired with ends, ids of flows become events, and what
+    augment added is left out.
+    """
+    events = rows.events
+    columns = {name: events.take(name) for name in events.columns}
+    kept = ~_added(rows, tracks, columns)
+    phase = _close(rows, columns, tally, kept)
+    _name_kernels(rows, tracks, columns, phase)
+    flows = _flow_events(rows, columns, kept)
+    order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
+    raw: dict[str, Any] = {}
+    for name in COLUMNS:
+        column = phase if name == "phase" else columns[name]
+        raw[name] = np.concatenate([column[kept], flows.column(name, column)])[order]
+    row_of = np.empty(len(order), np.int64)
+    row_of[order] = np.arange(len(order))
+    new_row = np.cumsum(kept) - 1
+    size_rows, sizes = rows.sizes.take("row"), rows.sizes.take("value")
+    of_kept = kept[size_rows]
+    first_flow, uuids = int(kept.sum()), list(rows.tracks)
+    return RawEvents(
+        **raw,
+        sizes=SparseColumn(row_of[new_row[size_rows[of_kept]]], sizes[of_kept]),
+        flows=SparseColumn(row_of[first_flow:], flows.id),
+        strings=rows.strings.all,
+        places=[
+            (device, stream, device, stream) if track < 0 else tracks.place(uuids[track], device, stream)
+            for track, device, stream in rows.places
+        ],
+        names=tracks.names(rows.tracks),
+        tally=tally,
+        event_count=len(order),
+    )
+
+
+def _added(rows: PacketRows, tracks: FileTracks, columns: dict[str, Any]) -> Bools:
+    """The rows that augment added. Names the points of all other counters."""
+    is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
+    of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
+    added: Bools = is_ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
+    # points of a counter are named after its track
+    counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
+    if len(counters):
+        names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
+        columns["name"][counters] = names[columns["track"][counters]]
+    return added
+
+
+def _name_kernels(rows: PacketRows, tracks: FileTracks, columns: dict[str, Any], phase: Any) -> None:
+    """Make slices without a category on a stream kernels, unless they wait: some vendors write no category."""
+    bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
+    if len(bare):
+        is_stream = np.array(
+            [tracks.is_stream(uuid) and not ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks], np.bool_
+        )
+        bare = bare[is_stream[columns["track"][bare]]]
+        waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
+        numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
+        idle = waits[columns["name"][bare]]
+        if any(tracks[uuid].name.endswith(ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
+            track, name = columns["track"][bare], columns["name"][bare]
+            idle |= of_collectives(track, name, rows.strings.all, len(rows.tracks))
+        columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
+
+
+def _close(rows: PacketRows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
+    """Set the durations of slices. Returns the column of phases."""
+    kind, dur = columns["kind"], columns["dur"]
+    begins = np.flatnonzero(kind == ord("B"))
+    ends = rows.ends
+    before = np.searchsorted(begins, ends.take("before")) if len(begins) < len(kind) else ends.take("before")
+    end_of = matched(
+        columns["ts"][begins], columns["track"][begins], ends.take("ts"), ends.take("track"), before, len(rows.tracks)
+    )
+    closed = begins[end_of != NO_INDEX]
+    lasted = ends.take("ts")[end_of[end_of != NO_INDEX]] - columns["ts"][closed]
+    dur[closed] = np.where(dur[closed] < 0, dur[closed], lasted)
+    phase = kind.copy()
+    phase[closed] = COMPLETE
+    open_ones = begins[(end_of == NO_INDEX) & kept[begins]]
+    dur[open_ones] = 0
+    for code, count in (("slice_without_end", len(open_ones)), ("end_without_slice", ends.count - len(closed))):
+        if count:
+            tally.counts[code] += count
+            tally.first.setdefault(code, int(columns["offset"][open_ones[0]]) if len(open_ones) else 0)
+    return phase
+
+
+_POSITIVE = np.int64(2**63 - 1)  #: a negative flow id would stand for a text
+
+
+class _FlowEvents(Struct, frozen=True):
+    """Beginnings, steps and ends of flows. Each has the time and place of the row ``after`` which it comes."""
+
+    after: Int64s
+    phase: Any
+    name: Any
+    id: Int64s
+
+    def column(self, column: str, of_rows: Any) -> Any:
+        """A column of the flow events."""
+        if column == "phase":
+            return self.phase
+        if column in ("name", "category"):
+            return self.name
+        if column in ("dur", "length"):
+            return np.zeros(len(self.after), of_rows.dtype)
+        if column == "correlation":
+            return np.full(len(self.after), NO_CORRELATION, np.int64)
+        return of_rows[self.after]
+
+
+def _flow_events(rows: PacketRows, columns: dict[str, Any], kept: Bools) -> _FlowEvents:
+    """Each row of a flow leads to the next one in time. A flow ends where its id is reused."""
+    row, ids, last = (rows.flows.take(name) for name in ("row", "value", "last"))
+    chosen = kept[row]
+    row, ids, last = row[chosen], ids[chosen], last[chosen]
+    order = np.lexsort((row, columns["ts"][row], ids))
+    row, ids, last = row[order], ids[order], last[order]
+    linked = (ids[1:] == ids[:-1]) & (last[:-1] == 0)
+    if not linked.any():
+        return _FlowEvents(*(np.zeros(0, kind) for kind in (np.int64, np.uint8, np.int32, np.int64)))
+    out, into = row[:-1][linked], row[1:][linked]
+    known = [CATEGORIES.get(text.lower(), Category.OTHER) for text in rows.strings.all]
+    category = np.array(known, np.uint8)[columns["category"]]
+    on_gpu = np.isin(category, ON_DEVICE)
+    back = on_gpu[out] & ~on_gpu[into]  # Perfetto could not draw these arrows, since clocks differ
+    out, into = np.where(back, into, out), np.where(back, out, into)
+    correlation = columns["correlation"]
+    same = (correlation[out] == correlation[into]) & (correlation[out] != NO_CORRELATION)
+    launched = same | (on_gpu[into] & ~on_gpu[out])
+    numbers = [rows.strings.number(name) for name in ("ac2g", "fwdbwd", "flow")]
+    hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
+    tasks = np.array([text.startswith(ASCEND_TASK) for text in rows.strings.all], np.bool_)
+    hosts &= ~tasks[columns["name"][into]]  # from a queue
+    name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
+    flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
+    return _both_ends(out, into, name, flow_id & _POSITIVE)
+
+
+def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEvents:
+    """The events of arrows. All arrows of one id from one row share a beginning."""
+    by_start = np.lexsort((flow_id, out))
+    again = np.zeros(len(out), np.bool_)
+    again[by_start[1:]] = (out[by_start[1:]] == out[by_start[:-1]]) & (flow_id[by_start[1:]] == flow_id[by_start[:-1]])
+    first = ~again
+    phase = np.concatenate([np.full(int(first.sum()), ord("s")), np.full(len(into), ord("f"))]).astype(np.uint8)
+    return _FlowEvents(
+        np.concatenate([out[first], into]),
+        phase,
+        np.concatenate([name[first], name]),
+        np.concatenate([flow_id[first], flow_id]),
+    )

@@ -1,4 +1,4 @@
-"""Converts packets to rows, one by one. This code defines what a packet means."""
+"""Converts packets to rows of growing tables, one by one. This code defines what a packet means."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import re
 import zlib
 from typing import Any
 
+import numpy as np
+
 from augment.core.trace import NO_CORRELATION
-from augment.kernels.packet_layout import (
-    AGENT_ARG,
-    CORRELATION_ARG,
-    DEVICE_ARG,
-    DURATION_ARG,
-    SIZE_ARG,
-    STREAM_ARG,
-)
+from augment.kernels import packet_layout as layout
+from augment.kernels.native import address
 from augment.readers.events import integer
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.packed import MAX_PACKET_BYTES, MAX_UNPACKED_BYTES
-from augment.readers.perfetto.rows import Rows
-from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence
+from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence, Strings
 from augment.readers.perfetto.track_ids import FileTracks, FromAgent
 from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
 from augment.readers.perfetto.wire_format import DamagedError, fields, signed, text, varint
@@ -37,7 +32,7 @@ class PacketScanner:
     """Takes packets in the order of the file."""
 
     def __init__(self) -> None:
-        self.rows, self.tracks, self.tally = Rows(), FileTracks(), Tally()
+        self.rows, self.tracks, self.tally = PacketRows(), FileTracks(), Tally()
         self.sequences: dict[int, PacketSequence] = {}
         self.members: dict[str, Any] = {}
         self.packets = self.snapshots = self.last_sequence = 0
@@ -151,13 +146,10 @@ class _Packet:
         has_event = wire.PACKET_EVENT in self._parts or wire.PACKET_STAGE in self._parts
         if has_event and flags & wire.NEEDED and not sequence.valid:
             scanner.tally.add("lost_state", self._offset)
-        elif has_event:
-            self._take_event()
+        elif has_event and (ts := self._time()) is not None:
+            self._take_event(ts)
 
-    def _take_event(self) -> None:
-        ts = self._time()
-        if ts is None:
-            return
+    def _take_event(self, ts: int) -> None:
         if wire.PACKET_STAGE in self._parts:
             self._take_stage(ts, *self._parts[wire.PACKET_STAGE])
         if wire.PACKET_EVENT in self._parts:
@@ -167,8 +159,9 @@ class _Packet:
     def _time(self) -> int | None:
         """The packet's time on the trace's clock. None if it has no usable time; this is counted."""
         given = self._numbers.get(wire.PACKET_TIMESTAMP)
-        if given is None:
-            given = self._older_time()
+        if given is None and wire.PACKET_EVENT in self._parts:  # of an older file
+            times = fields(self._data, *self._parts[wire.PACKET_EVENT])
+            given = next((signed(value) * 1000 for tag, value, _ in times if tag == wire.EVENT_TIME_US), None)
         if given is None:
             self._scanner.tally.add("packet_without_time", self._offset)
             return None
@@ -182,13 +175,6 @@ class _Packet:
             self._scanner.tally.add("time_out_of_range", self._offset)
             return None
         return ts
-
-    def _older_time(self) -> int | None:
-        if wire.PACKET_EVENT in self._parts:
-            for tag, value, _ in fields(self._data, *self._parts[wire.PACKET_EVENT]):
-                if tag == wire.EVENT_TIME_US:
-                    return signed(value) * 1000
-        return None
 
     def _unpack(self, start: int, stop: int) -> None:
         """Take the packets that are compressed within this one, where the text begins with none such. Their args cannot
@@ -218,18 +204,11 @@ class _Packet:
         correlation = integer(args.get("correlation", signed(number.get(wire.STAGE_ID, -1))))
         stream = identity(args["stream"]) if "stream" in args else _queue(number, now.stages)
         dur = number.get(wire.STAGE_DURATION)
-        row = rows.events.append(
-            ts,
-            min(dur or 0, _INT64 - 1),
-            ord("i") if dur is None else ord("X"),
-            rows.strings.number(category),
-            rows.strings.number(name),
-            0,
-            rows.place(-1, device, stream),
-            NO_CORRELATION if correlation is None else correlation,
-            self._offset,
-            self._length,
-        )
+        correlation = NO_CORRELATION if correlation is None else correlation
+        event = (ts, min(dur or 0, _INT64 - 1), ord("i") if dur is None else ord("X"))
+        texts = rows.strings.number(category), rows.strings.number(name)
+        place = rows.place(-1, device, stream)
+        row = rows.events.append(*event, *texts, 0, place, correlation, self._offset, self._length)
         size = integer(args.get("bytes"))
         if size is not None:
             rows.sizes.append(row, size)
@@ -299,21 +278,16 @@ class _Event:
         if kind is None:
             self._scanner.tally.add("unknown_event_type", offset)
             return
-        row = rows.events.append(
-            ts,
-            min(integer(self._args.get(DURATION_ARG)) or 0, 0),
-            kind,
-            self._category,
-            self._name,
-            track,
-            self._place(track),
-            self._correlation(),
-            offset,
-            length,
-        )
+        dur = min(integer(self._args.get(layout.DURATION_ARG)) or 0, 0)
+        correlation = integer(self._args.get(layout.CORRELATION_ARG))
+        if correlation is None and len(self._launched) == 1:
+            correlation = integer(self._launched[0])
+        correlation = NO_CORRELATION if correlation is None else correlation
+        place = self._place(track)
+        row = rows.events.append(ts, dur, kind, self._category, self._name, track, place, correlation, offset, length)
         if self._deep_args and length:  # args of a compressed packet are not read at all
             self._scanner.tally.add("arg_nested_too_deeply", offset, self._deep_args)
-        size = integer(self._args.get(SIZE_ARG))
+        size = integer(self._args.get(layout.SIZE_ARG))
         if size is not None:
             rows.sizes.append(row, size)
         rows.add_flows(row, self._flows, 0)
@@ -322,19 +296,13 @@ class _Event:
     def _place(self, track: int) -> int:
         """The place of the event: its track, and the device and stream in its args."""
         args = self._args
-        device, stream = (identity(args[code]) if code in args else ABSENT for code in (DEVICE_ARG, STREAM_ARG))
-        if (
-            DEVICE_ARG not in args and AGENT_ARG in args
-        ):  # rocprofv3 draws a copy on the agent that it goes to, which may be the host
-            number = re.search(r"(\d+)$", str(args[AGENT_ARG]))
+        codes = (layout.DEVICE_ARG, layout.STREAM_ARG)
+        device, stream = (identity(args[code]) if code in args else ABSENT for code in codes)
+        if layout.DEVICE_ARG not in args and layout.AGENT_ARG in args:
+            # rocprofv3 draws a copy on the agent that it goes to, which may be the host
+            number = re.search(r"(\d+)$", str(args[layout.AGENT_ARG]))
             device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
         return self._scanner.rows.place(track, device, stream)
-
-    def _correlation(self) -> int:
-        known = integer(self._args.get(CORRELATION_ARG))
-        if known is None and len(self._launched) == 1:
-            known = integer(self._launched[0])
-        return NO_CORRELATION if known is None else known
 
 
 def _category_of_stage(stage: str, kind: int) -> str:
@@ -350,3 +318,100 @@ def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | 
     name, _ = stages.get(number[wire.STAGE_QUEUE_IID], ("", 0))
     counted = _NUMBER_OF_QUEUE.fullmatch(name)
     return int(counted[1]) if counted and len(counted[1]) < 19 else name or signed(number[wire.STAGE_QUEUE_IID])
+
+
+#: of events: ``kind`` is ``ord`` of B, X, i or C; ``dur`` that of X, or a negative one that B tells; ``track`` counts
+#: tracks in order of appearance, ``place`` counts (track, device, stream); ``correlation`` -1 is none
+EVENT_COLUMNS: dict[str, Any] = {
+    "ts": np.int64,
+    "dur": np.int64,
+    "kind": np.uint8,
+    "category": np.int32,
+    "name": np.int32,
+    "track": np.int32,
+    "place": np.int32,
+    "correlation": np.int64,
+    "offset": np.int64,
+    "length": np.int32,
+}
+#: of ends: ``before`` is how many events came before it in the file
+END_COLUMNS: dict[str, Any] = {"ts": np.int64, "track": np.int32, "before": np.int64}
+#: pairs of a row and the size of what it copied; and flows that a row is part of, ``last`` where they end there
+SIZE_COLUMNS: dict[str, Any] = {"row": np.int64, "value": np.int64}
+FLOW_COLUMNS: dict[str, Any] = {"row": np.int64, "value": np.int64, "last": np.int64}
+_FIRST_ROOM = 1 << 12
+
+
+class RowTable:
+    """Columns of equal length that grow."""
+
+    def __init__(self, columns: dict[str, Any], table: Any) -> None:
+        """Keep the columns of ``table``, by which kernels know them."""
+        self.columns = {name: np.zeros(_FIRST_ROOM, kind) for name, kind in columns.items()}
+        self._table = table
+        self._tell()
+
+    def _tell(self) -> None:
+        for name, column in self.columns.items():
+            setattr(self._table, name, address(column))
+        self._table.room = self.room
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self._table.count  # type: ignore[no-any-return]
+
+    @property
+    def room(self) -> int:
+        """The number of rows that fit before :meth:`grow`."""
+        return len(next(iter(self.columns.values())))
+
+    def grow(self, at_least: int) -> None:
+        """Make room for at least ``at_least`` more rows."""
+        count = self.count
+        if count + at_least <= self.room:
+            return
+        room = max(2 * self.room, count + at_least)
+        for name, column in self.columns.items():
+            larger = np.zeros(room, column.dtype)
+            larger[:count] = column[:count]
+            self.columns[name] = larger
+        self._tell()
+
+    def append(self, *values: int) -> int:
+        """Add a row. Returns its number."""
+        self.grow(1)
+        row = self.count
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column[row] = value
+        self._table.count = row + 1
+        return row
+
+    def take(self, name: str) -> Any:
+        """A column, cut to the length of the table."""
+        return self.columns[name][: self.count]
+
+
+class PacketRows:
+    """All tables, and the objects that their numbers refer to."""
+
+    def __init__(self) -> None:
+        self.scan = scan = layout.PacketScan()
+        self.events, self.ends = RowTable(EVENT_COLUMNS, scan.events), RowTable(END_COLUMNS, scan.ends)
+        self.sizes, self.flows = RowTable(SIZE_COLUMNS, scan.sizes), RowTable(FLOW_COLUMNS, scan.flows)
+        self.strings = Strings()
+        self.tracks: dict[int, int] = {}  #: number by uuid
+        self.places: dict[tuple[Any, ...], int] = {}
+
+    def track(self, uuid: int) -> int:
+        """The number of a track."""
+        return self.tracks.setdefault(uuid, len(self.tracks))
+
+    def place(self, track: int, device: Any, stream: Any) -> int:
+        """The number of a place."""
+        return self.places.setdefault((track, device, stream), len(self.places))
+
+    def add_flows(self, row: int, ids: list[int], last: int) -> None:
+        """Record that a row is part of flows."""
+        for flow_id in ids:
+            self.flows.append(row, flow_id - (1 << 64) if flow_id >> 63 else flow_id, last)

@@ -8,27 +8,20 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.kernels.packet_layout import (
-    AGENT_ARG,
-    CORRELATION_ARG,
-    DEVICE_ARG,
-    DURATION_ARG,
-    SIZE_ARG,
-    STREAM_ARG,
-)
+from augment.kernels import packet_layout as layout
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.wire_format import fields, text
 
 #: args that are columns, by the names that various writers use
 KEYS = {
-    "correlation": CORRELATION_ARG,
-    "corr_id": CORRELATION_ARG,
-    "device": DEVICE_ARG,
-    "stream": STREAM_ARG,
-    "bytes": SIZE_ARG,
-    "copy_bytes": SIZE_ARG,
-    "dur_ns": DURATION_ARG,
-    "src_agent": AGENT_ARG,
+    "correlation": layout.CORRELATION_ARG,
+    "corr_id": layout.CORRELATION_ARG,
+    "device": layout.DEVICE_ARG,
+    "stream": layout.STREAM_ARG,
+    "bytes": layout.SIZE_ARG,
+    "copy_bytes": layout.SIZE_ARG,
+    "dur_ns": layout.DURATION_ARG,
+    "src_agent": layout.AGENT_ARG,
 }
 BOOT_TIME = 6  #: the clock of a trace, unless a snapshot names another
 _FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  #: clocks of one sequence
@@ -106,17 +99,12 @@ class PacketSequence(Struct):
         self.generations.append(Generation(offset))
         self.valid, self.track, self.clock = True, 0, 0
 
-    def at(self, offset: int) -> Generation:
-        """The strings that were current at a byte."""
-        return self.generations[self._place(offset)]
-
-    def until(self, offset: int) -> int | None:
-        """The byte from which on the strings differ from those at this byte; None if they never do."""
-        following = self._place(offset) + 1
-        return self.generations[following].begins if following < len(self.generations) else None
-
-    def _place(self, offset: int) -> int:
-        return bisect_right(self.generations, offset, key=lambda generation: generation.begins) - 1
+    def at(self, offset: int) -> tuple[Generation, int, int]:
+        """The strings that were current at a byte, and the range of bytes in which they were."""
+        following = bisect_right(self.generations, offset, key=lambda generation: generation.begins)
+        now = self.generations[following - 1]
+        is_last = following == len(self.generations)
+        return now, now.begins, _INT64_MAX if is_last else self.generations[following].begins
 
     def take_defaults(self, data: bytes, start: int, stop: int) -> None:
         """Take a ``TracePacketDefaults``."""
@@ -172,9 +160,7 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
 
 def strings_at(sequences: Mapping[int, PacketSequence], number: int, offset: int) -> tuple[Generation, int, int]:
     """The strings that a sequence has at a byte, and the range of bytes in which it has them."""
-    sequence = sequences.get(number) or PacketSequence()
-    now, until = sequence.at(offset), sequence.until(offset)
-    return now, now.begins, _INT64_MAX if until is None else until
+    return (sequences.get(number) or PacketSequence()).at(offset)
 
 
 class Clocks:

@@ -64,7 +64,10 @@ class Described(Struct):
                 self._take_thread(data, value, end)
             elif tag == wire.TRACK_COUNTER:
                 self.is_counter = True
-                self.added = _is_added(data, value, end)
+                self.added = any(  # by us, as its category says
+                    inner == wire.COUNTER_CATEGORY and data.startswith(b"augment.", first, last)
+                    for inner, first, last in fields(data, value, end)
+                )
 
     def _take_process(self, data: bytes, start: int, stop: int) -> None:
         self.pid = self.pid or 0
@@ -83,12 +86,6 @@ class Described(Struct):
                 self.tid = signed(value)
             elif tag == wire.THREAD_NAME:
                 self.thread_name = text(data, value, end)
-
-
-def _is_added(data: bytes, start: int, stop: int) -> bool:
-    """Whether a counter's category shows that augment added it."""
-    members = fields(data, start, stop)
-    return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in members)
 
 
 class FileTracks:
@@ -133,8 +130,9 @@ class FileTracks:
         inner = chain[0]
         if inner.tid is not None:
             return inner.pid, inner.tid, ABSENT, ABSENT
-        if len(chain) > 1 and chain[1].tid is not None and inner.name in (_OVERLAPPING, _shown(chain[1])):
-            return chain[1].pid, chain[1].tid, ABSENT, ABSENT  # a further lane of the thread
+        if len(chain) > 1 and (thread := chain[1]).tid is not None:
+            if inner.name in (_OVERLAPPING, thread.thread_name or f"Thread {thread.tid}"):  # a further lane of it
+                return thread.pid, thread.tid, ABSENT, ABSENT
         return self._on_device(chain) or self._elsewhere(chain)
 
     @staticmethod
@@ -205,10 +203,6 @@ class FileTracks:
             if gpu and track.description:
                 models[int(gpu[1])] = track.description
         return list(models.items())
-
-
-def _shown(thread: Described) -> str:
-    return thread.thread_name or f"Thread {thread.tid}"
 
 
 def _thread_number(tid: Identity) -> Identity:

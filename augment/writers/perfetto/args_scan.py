@@ -11,8 +11,8 @@ from augment.arrays.types import Int32s, Int64s
 from augment.core.jsontext import lenient_json
 from augment.core.trace import Decode, args_of_event, json_event
 from augment.facts.source.event_args import PADDING, Block, PacketDecode, decoded_event
-from augment.kernels import encode_layout as kernel
-from augment.kernels.known_bytes import KnownBytes
+from augment.kernels import encode_packets as kernel
+from augment.kernels.dictionary import KnownBytes
 from augment.kernels.native import address, native
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.core.annotations import SliceTrack, Texts
-from augment.kernels import encode_layout as kernel
+from augment.kernels import encode_packets as kernel
 from augment.kernels.native import address, native
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
@@ -35,7 +35,7 @@ def encode(events: Events) -> Iterator[memoryview]:
 def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
     """The args of an added track's slices."""
     count = len(track.ts)
-    steps = (kernel.Step * len(track.args))()  # type: ignore[operator]
+    steps = (kernel.ArgStep * len(track.args))()  # type: ignore[operator]
     held: list[Any] = []
     widest = 0
     for step, (name, column) in zip(steps, track.args.items(), strict=True):

@@ -65,5 +65,5 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
         points.mark,
     )
     room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
-    native("lanes.walk")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
+    native("nesting.assign_lanes")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
     return lane, next_slice

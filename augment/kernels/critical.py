@@ -1,23 +1,35 @@
-"""The loops of ``derived/critical/critical_path.py`` and ``what_if.py``: along the path, and along all threads.
+"""The loops of the critical path (``facts/critical``): over the graph, along the path, along all threads; and of a
+job's replay (``job/path/replay.py``). In columns of nodes, edges or rows, -1 stands for none.
 
-Both loops only move forward in time, so a cursor per thread and per window is enough.
+The loops along the path and along threads only move forward in time, so a cursor per thread and per window is enough.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from augment.kernels.critical_layout import (
-    CPU_OPERATOR,
-    DATA_LOADING,
-    IDLE,
-    KIND_COUNT,
-    OUTSIDE,
-    STREAM,
-    THREAD,
-    Progress,
-)
-from augment.kernels.memory import Column, as_int, compiled
+from augment.kernels.memory import Column, as_int, compiled, record
+
+KIND_COUNT = 12  #: kinds of time: see ``critical_path.BoundBy``
+CPU_OPERATOR, DATA_LOADING, OUTSIDE, IDLE = 0, 2, 3, 11
+THREAD, STREAM = 0, 3  #: kinds of edges: see ``dependencies.Kind``
+
+
+@record
+class PathProgress:
+    """How far :func:`follow` is."""
+
+    made: int  #: slices
+    last_kind: int  #: of the last slice
+    last_source: int
+    last_window: int
+    window: int  #: the current window, or the next
+    rows: int  #: the stretch outside operators: its rows, and the row with most time
+    most_ns: int
+    most_row: int
+    names: int  #: of the names that have time in the window ``named_window``
+    named_window: int
+    named: int  #: of the names of all earlier windows
 
 
 class Windows(NamedTuple):
@@ -27,7 +39,7 @@ class Windows(NamedTuple):
     end: Column
 
 
-class Slices(NamedTuple):
+class PathSlices(NamedTuple):
     """The slices of the path. ``spent`` and ``rows`` are room for a stretch outside operators."""
 
     ts: Column
@@ -39,7 +51,7 @@ class Slices(NamedTuple):
     rows: Column
 
 
-class Names(NamedTuple):
+class NameSums(NamedTuple):
     """Time and number of events by name and kind: room for those of a window, and the result for all."""
 
     name: Column
@@ -66,9 +78,9 @@ class Output(NamedTuple):
     """What :func:`follow` fills, and the windows at whose bounds pieces are cut."""
 
     windows: Windows
-    slices: Slices
+    slices: PathSlices
     times: Times
-    names: Names
+    names: NameSums
 
 
 class Segments(NamedTuple):
@@ -80,7 +92,7 @@ class Segments(NamedTuple):
 
 
 @compiled
-def close(state: Progress, slices: Slices) -> None:
+def close(state: PathProgress, slices: PathSlices) -> None:
     """Close a stretch outside operators: give it the row with most of its time."""
     if state.made > 0 and state.last_kind == OUTSIDE:
         slices.row[state.made - 1] = state.most_row
@@ -91,7 +103,7 @@ def close(state: Progress, slices: Slices) -> None:
 
 
 @compiled
-def stay_outside(state: Progress, row: int, ns: int, slices: Slices) -> None:
+def stay_outside(state: PathProgress, row: int, ns: int, slices: PathSlices) -> None:
     """Add time to a row of the stretch outside operators. If several rows have most time, the lowest counts."""
     slot = slices.place_of[row] + 1 if row >= 0 else 0
     if slices.spent[slot] == 0:
@@ -105,7 +117,7 @@ def stay_outside(state: Progress, row: int, ns: int, slices: Slices) -> None:
 
 
 @compiled
-def flush(state: Progress, names: Names) -> None:
+def flush(state: PathProgress, names: NameSums) -> None:
     """Write the sums of the window's names and clear them."""
     for i in range(state.names):
         code, place = names.codes[i], state.named + i
@@ -120,7 +132,7 @@ def flush(state: Progress, names: Names) -> None:
 
 
 @compiled
-def add_slice(at: int, kind: int, source: int, window: int, state: Progress, slices: Slices) -> None:
+def add_slice(at: int, kind: int, source: int, window: int, state: PathProgress, slices: PathSlices) -> None:
     """Begin a slice at ``at``, if kind, source or window is another than before."""
     if state.made > 0 and source == state.last_source and kind == state.last_kind and window == state.last_window:
         return
@@ -135,7 +147,7 @@ def add_slice(at: int, kind: int, source: int, window: int, state: Progress, sli
 
 
 @compiled
-def add_name(ns: int, kind: int, event: int, window: int, state: Progress, names: Names) -> None:
+def add_name(ns: int, kind: int, event: int, window: int, state: PathProgress, names: NameSums) -> None:
     """Add time to the sum of an event's name."""
     if state.named_window != window:
         flush(state, names)
@@ -164,7 +176,7 @@ def next_window(at: int, end: int, window: int, windows: Windows) -> tuple[int, 
 
 
 @compiled
-def add(at: int, end: int, kind: int, event: int, state: Progress, output: Output) -> None:
+def add(at: int, end: int, kind: int, event: int, state: PathProgress, output: Output) -> None:
     """Add a piece of the path, with its ``kind`` and row, to slices and sums. The piece is cut at the bounds of
     windows.
     """
@@ -189,7 +201,7 @@ def add(at: int, end: int, kind: int, event: int, state: Progress, output: Outpu
 
 
 @compiled
-def add_along(at: int, end: int, j: int, last: int, segments: Segments, state: Progress, output: Output) -> int:
+def add_along(at: int, end: int, j: int, last: int, segments: Segments, state: PathProgress, output: Output) -> int:
     """Add the innermost slices of a thread, from ``j`` to ``last``. Returns the slice at ``end``."""
     while j < last and segments.ts[j + 1] <= at:
         j += 1
@@ -207,7 +219,7 @@ def add_along(at: int, end: int, j: int, last: int, segments: Segments, state: P
 def follow(
     edges: Column, kind: Column, source: Column, target: Column, self_ns: Column, to_row: Column, ts: Column,
     lane: Column, first_work: int, segment_ts: Column, segment_row: Column, bounds: Column, cursor: Column,
-    host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: Progress,
+    host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: PathProgress,
     place_of: Column, outer: Column, window_ts: Column, window_end: Column, is_early: Column, is_named: Column,
     name: Column, is_counted: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column,
     slice_row: Column, spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column,
@@ -219,8 +231,8 @@ def follow(
     which its source's work runs, and a delay.
     """
     segments, windows = Segments(segment_ts, segment_row, host_kind), Windows(window_ts, window_end)
-    slices = Slices(slice_ts, slice_kind, slice_row, place_of, outer, spent, rows)
-    names = Names(name, is_named, is_counted, codes, code_ns, code_count, named_window, named_code, named_ns,
+    slices = PathSlices(slice_ts, slice_kind, slice_row, place_of, outer, spent, rows)
+    names = NameSums(name, is_named, is_counted, codes, code_ns, code_count, named_window, named_code, named_ns,
                   named_count)  # fmt: skip
     output = Output(windows, slices, Times(time, early_time, is_early), names)
     for i in range(len(edges)):
@@ -253,7 +265,7 @@ class Keys(NamedTuple):
     slot: Column
 
 
-class Graph(NamedTuple):
+class GraphColumns(NamedTuple):
     """Times of nodes, the edge from each along its thread (-1: none); targets and weights of edges; slack of nodes."""
 
     ts: Column
@@ -290,7 +302,7 @@ def enter(window: int, entered: int, keys: Keys) -> int:
 
 
 @compiled
-def add_reduction(key: int, node: int, ns: int, made: int, graph: Graph, sums: Sums) -> int:
+def add_reduction(key: int, node: int, ns: int, made: int, graph: GraphColumns, sums: Sums) -> int:
     """Add a piece after ``node``. Returns the number of reductions."""
     edge = graph.edge_from[node]
     if key < 0 or edge < 0:
@@ -329,7 +341,7 @@ def without(
         The number of reductions, including those for which there was no room.
     """
     windows, keyed = Windows(window_ts, window_end), Keys(key_bounds, keys, slot)
-    graph, sums = Graph(ts, edge_from, target, weight, slack), Sums(total, least, cut_key, cut_edge, cut_ns)
+    graph, sums = GraphColumns(ts, edge_from, target, weight, slack), Sums(total, least, cut_key, cut_edge, cut_ns)
     made, node, entered = 0, 1, -1
     while node < first_work:
         track, last, window = lane[node], node, 0
@@ -350,3 +362,110 @@ def without(
         node = last + 1
     enter(-1, entered, keyed)
     return made
+
+
+NEVER = 1 << 62  #: later than the end of any recording
+
+
+@compiled
+def bind(target: Column, arrival: Column, head: Column, following: Column, binding: Column) -> int:
+    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.facts.critical.critical_graph.bind`."""
+    for edge in range(len(target)):
+        to = target[edge]
+        following[edge] = head[to]
+        head[to] = edge
+        if binding[to] < 0 or arrival[edge] > arrival[binding[to]]:
+            binding[to] = edge
+    return 0
+
+
+@compiled
+def walk(binding: Column, source: Column, path: Column, node: int) -> int:
+    """Write the binding edges on the way from ``node`` back to the start into ``path``. Returns their number."""
+    count = 0
+    edge = binding[node]
+    while edge >= 0:
+        path[count] = edge
+        count += 1
+        edge = binding[source[edge]]
+    return count
+
+
+@compiled
+def latest(order: Column, head: Column, following: Column, source: Column, weight: Column, late: Column) -> int:
+    """Fill ``late``. On entry it holds the time of the last node, and :data:`NEVER` for all others."""
+    for place in range(len(order)):
+        node = order[len(order) - 1 - place]
+        edge = head[node] if late[node] < NEVER else -1
+        while edge >= 0:
+            late[source[edge]] = min(late[source[edge]], late[node] - weight[edge])
+            edge = following[edge]
+    return 0
+
+
+@compiled
+def saved(
+    order: Column, head: Column, following: Column, source: Column, weight: Column, ts: Column, due: Column,
+    leaving: Column, cut_edge: Column, cut_ns: Column, jobs: Column, early: Column, cut: Column, result: Column,
+) -> int:  # fmt: skip
+    """Fill ``result`` for jobs of six numbers each: see :func:`augment.facts.critical.critical_graph.saved`.
+
+    Before and after the call, ``early`` equals ``ts`` and ``cut`` is 0.
+    """
+    for job in range(len(result)):
+        first, stop, leave, left, low, high = 6 * job, 6 * job + 1, 6 * job + 2, 6 * job + 3, 6 * job + 4, 6 * job + 5
+        for place in range(jobs[low], jobs[high]):
+            cut[cut_edge[place]] += cut_ns[place]
+        for place in range(jobs[first], jobs[stop]):
+            node = order[place]
+            edge = head[node]
+            if edge >= 0:
+                early[node] = early[source[edge]] + weight[edge] - cut[edge]
+            while edge >= 0:
+                early[node] = max(early[node], early[source[edge]] + weight[edge] - cut[edge])
+                edge = following[edge]
+        gain, has_gain = 0, False
+        for place in range(jobs[leave], jobs[left]):
+            edge = leaving[place]
+            gained = due[place] - early[source[edge]] - weight[edge] + cut[edge]
+            gain = min(gain, gained) if has_gain else gained
+            has_gain = True
+        result[job] = gain
+        for place in range(jobs[first], jobs[stop]):
+            early[order[place]] = ts[order[place]]
+        for place in range(jobs[low], jobs[high]):
+            cut[cut_edge[place]] = 0
+    return 0
+
+
+BEFORE = -(1 << 62)
+
+
+@compiled
+def play(
+    order: Column, first: Column, anchor: Column, holder: Column, before: Column, base: Column, local: Column,
+    overlap: Column, moving: Column, lag: Column, waited: Column, resume: Column, done: Column,
+) -> int:  # fmt: skip
+    """Fill ``done``, the end of each part of a collective, and ``resume``, the time at which its rank continues its own
+    work.
+
+    Other columns: see :class:`augment.job.path.progress.Progress` and :class:`augment.job.path.replay.Replay`.
+    """
+    for place in range(len(order)):
+        instance = order[place]
+        arrival = BEFORE
+        for row in range(first[instance], first[instance + 1]):
+            begin = base[row]
+            if anchor[row] >= 0:
+                begin = resume[anchor[row]] if anchor[row] == holder[row] else done[anchor[row]]
+            begin += local[row]
+            if before[row] >= 0:
+                begin = max(begin, done[before[row]])
+            arrival = max(arrival, begin)
+        for row in range(first[instance], first[instance + 1]):
+            begin = base[row] if holder[row] < 0 else resume[holder[row]]
+            done[row] = arrival + moving[instance] + lag[row]
+            resume[row] = begin + overlap[row]
+            if waited[instance]:
+                resume[row] = max(resume[row], done[row])
+    return 0

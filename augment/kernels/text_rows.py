@@ -25,7 +25,7 @@ PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.ui
 
 
 @record
-class Step:
+class TextStep:
     """A prefix and what follows it: nothing, a number, or one of some texts."""
 
     kind: int
@@ -36,7 +36,7 @@ class Step:
     is_arg: int  #: whether it is left out where there is no value
 
 
-STEP_SIZE, step_at = size_of(Step), record_at(Step)
+STEP_SIZE, step_at = size_of(TextStep), record_at(TextStep)
 
 
 @compiled

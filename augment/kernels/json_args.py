@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.dictionary import hash_bytes, intern, same_bytes
-from augment.kernels.interned import FULL
+from augment.kernels import tokens
+from augment.kernels.dictionary import FULL, hash_bytes, intern, same_bytes
 from augment.kernels.memory import (
+    Column,
     compiled,
     compiled_apart,
     load_byte,
@@ -22,27 +23,7 @@ from augment.kernels.memory import (
     store_int32,
     trailing_zeros,
 )
-from augment.kernels.tokens import (
-    BACKSLASH,
-    CLOSE_BRACE,
-    COLON,
-    COMMA,
-    HIGH,
-    INCOMPLETE,
-    LOW,
-    ODD,
-    OPEN_BRACE,
-    OPEN_BRACKET,
-    PLAIN,
-    QUOTE,
-    ZERO,
-    ZERO_DIGIT,
-    plain_end,
-    read_int,
-    skip_blank,
-    skip_value,
-    string_end,
-)
+from augment.kernels.tokens import INCOMPLETE, ODD, ZERO, plain_end, read_int, skip_blank, skip_value, string_end
 from augment.kernels.wanted_args import (
     IS_CODE,
     KEY_BITS,
@@ -74,7 +55,7 @@ def find_args(start: int, stop: int) -> int:
     i: int = start + 1
     while i < stop:
         word = load_word(i) ^ OPEN_BRACES
-        matches = (word - LOW) & ~word & HIGH
+        matches = (word - tokens.LOW) & ~word & tokens.HIGH
         if matches == ZERO:
             i += 8
             continue
@@ -85,14 +66,16 @@ def find_args(start: int, stop: int) -> int:
         while load_byte(before) <= 32:
             before -= 1
         character = load_byte(before)
-        if character == COLON:
+        if character == tokens.COLON:
             before -= 1
             while load_byte(before) <= 32:
                 before -= 1
-            if (load_word(before - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY) and load_byte(before - 6) != BACKSLASH:
+            is_args = (load_word(before - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY)
+            if is_args and load_byte(before - 6) != tokens.BACKSLASH:
                 return i
             return find_args_by_member(start, stop)
-        if character == COMMA or character == OPEN_BRACKET or character == OPEN_BRACE or character == QUOTE:
+        opens = character == tokens.OPEN_BRACKET or character == tokens.OPEN_BRACE
+        if opens or character == tokens.COMMA or character == tokens.QUOTE:
             return find_args_by_member(start, stop)
         i += 1
     return 0
@@ -103,24 +86,24 @@ def find_args_by_member(start: int, stop: int) -> int:
     """As :func:`find_args`, but reads member by member. Of several args members, the last counts."""
     args: int = 0
     i: int = skip_blank(stop, start + 1)
-    while load_byte(i) == QUOTE:
+    while load_byte(i) == tokens.QUOTE:
         key_end, _, escapes = string_end(stop, i + 1)
-        if key_end < 0 or escapes != PLAIN:
+        if key_end < 0 or escapes != tokens.PLAIN:
             return ODD
         is_args = key_end - i == 5 and (load_word(key_end - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY)
         i = skip_blank(stop, key_end + 1)
-        if load_byte(i) != COLON:
+        if load_byte(i) != tokens.COLON:
             return ODD
         i = skip_blank(stop, i + 1)
         if is_args:
-            args = i if load_byte(i) == OPEN_BRACE else 0
+            args = i if load_byte(i) == tokens.OPEN_BRACE else 0
         i = skip_value(stop, i)
         if i < 0:
             return ODD
         i = skip_blank(stop, i)
-        if load_byte(i) == CLOSE_BRACE:
+        if load_byte(i) == tokens.CLOSE_BRACE:
             return args
-        if load_byte(i) != COMMA:
+        if load_byte(i) != tokens.COMMA:
             return ODD
         i = skip_blank(stop, i + 1)
     return ODD
@@ -137,15 +120,15 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
     i = skip_blank(stop, i)
     if i >= stop:
         return INCOMPLETE, 0, ZERO, 0
-    if load_byte(i) == CLOSE_BRACE:
+    if load_byte(i) == tokens.CLOSE_BRACE:
         return i + 1, -1, ZERO, 0
     if not first:
-        if load_byte(i) != COMMA:
+        if load_byte(i) != tokens.COMMA:
             return ODD, 0, ZERO, 0
         i = skip_blank(stop, i + 1)
         if i >= stop:
             return INCOMPLETE, 0, ZERO, 0
-    if load_byte(i) != QUOTE:
+    if load_byte(i) != tokens.QUOTE:
         return ODD, 0, ZERO, 0
     key = i + 1
     at = plain_end(stop, key)
@@ -160,7 +143,7 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
     i = skip_blank(stop, at + 1)
     if i >= stop:
         return INCOMPLETE, 0, ZERO, 0
-    if load_byte(i) != COLON:
+    if load_byte(i) != tokens.COLON:
         return ODD, 0, ZERO, 0
     i = skip_blank(stop, i + 1)
     return (i if i < stop else INCOMPLETE), length, word, key
@@ -244,7 +227,7 @@ def take_arg(stop: int, i: int, entry: Key, wanted: Wanted) -> int:
     value, after = 0, ODD
     if entry.is_text == 0:
         value, after = read_int(stop, i)
-        if after > i + 1 and load_byte(i) == ZERO_DIGIT:
+        if after > i + 1 and load_byte(i) == tokens.ZERO_DIGIT:
             after = ODD  # JSON has no such number
     if after == ODD:
         after = skip_value(stop, i)
@@ -285,3 +268,33 @@ def take_args(stop: int, i: int, row: int, wanted: Wanted) -> int:
             return i
         i, length, _, address, before = pass_gap(stop, i, before, wanted)
     return i
+
+
+@compiled
+def scan_columns(
+    origin: int, base: int, place: int, offsets: Column, lengths: Column, first: int, wanted: Wanted
+) -> int:
+    """The loop of ``facts/source/event_args.py``: takes the args of the rows from ``place`` on. Returns the
+    number of rows when all are done, the place of a row that Python must read, or ``-1 - place`` when the columns are
+    full at that row.
+
+    ``origin`` is the address of byte ``base`` of the text. ``offsets`` and ``lengths`` locate each row in the text.
+    Rows are numbered from ``first`` on.
+    """
+    while place < len(offsets):
+        start = origin + offsets[place] - base
+        stop = start + lengths[place]
+        args = find_args(start, stop)
+        if args == ODD:
+            return place
+        if args:
+            i = take_args(stop, args, first + place, wanted)
+            if i == FULL:
+                return np.int64(-1) - place
+            if i < 0:
+                return place
+            if load_byte(skip_blank(stop, i)) != tokens.CLOSE_BRACE and find_args_by_member(start, stop) != args:
+                return place
+            keep_args(wanted)
+        place += 1
+    return place
