@@ -90,7 +90,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not has_work(trace):
         text = unjudged(trace)
         return Skipped("no event of PyTorch's profiler", Verdict(text), drawn_alone(trace, NAME, text))
-    if not measure(trace).length_ns:
+    if trace.partial is None and not measure(trace).length_ns:
         text = timeless(trace)
         return Skipped("the recording has no time that could be judged", Verdict(text), drawn_alone(trace, NAME, text))
     diagnosis = diagnose(trace)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX
-from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.annotations import Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.text import Words, percent
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
@@ -21,7 +21,7 @@ from augment.diagnosis.wording import advice, evidence, title
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 
-TRACK = "Diagnosis"
+TRACK, CUT_OFF = "Diagnosis", "Cut off"
 MOST_SLICES = 32  #: of one finding; the longest
 JOINED_RATIO = 0.03  #: of a step: what is no further apart is one slice
 
@@ -37,10 +37,10 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     """The track and its arrows; nothing if nothing could be judged."""
     findings, windows, words = diagnose(trace).findings, measure(trace).windows, words_of_trace(trace)
     slices = _nested(_slices(findings, JOINED_RATIO * measure(trace).length_ns))
-    if not trace.tracks or not len(windows):
+    if not trace.tracks or not len(slices) + len(windows):
         return []
-    start = min(int(windows.start[0]), *(each.start for each in slices), int(windows.begin[0]))
-    end = max(int(windows.end[-1]), *(each.end for each in slices), start + 1)
+    start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
+    end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
     slices = [_Slice(start, end, len(findings), -1), *slices]  # the verdict is around all
     code = np.array([each.finding for each in slices], np.int32)
     track = SliceTrack(
@@ -64,7 +64,17 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     rows = np.array([each.row for each in slices], np.int64)
     caused = np.flatnonzero(rows >= 0)
     flows = Flows(analysis, TRACK, Ends(caused, track), Ends(rows[caused]))
-    return [track, flows] if len(flows) else [track]
+    return [track, *([flows] if len(flows) else []), *_end_of_work(trace, analysis)]
+
+
+def _end_of_work(trace: Trace, analysis: str) -> list[InstantTrack]:
+    """A mark where the GPU's events end in a file that was cut off; none if it has no such event."""
+    work = gpu_work(trace)
+    if trace.partial is None or not len(work):
+        return []
+    code, text = np.zeros(1, np.int32), f"{words_of_trace(trace).gpu} events end here: the file is cut off"
+    end = np.array([np.maximum(work.ts, work.end).max()], np.int64)
+    return [InstantTrack(analysis, CUT_OFF, _under(trace), end, Texts(code, [text]), "where the file is cut off")]
 
 
 def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list[Annotation]:

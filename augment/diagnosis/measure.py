@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.ordering import sums
@@ -20,7 +21,8 @@ from augment.facts.critical.what_if import Cut, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_idle import StepIdle, step_idle
-from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.facts.steps.step_windows import StepWindows, recorded_windows, step_of_work
+from augment.facts.steps.steps import steps
 from augment.facts.waits.gap_causes import GapCategory
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
@@ -32,8 +34,9 @@ HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is 
 
 
 class Measure(Struct, frozen=True):
-    """The ``windows`` of the steady steps, and the mean ``length_ns`` of one. Without steps the whole recording is the
-    only one, and ``unit`` says so. ``warm_up``: the first step was slow, and is left out. ``hidden``: a part of it was,
+    """The ``windows`` of the steady steps, and the mean ``length_ns`` of one; of a file that was cut off, only of those
+    that are whole, and there may be none. Without steps the recording from its first GPU work on is the only one, and
+    ``unit`` says so. ``warm_up``: the first step was slow, and is left out. ``hidden``: a part of it was,
     and it is left out.
     """
 
@@ -42,6 +45,12 @@ class Measure(Struct, frozen=True):
     length_ns: int
     warm_up: bool
     hidden: bool = False
+    lead_in_ns: int = 0  #: of a recording without steps, before its first GPU work
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step is known to be whole in a file that was cut off: nothing can be judged."""
+        return not len(self.windows)
 
     @property
     def count(self) -> int:
@@ -56,16 +65,28 @@ class Measure(Struct, frozen=True):
 @derived
 def measure(trace: Trace) -> Measure:
     """The steps to judge."""
-    windows = step_windows(trace)
-    real = len(windows) > 0 and int(windows.number[0]) >= 0
+    windows = recorded_windows(trace)
+    real = len(steps(trace)) > 0
+    lead_in = 0
+    if not real and len(windows):
+        lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
+        windows = replace(windows, begin=np.maximum(windows.begin, _first_returned(trace, windows.start)))
     length = windows.end - windows.start
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
     hidden = real and len(length) > 2 and _is_hidden(windows)
     if warm_up or hidden:
-        windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__struct_fields__))
+        windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
     mean = int(length.mean()) if len(length) else 0
-    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden)
+    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in)
+
+
+def _first_returned(trace: Trace, start: Int64s) -> Int64s:
+    """When the launch of the first GPU work returned, if that was just before its ``start``; else the start."""
+    work, events = gpu_work(trace), trace.events
+    first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
+    returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
+    return np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
 
 
 def _is_hidden(windows: StepWindows) -> bool:

@@ -15,8 +15,8 @@ from augment.diagnosis.devices import words
 from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
-from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
-from augment.diagnosis.rules import RULES, Rule
+from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, NoData, severity_of
+from augment.diagnosis.rules import RULES, Rule, partial_recording
 from augment.facts.critical.what_if import Cut, joined
 from augment.facts.source.cut_mark import is_period
 
@@ -40,6 +40,8 @@ def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
     rules = sorted(RULES, key=_turn)
     asked = [partial(_answer, trace, rule) for rule in rules]
+    if trace.partial is not None and measure(trace).is_empty:
+        asked = [partial(_of_no_step, trace, rule) for rule in rules]
     made = dict(zip(rules, trace.context.threads.all(asked, last=True), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
@@ -56,6 +58,13 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
     return answer if job is None or not isinstance(answer, Found) else judged_in_job(answer, job, words(trace))
+
+
+def _of_no_step(trace: Trace, rule: Rule) -> Answer:
+    """What can be said of a file that was cut off before a step was whole: that it was."""
+    if rule.NAME == partial_recording.NAME:
+        return rule.check(trace)
+    return NoData("no step is known to be whole in the file, which is cut off", "record again")
 
 
 def stage_of_rule(rule: Rule) -> Stage:

@@ -50,7 +50,8 @@ def held_up(trace: Trace) -> Intervals | None:
     clocks may differ."""
     work, device = gpu_work(trace), late_device(trace)
     late_ns = [total(each) for each in late_starts(trace)]
-    if device is None and late_ns and max(late_ns) >= MOST_LATE * measure(trace).length_ns * measure(trace).count:
+    least = max(MOST_LATE * measure(trace).length_ns * measure(trace).count, 1)
+    if device is None and late_ns and max(late_ns) >= least:
         lag = (work.ts - launch_end(trace, np.arange(len(work))))[work.launch != NO_INDEX]
         device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
     if device is None:

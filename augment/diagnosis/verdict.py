@@ -72,13 +72,16 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         said = [each for each in result.findings if each.found.of_recording]
     chosen = grave[: MOST_FINDINGS - len(first[:1])]
     made = [_of_finding(say, each) for each in said]
-    made.append(Sentence(_state(trace), is_state=True))
+    if trace.partial is None or not measure(trace).is_empty:
+        made.append(Sentence(_state(trace), is_state=True))
     made += [_of_finding(say, each) for each in chosen]
     if few and _possible(result):
         likeliest = _possible(result)[0]
         pieces = counted(len(gpu_work(trace)), "piece")
         text = f"Only {pieces} of {say.gpu} work, so this is merely possible: {title(say, likeliest)}."
         made.append(Sentence(text, (likeliest.rule,)))
+    elif trace.partial is not None and measure(trace).is_empty:
+        return tuple(made)
     elif not grave:
         made += _nothing(trace, result)
     elif unexplained := _unexplained(trace, result):
@@ -233,14 +236,21 @@ def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a step of 15 ms``."""
     whole = measure(trace)
     length = time(whole.length_ns)
-    return f"the whole recording ({length})" if whole.unit == "recording" else f"a step of {length}"
+    part = "recording" if _left_out(trace) else "whole recording"
+    return f"the {part} ({length})" if whole.unit == "recording" else f"a step of {length}"
+
+
+def _left_out(trace: Trace) -> str:
+    """How long a recording without steps lasts before its first GPU work; empty if that is short."""
+    whole = measure(trace)
+    return time(whole.lead_in_ns) if whole.lead_in_ns > TOLD_RATIO * whole.length_ns else ""
 
 
 def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
     whole = measure(trace)
     if whole.unit == "recording":
-        return ""
+        return f" (without {_left_out(trace)} before its first {words(trace).gpu} work)" if _left_out(trace) else ""
     host_ns = float((whole.windows.finish - whole.windows.begin).mean())
     notes = []
     if whole.warm_up:

@@ -132,18 +132,19 @@ def test_copies_that_are_all_that_is_done_save_all_of_it() -> None:
 
 
 def held_back(name: str) -> float:
-    """The time in which the device idles while a call of 1 ms or more runs that launches its next work, ms."""
+    """The time in which the device idles while a call of 1 ms or more runs that launches its next work, ms; after its
+    first work."""
     calls = {
         event["args"].get("correlation"): event
         for event in events(name)
         if str(event.get("cat", "")).lower() in ("cuda_runtime", "runtime") and "LaunchKernel" in event["name"]
     }
-    total, reached = 0.0, float("-inf")
+    total, reached = 0.0, float("inf")
     for work in sorted((each for each in events(name) if is_work(str(each.get("cat", "")).lower(), "")), key=begin):
         call = calls.get(work["args"].get("correlation"))
         if call and call["dur"] >= 1000:
             total += max(min(call["ts"] + call["dur"], work["ts"]) - max(call["ts"], reached), 0)
-        reached = max(reached, work["ts"] + work["dur"])
+        reached = max(reached if reached < float("inf") else 0.0, work["ts"] + work["dur"])
     return total / 1000
 
 
@@ -164,7 +165,7 @@ def test_launches_that_hold_their_work_back_are_worth_their_time(name: str) -> N
     (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "long_calls")
     assert finding.saved_ns is not None
     assert 0.95 * held_back(name) <= finding.saved_ns / 1e6
-    assert held_back(name) > 1000
+    assert held_back(name) > 900
 
 
 @pytest.mark.parametrize(

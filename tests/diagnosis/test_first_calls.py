@@ -18,7 +18,7 @@ from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from said import advice_of
 from simulator import simulate
-from tables import Event, call, op, trace_of
+from tables import call, op, trace_of
 
 SET_UP, GIVEN_BACK, STARTING = "libraries set themselves up", "empty_cache", "as at the start of a run"
 CALLS = changed(ranks=1, steps=3, layers=3, collectives="none", work=0.15, faults=("mallocs",))
@@ -32,7 +32,7 @@ def advice(trace: Trace) -> str:
 
 def products(*operators: str, name: str = "aten::mm", nested: bool = False) -> Trace:
     """Matrix products that give back (F) and ask for (M) memory; without steps. Each may hold one of its own name."""
-    events, at = list[Event](), 10_000_000
+    events, at = launched("first", 9_000_000, 9_100_000, 99), 10_000_000
     for letters in operators:
         begin = at
         for letter in letters:

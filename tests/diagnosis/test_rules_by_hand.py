@@ -169,12 +169,13 @@ def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)
     elsewhere = [call("cudaLaunchKernel", 10_000, 14_000, correlation=2), other]
-    for rest in ([], elsewhere):
-        trace = trace_of(host, *late, *rest)
-        answer = problem_of(partial_recording.check(trace))
-        assert (answer.first, answer.severity) == (True, "warning")
-        assert "while the file shows an idle GPU" in verdict(trace)[0]
-        assert "before the first work of a stream" in verdict(trace)[1]
+    trace = trace_of(host, *late, *elsewhere)
+    answer = problem_of(partial_recording.check(trace))
+    assert (answer.first, answer.severity) == (True, "warning")
+    assert "while the file shows an idle GPU" in verdict(trace)[0]
+    assert "before the first work of a stream" in verdict(trace)[1]
+    alone = verdict(trace_of(host, *late, *enough(1_100_000)))
+    assert "(without 600 µs before its first GPU work)" in alone[0]
     soon = launched("gemm", 600_000, 1_000_000, 1)
     assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere, *enough(1_100_000))), Fine)
     later = [*launched("gemm", 40_000, 60_000, 1), *launched("gemm", 600_000, 1_000_000, 3, at=30_000)]
@@ -265,11 +266,15 @@ def test_a_recording_without_steps_is_never_certain(ratio: float) -> None:
     assert not isinstance(answer, Found) or answer.confidence != "high"
 
 
+#: a recording without steps counts from its first GPU work on
+FIRST = launched("first", -20_000, -10_000, 99_999, at=-30_000)
+
+
 def start(name: str, end: int) -> Trace:
     """A recording without steps that begins with a call; the second kernel overlaps with a long launch."""
     calls = [call(name, 0, end), *launched("gemm", end + 1_000_000, end + 90_000_000, 1, at=end + 500_000)]
     blocked = call("cudaLaunchKernel", end + 2_000_000, end + 80_000_000, correlation=2)
-    return trace_of(*calls, blocked, kernel("gemm", end + 90_000_000, end + 91_000_000, correlation=2))
+    return trace_of(*FIRST, *calls, blocked, kernel("gemm", end + 90_000_000, end + 91_000_000, correlation=2))
 
 
 @pytest.mark.parametrize("name", ["cudaDeviceGetStreamPriorityRange", "cudaFree"])
@@ -286,7 +291,7 @@ def test_a_call_that_creates_the_context_is_named(name: str) -> None:
 def test_a_long_call_counts_for_as_long_as_the_device_idles(busy_ms: int, expected: int | None) -> None:
     """Of a call of 100 ms the device works through the first part: the rest is what the call costs."""
     begin, ms = 1_000_000, 1_000_000
-    first = launched("gemm", begin + 20_000, begin + 20_000 + busy_ms * ms, 1, at=begin) if busy_ms else []
+    first = launched("gemm", begin + 20_000, begin + 20_000 + busy_ms * ms, 1, at=begin) if busy_ms else FIRST
     blocked = call("cudaGetDevice", begin + 20_000, begin + 20_000 + 100 * ms)
     after = launched("gemm", begin + 101 * ms, begin + 131 * ms, 2, at=begin + 101 * ms - 20_000)
     answer = long_calls.check(trace_of(call("cudaEventQuery", 0, 1000), *first, blocked, *after))
@@ -446,7 +451,7 @@ def convolutions(*lengths: int, stepped: bool = False) -> Trace:
         end = at + ms * 1_000_000
         events += [op("aten::convolution", at, end + 60_000), *launched("conv", end + 20_000, end + 50_000, place + 1)]
         at = end + 100_000
-    return trace_of(*([annotation("ProfilerStep#0", 0, at)] if stepped else []), *events)
+    return trace_of(*([annotation("ProfilerStep#0", 0, at)] if stepped else FIRST), *events)
 
 
 @pytest.mark.parametrize(
@@ -641,7 +646,7 @@ def test_time_that_no_rule_explains_is_said() -> None:
             "gemm", start + 200_000 * at, start + 200_000 * (at + 1), at, at=start - 180_000 + 4_000 * at
         )
     ]
-    trace = trace_of(*before, *work)
+    trace = trace_of(annotation("ProfilerStep#0", 0, start), *before, *work)
     assert not any(each.severity != "info" for each in diagnose(trace).findings)
     text = verdict(trace)[1]
     assert text.startswith("No rule explains most of the 25 % in which the GPU waits for the host: look at the longest")

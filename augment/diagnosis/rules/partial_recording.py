@@ -1,9 +1,11 @@
 """Is the recording whole?
 
-A file may end in the middle, as when a job was killed while it wrote. ``augment cut`` makes files that are parts of a
-recording; where it left out events that causes rest on, such as launches, nothing is certain. And a recording that
-begins while the device still works on earlier steps shows work of which the cause is missing, or lacks this work
-although its time passes: then the first work in the file begins long after its launch had returned. Where work begins
+A file may end in the middle, as when a job was killed while it wrote. Then only steps are judged that are known to be
+whole: all their launches are in the file, what these launched, and launches after the step. ``augment cut`` makes files
+that are parts of a recording; where it left out events that causes rest on, such as launches, nothing is certain. And a
+recording that begins while the device still works on earlier steps shows work of which the cause is missing, or lacks
+this work although its time passes: then the first work of a stream begins long after its launch had returned. Without
+steps, what comes before the first work of all counts for nothing. Where work begins
 late again and again, nothing earlier is missing: something else holds the device up, such as another process that uses
 it. That counts where an idle device does not begin the only work that is queued for 0.2 ms and more, no recorded wait
 of the stream explains it, and other work begins at once. Recordings also lose events: if more than 5 % of the launches
@@ -48,6 +50,8 @@ from augment.diagnosis.rule import (
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
+from augment.facts.steps.step_windows import recorded_windows
+from augment.facts.steps.steps import steps
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
@@ -67,7 +71,7 @@ Problem = Literal[
     "earlier_work",
 ]
 _TITLES: dict[Problem, str] = {
-    "truncated": "The file is not whole ({what}): figures cover what is there",
+    "truncated": "The file is cut off ({what}): {steps}",
     "cut_without_causes": "The file is a part of a recording ({what}), made by augment cut: causes cannot be told from "
     "what is left",
     "cut": "The file is a part of a recording ({what}), made by augment cut",
@@ -110,7 +114,8 @@ class PartialRecording(Seen, frozen=True):
     what: str = ""  #: why the file is not whole, or which part it is
     work_ratio: float | None = None  #: the share of the work, or of the launched kernels, that is concerned
     late_ns: int | None = None  #: how late work begins
-    count: int | None = None  #: of late beginnings, or of pieces of work
+    count: int | None = None  #: of late beginnings, of pieces of work, or of steps begun in a file that is cut off
+    whole_count: int | None = None  #: of those steps, the ones known to be whole
 
     def title(self, words: Words) -> str:
         noun = "time" if self.problem == "held_up" else "piece"
@@ -120,7 +125,15 @@ class PartialRecording(Seen, frozen=True):
             ratio=percent(self.work_ratio or 0.0),
             time=time(self.late_ns or 0),
             count=counted(self.count or 0, noun),
+            steps=self._steps,
         )
+
+    @property
+    def _steps(self) -> str:
+        if not self.whole_count:
+            return "no step is known to be whole in it, so that nothing is judged"
+        whole = f"{self.whole_count} of {counted(self.count or 0, 'step')}"
+        return f"{whole} {'is' if self.whole_count == 1 else 'are'} known to be whole, and judged"
 
     def advice(self, words: Words) -> str:
         return words.fill(_ADVICE[self.problem])
@@ -129,7 +142,8 @@ class PartialRecording(Seen, frozen=True):
 def check(trace: Trace) -> Answer:
     """Ask the reader, and count the work launched before the recording."""
     if trace.partial is not None:
-        return _first(trace, PartialRecording("truncated", trace.partial))
+        whole = len(recorded_windows(trace))
+        return _first(trace, PartialRecording("truncated", trace.partial, count=len(steps(trace)), whole_count=whole))
     early = before_recording(trace)
     ratio = share_of_work(trace, early)
     if part := cut_text(trace.source.metadata):

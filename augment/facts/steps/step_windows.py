@@ -8,16 +8,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import where_in
+from augment.arrays.ordering import distinct, is_among, where_in
 from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording
-from augment.facts.names.name_masks import strings_where
+from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
+from augment.facts.gpu.launched_work import before_recording, launch_unknown
+from augment.facts.names.name_masks import matching, strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.steps import steps
 
+GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
+_LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
 #: a recording without steps begins and ends with events of these categories
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
 
@@ -80,13 +82,68 @@ def step_windows(trace: Trace) -> StepWindows:
 
 @derived
 def recorded_windows(trace: Trace) -> StepWindows:
-    """The same, but that a recording without steps starts with the first work of a device, if there is any. Before that
-    the device may have done what no file has, as where a server is recorded: nobody is known to have waited."""
-    windows, work = step_windows(trace), gpu_work(trace)
+    """The same, but only what was recorded whole: the :func:`whole_steps`; and a recording without steps starts with
+    the first work of a device, if there is any. Before that the device may have done what no file has, as where a
+    server is recorded: nobody is known to have waited."""
+    windows, work = whole_steps(trace), gpu_work(trace)
     if not len(work) or (windows.number != -1).any():
         return windows
     start = np.minimum(np.maximum(windows.start, work.ts.min()), windows.end)
     return replace(windows, start=start)
+
+
+@derived
+def whole_steps(trace: Trace) -> StepWindows:
+    """The windows of the steps that are whole in the file: of all steps unless the file is cut off.
+
+    Profilers write the host's slices first, then calls and GPU work as their buffers come, each thread's calls in
+    pieces of their own. So a step of a file that was cut off is known to be whole only if
+
+    - the host's slices go on after it, and so do the launches of each thread that launched work in it;
+    - all calls in it that launch a kernel or a copy have their work;
+    - no work begins in its window whose launch is missing;
+    - correlations, which count all calls of a process, have no large gap in it.
+
+    Of a recording without steps, or without GPU work, nothing is known to be whole.
+    """
+    windows = step_windows(trace)
+    if trace.partial is None:
+        return windows
+    work, events = gpu_work(trace), trace.events
+    slices = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    if not len(work) or not len(slices) or (windows.number < 0).any():
+        return windows.take(np.empty(0, np.int64))
+    whole: Bools = windows.finish <= events.ts[slices].max()
+    launching = distinct(work.launch[work.launch != NO_INDEX])
+    step, track = windows.of_host(events.ts[launching]), events.track[launching]
+    last = np.full(len(trace.tracks), np.iinfo(np.int64).min)
+    np.maximum.at(last, track, events.ts[launching])
+    whole &= np.bincount(step[step >= 0], minlength=len(windows)) > 0
+    whole[step[(step >= 0) & (last[track] < windows.finish[step])]] = False
+    calls = launches(trace).row
+    calls = calls[matching(trace, _LAUNCHING)[events.name[calls]]]
+    lost = windows.of_host(events.ts[calls[~is_among(calls, launching)]])
+    whole[lost[lost >= 0]] = False
+    unknown = work.ts[launch_unknown(trace)]
+    place = np.searchsorted(windows.start, unknown, side="right") - 1
+    whole[place[(place >= 0) & (unknown < windows.end[place])]] = False
+    return windows.take(np.flatnonzero(whole & ~_with_gaps(trace, windows)))
+
+
+def _with_gaps(trace: Trace, windows: StepWindows) -> Bools:
+    """In which steps many calls in a row are missing, by their correlations."""
+    calls = trace.events.slices_of(*LAUNCHES)
+    correlation = correlations_of(trace, calls)
+    order = np.argsort(correlation, kind="stable")
+    order = order[correlation[order] > 0]
+    known = correlation[order]
+    some = np.zeros(len(windows), np.bool_)
+    if len(known) and len(windows):
+        least = max(GAP_COUNT, GAP_RATIO * float(known[-1] - known[0]) / len(windows))
+        for gap in np.flatnonzero(np.diff(known) > least).tolist():  # a loop over gaps, which are few
+            first, second = np.sort(trace.events.ts[calls[order[gap : gap + 2]]]).tolist()
+            some |= (windows.begin < second) & (windows.finish > first)
+    return some
 
 
 def region_windows(trace: Trace, name: str) -> StepWindows:

@@ -1,0 +1,116 @@
+"""A file that is cut off at any byte is judged on steps that are whole in it, and by the same causes as the whole."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_jobs import changed
+
+from augment.analyses.diagnosis import analyze
+from augment.core.annotations import InstantTrack
+from augment.core.findings import Findings
+from augment.core.trace import GPU_WORK as GPU_WORK_CATEGORIES
+from augment.core.trace import Trace
+from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.verdict import verdict
+from augment.facts.steps.step_figures import step_figures
+from augment.facts.steps.step_windows import recorded_windows, step_windows
+from augment.readers import read
+from metamorphic import CALLS, GPU_WORK, load, real_trace
+from simulator import simulate
+
+PLACES = 12
+RECORDED = (
+    "h100_8rank_modded_nanogpt/rank1.json.gz",
+    "hta_nccl/nccl_data.json.gz",  # each thread's calls in pieces of their own
+    "v100_4rank_pair_torchrec/test/pid45922.pt.trace.json.gz",
+)
+NEVER_WHOLE = "hta_cuda_sync/alexnet.json.gz"  # without steps
+ROUNDING_NS = 200_000
+
+
+def parts(path: Path, folder: Path) -> list[Trace]:
+    """The file cut off at places all over it."""
+    data = path.read_bytes()
+    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    traces = []
+    for place in range(1, PLACES + 1):
+        part = folder / f"{place}.json"
+        part.write_bytes(text[: len(text) * place // (PLACES + 1) + place])
+        traces.append(read(str(part)))
+    return traces
+
+
+def figures(trace: Trace) -> dict[Any, dict[str, int]]:
+    """The times of each whole step of each device, ns."""
+    windows = recorded_windows(trace)
+    return {
+        (each.device, number): {"wall_ns": int(each.wall_ns[place])}
+        | {name: int(column[place]) for name, column in each.of_device.items() if name.endswith("_ns")}
+        for each in step_figures(trace, windows)
+        for place, number in enumerate(windows.number.tolist())
+    }
+
+
+@cache
+def launched_in_steps(path: Path) -> dict[int, int]:
+    """Plainly: how many pieces of GPU work the host launches in each step."""
+    rows = [each for each in load(path)["traceEvents"] if each.get("ph") == "X"]
+    begun = {each["args"]["correlation"]: each["ts"] for each in rows if each.get("cat") in CALLS}
+    work = [begun.get(each["args"].get("correlation"), -1) for each in rows if each.get("cat") in GPU_WORK]
+    steps = {int(each["name"].split("#")[1]): (each["ts"], each["ts"] + each["dur"]) for each in rows
+             if each["name"].startswith("ProfilerStep#") and each.get("cat") != "gpu_user_annotation"}  # fmt: skip
+    return {number: sum(start <= moment < end for moment in work) for number, (start, end) in steps.items()}
+
+
+def held_against(path: Path, folder: Path) -> int:
+    """Hold all parts of a file against the whole; how many have a whole step."""
+    whole, some = read(str(path)), 0
+    rules = {each.rule for each in diagnose(whole).findings} | {"partial_recording", "slow_start"}
+    truth = figures(whole)
+    for part in parts(path, folder):
+        assert part.partial is not None
+        text, known = " ".join(verdict(part)), figures(part)
+        steps = recorded_windows(part).number.tolist()
+        some += bool(steps)
+        assert ("% of a step" in text or "busy" in text) == bool(steps), text
+        assert "no step is known to be whole" in text or f"of {len(step_windows(part))} step" in text
+        assert {each.rule for each in diagnose(part).findings if each.severity != "info"} <= rules
+        assert not any(each.is_grave and each.found.saved_ns for each in diagnose(part).findings)
+        for key, values in known.items():
+            assert values == pytest.approx(truth[key], abs=ROUNDING_NS)
+        counts = dict.fromkeys(steps, 0)
+        for each in step_figures(part, recorded_windows(part)) if steps else ():
+            for number, count in zip(steps, each.of_device["work_count"].tolist(), strict=True):
+                counts[number] += count
+        assert counts == {number: launched_in_steps(path)[number] for number in steps}
+        drawn = analyze(part)
+        assert isinstance(drawn, Findings)
+        assert [int(each.ts[0]) for each in drawn.annotations if isinstance(each, InstantTrack)] == [
+            int(max(part.events.end[part.events.slices_of(*GPU_WORK_CATEGORIES)]))
+            for _ in part.events.slices_of(*GPU_WORK_CATEGORIES)[:1]
+        ]
+    return some
+
+
+@pytest.mark.parametrize("faults", [(), ("mallocs",)])
+def test_a_simulated_job_that_is_cut_off(faults: tuple[str, ...], tmp_path: Path) -> None:
+    job = changed(ranks=1, steps=6, layers=3, collectives="none", faults=faults)
+    assert held_against(simulate(job, tmp_path / "job")[0][0], tmp_path) > 0
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_file_that_is_cut_off(name: str, tmp_path: Path) -> None:
+    assert held_against(real_trace(name), tmp_path) > 0
+
+
+def test_without_steps_nothing_is_judged(tmp_path: Path) -> None:
+    for part in parts(real_trace(NEVER_WHOLE), tmp_path):
+        (text,) = verdict(part)
+        assert "nothing is judged" in text
+        assert measure(part).is_empty
