@@ -287,7 +287,7 @@ def test_the_paths_shares_of_a_step_leave_it_out(tmp_path: Path) -> None:
             for row in rows:
                 part = row.path_ns - early
                 share = (row.time_ns - row.before_recording_ns) / part if part else 0
-                assert row.gpu_ratio == pytest.approx(share)
+                assert row.time_ratio == pytest.approx(share)
 
 
 NAMES = (
