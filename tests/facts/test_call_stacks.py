@@ -87,6 +87,8 @@ def test_no_host_at_all() -> None:
     trace = trace_of(kernel("k", 0, 12))
     assert len(call_stacks(trace)) == 0
     assert crossing_diagnostics(trace) == []
+    assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
+    assert outermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
 
 
 def drawn_trace(drawn: list[tuple[int, int, Category, int]]) -> Trace:
@@ -196,9 +198,3 @@ def test_a_slice_that_crosses_takes_nothing_away() -> None:
     assert trace.names_of(innermost(trace, np.array([launch]), [Category.PYTHON_FUNCTION])) == ["f"]
     (crossing,) = trace.events.slices_of(Category.PYTHON_FUNCTION)
     assert innermost(trace, np.array([crossing]), [Category.CPU_OP]).tolist() == [-1]
-
-
-def test_no_host_at_all_of_enclosing() -> None:
-    trace = trace_of(kernel("k", 0, 12))
-    assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
-    assert outermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]

@@ -24,8 +24,7 @@ from augment.facts.waits import dependencies as module
 from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies, unexplained_starts
 from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps
 from augment.readers import read
-from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
-from metamorphic import Event as Row
+from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
 from tables import Event, annotation, call, kernel, op, rows_of, trace_of
 
 US = 1000
@@ -224,18 +223,7 @@ def held_back(document: Document, ns: int) -> Document:
         reached = max(reached, event["ts"] + event["dur"])
     calls = [each for each in calls if (code := each["args"].get("correlation")) in work and ended[code] < each["ts"]]
     chosen = calls[len(calls) // 2]
-    moment, more = chosen["ts"], Decimal(ns) / 1000
-
-    def changed(event: Row) -> Row:
-        if "ts" not in event or event.get("ph") == "M":
-            return event
-        if event["ts"] > moment:
-            return event | {"ts": event["ts"] + more}
-        if event.get("ph") == "X" and (event is chosen or event["ts"] + event["dur"] > moment):
-            return event | {"dur": event["dur"] + more}
-        return event
-
-    return document | {"traceEvents": [changed(event) for event in document["traceEvents"]]}
+    return later_from(document, chosen["ts"], chosen, Decimal(ns) / 1000)
 
 
 @pytest.mark.parametrize(

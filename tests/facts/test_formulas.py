@@ -7,7 +7,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -181,6 +180,12 @@ def test_paged_keys_are_unknown() -> None:
 # --- what only moves bytes ---
 
 
+def of_memory(operator: str) -> Callable[[Call], Work]:
+    formula = memory_formula(operator)
+    assert formula is not None
+    return formula
+
+
 @pytest.mark.parametrize(
     ("operator", "dims", "size"),
     [
@@ -200,8 +205,7 @@ def test_paged_keys_are_unknown() -> None:
     ],
 )
 def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
-    formula = memory_formula(operator)
-    assert formula is not None
+    formula = of_memory(operator)
     assert formula(called(operator, *dims)) == Work(bytes=size)
 
 
@@ -221,8 +225,7 @@ def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
     ],
 )
 def test_kernels_of_the_compiler_may_read_a_part(operator: str, numbers: list[str], known: bool) -> None:
-    formula = memory_formula(operator)
-    assert formula is not None
+    formula = of_memory(operator)
     shape = [60, 100]
     call = Call(operator, [shape, *([] for _ in numbers)], ["float", *["Scalar"] * len(numbers)], ["", *numbers])
     if known:
@@ -241,8 +244,7 @@ def enlarged(count: int, window: int, step: int, pad: int, wide: int) -> int:
 def test_bytes_of_pooling(window: int, step: int, pad: int, wide: int) -> None:
     lists = {1: [window] * 2, 2: [step] * 2, 3: [pad] * 2, 4: [wide] * 2}
     values = {place: str(numbers) for place, numbers in lists.items()} | {5: "False"}
-    formula = memory_formula("aten::max_pool2d_with_indices")
-    assert formula is not None
+    formula = of_memory("aten::max_pool2d_with_indices")
     results = 2 * 3 * enlarged(11, window, step, pad, wide) * enlarged(17, window, step, pad, wide)
     assert (
         formula(called("p", [2, 3, 11, 17], types="c10::Half", values=values)).bytes
@@ -253,17 +255,14 @@ def test_bytes_of_pooling(window: int, step: int, pad: int, wide: int) -> None:
 
 
 def test_bytes_of_the_gradient_of_pooling() -> None:
-    formula = memory_formula("aten::max_pool2d_with_indices_backward")
-    assert formula is not None
+    formula = of_memory("aten::max_pool2d_with_indices_backward")
     dims: list[Dims] = [[2, 3, 5, 5], [2, 3, 10, 10], [], [], [], [], [], [2, 3, 5, 5]]
     call = replace(called("p", *dims), types=["float", "float", *["ScalarList"] * 5, "long int"])
     assert formula(call).bytes == 4 * 150 + 4 * 600 + 8 * 150
 
 
 def test_bytes_of_interpolation() -> None:
-    forward, backward = (memory_formula(f"aten::upsample_bilinear2d{suffix}") for suffix in ("", "_backward"))
-    assert forward is not None
-    assert backward is not None
+    forward, backward = (of_memory(f"aten::upsample_bilinear2d{suffix}") for suffix in ("", "_backward"))
     assert forward(called("u", [2, 3, 4, 5], values={1: "[8, 10]"})).bytes == 4 * 5 * 2 * 3 * 4 * 5
     sizes = {1: "[8, 10]", 2: "[2, 3, 4, 5]"}
     assert backward(called("u", [2, 3, 8, 10], values=sizes)).bytes == 4 * 5 * 2 * 3 * 4 * 5
@@ -274,21 +273,18 @@ def test_bytes_of_interpolation() -> None:
 
 def test_a_tensor_of_no_dimensions_has_an_element() -> None:
     for operator, size in (("aten::fill_", 4), ("aten::zero_", 4), ("aten::copy_", 4)):
-        formula = memory_formula(operator)
-        assert formula is not None
+        formula = of_memory(operator)
         assert formula(Call(operator, [[], []], ["float", "Scalar"])).bytes == size
         with pytest.raises(Unrecorded):
             formula(Call(operator, [[], []], ["", "Scalar"]))  # not a tensor, or one without data
     with pytest.raises(Unrecorded):
-        copied = memory_formula("aten::copy_")
-        assert copied is not None
+        copied = of_memory("aten::copy_")
         copied(Call("aten::copy_", [[], [3]], ["float", "float"]))
 
 
 def test_an_expanded_dimension_is_read_once() -> None:
     call = Call("aten::sum", [[4, 5]], ["float"], (), [[0, 1]])
-    formula = memory_formula("aten::sum")
-    assert formula is not None
+    formula = of_memory("aten::sum")
     assert formula(call).bytes == 4 * 5
 
 
@@ -300,8 +296,7 @@ def test_what_cannot_be_told_has_no_formula(operator: str) -> None:
 
 
 def test_a_tensor_of_no_recorded_shape_makes_the_work_unknown() -> None:
-    formula = memory_formula("aten::mul")
-    assert formula is not None
+    formula = of_memory("aten::mul")
     with pytest.raises(Unrecorded):
         formula(Call("aten::mul", [[], [5]], ["", "float"]))
 
@@ -310,8 +305,7 @@ def test_a_tensor_of_no_recorded_shape_makes_the_work_unknown() -> None:
 
 
 def test_the_last_offset_of_bags_may_be_the_end() -> None:
-    formula = memory_formula("aten::_embedding_bag")
-    assert formula is not None
+    formula = of_memory("aten::_embedding_bag")
     call = called("aten::_embedding_bag", [10, 4], [6], [3], values={7: "True"})
     assert formula(call).bytes == 4 * (6 * 4 + 2 * 4 + 6 + 3)
 
@@ -420,8 +414,3 @@ def test_a_wrong_entry_point_is_named(installs: Callable[[str], None], target: s
 def test_a_table_in_a_file_has_no_functions() -> None:
     with pytest.raises(UsageError, match="a formula"):
         formulas_of([{"operator": "x", "flops": len}])
-
-
-def test_brute_force_agrees_with_numpy_about_a_product() -> None:
-    a, b = np.ones((3, 4)), np.ones((4, 2))
-    assert MATMUL["aten::mm"](called("m", list(a.shape), list(b.shape))).flops == 2 * int((a @ b).sum())

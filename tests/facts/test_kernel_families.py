@@ -9,7 +9,14 @@ import augment
 from augment.errors import UsageError
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
+from augment.facts.gpu.kernel_families import (
+    MATRIX_FAMILIES,
+    MatrixUnits,
+    _compiled,
+    _of_lower_case,
+    kernel_families,
+    shipped_rules,
+)
 from augment.facts.names.kernel_types import KernelType
 from tables import call, kernel, op, trace_of
 
@@ -64,12 +71,6 @@ def kernels() -> augment.Trace:
 )
 def test_family(operator_name: str | None, kernel_name: str, family: str) -> None:
     assert shipped_rules().family(operator_name, kernel_name) == family
-
-
-def test_rules_of_the_user_come_before_those_that_ship(tmp_path: Path, kernels: augment.Trace) -> None:
-    table = tmp_path / "ours.toml"
-    table.write_text("[[operator]]\nfamily = 'ours'\npattern = '^aten::mm$'\n")
-    assert "ours" in kernel_families(augment.with_tables(kernels, table)).names
 
 
 def test_matrix_units_of_labelled_names() -> None:
@@ -133,6 +134,8 @@ def test_tables_of_a_user_come_first(tmp_path: Path, kernels: augment.Trace) -> 
     families = kernel_families(augment.with_tables(kernels, table))
     assert {families.names[code] for code in families.family} == {"ours", "gemm"}
     assert "ours" not in kernel_families(kernels).names
+    table.write_text("[[operator]]\nfamily = 'ours'\npattern = '^aten::mm$'\n")
+    assert "ours" in kernel_families(augment.with_tables(kernels, table)).names
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,9 @@ def test_tables_of_a_user_come_first(tmp_path: Path, kernels: augment.Trace) -> 
         ("kernel = 5\n", "must be a list of tables"),
         ("[[kernels]]\nfamily = 'x'\n", "did you mean kernel?"),
         ("no toml", "ours.toml: "),
+        ("[[collectives]]\npattern = 'x'", "must have the texts pattern and kind"),
+        ("[[collectives]]\npattern = 'x'\nkind = 'Ring'", "Ring"),
+        ("[[collectives]]\npattern = '('\nkind = 'AllReduce'", "is no regular expression"),
     ],
 )
 def test_tables_that_are_wrong(tmp_path: Path, kernels: augment.Trace, text: str, because: str) -> None:
@@ -172,15 +178,28 @@ def test_a_rule_of_the_user_makes_a_kernel_a_collective(tmp_path: Path) -> None:
     assert [families.names[code] for code in families.family] == ["reduce_scatter", "reduce_scatter", "unknown"]
 
 
+NAMES = [
+    "aten::mm", "MyAttention_FWD", "void cutlass::Kernel2<cutlass_80_TensorOp_s1688gemm>", "FlashAttn", "ncclKernel",
+    "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", "Torch-Compiled Region: 0/0",
+    "aten::_Softmax", "nvjet_TST_128", "Cijk_Ailk_Bljk_HHS_BH_MT64", "Memcpy HtoD", "triton_poi_fused_Add_0",
+]  # fmt: skip
+
+
+def test_patterns_for_lower_case_find_what_patterns_without_regard_to_case_do() -> None:
+    rules = shipped_rules()
+    patterns = [pattern for kind in (rules.operators, rules.kernels, rules.matrix_units) for pattern, _ in kind]
+    texts = {*NAMES, *map(str.upper, NAMES), *map(str.lower, NAMES)}
+    texts |= {part for pattern in patterns for part in pattern.replace("\\", "").split("|")}
+    texts |= {part.swapcase() for part in texts}
+    late = [_of_lower_case(pattern) for pattern in patterns]
+    assert sum(each is None for each in late) <= 2
+    for pattern, lower in zip(patterns, late, strict=True):
+        for text in texts if lower else ():
+            assert bool(lower.search(text.lower())) == bool(_compiled(pattern).search(text)), (pattern, text)
+
+
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("pattern = 'x'", "must have the texts pattern and kind"),
-        ("pattern = 'x'\nkind = 'Ring'", "Ring"),
-        ("pattern = '('\nkind = 'AllReduce'", "is no regular expression"),
-    ],
+    "pattern", [r"(?P<a>x)", r"(?i:x)", r"\x41", r"[A-z]", r"[@-_]", r"[+-z]", r"(?=[A-Z])", r"\1"]
 )
-def test_a_wrong_rule_for_collectives(text: str, why: str, kernels: augment.Trace, tmp_path: Path) -> None:
-    (tmp_path / "ours.toml").write_text(f"[[collectives]]\n{text}\n")
-    with pytest.raises(UsageError, match=why):
-        augment.with_tables(kernels, tmp_path / "ours.toml")
+def test_patterns_in_which_case_matters_stay(pattern: str) -> None:
+    assert _of_lower_case(pattern) is None

@@ -28,7 +28,7 @@ from augment.facts.host.queued_tasks import operators_around, queued_tasks
 from augment.facts.names.name_masks import starting
 from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, task_queues
 from augment.readers import read
-from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save
+from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
 from metamorphic import Event as Row
 from tables import Event, call, kernel, sync, trace_of
 
@@ -129,17 +129,8 @@ def test_work_that_is_made_longer_is_worth_as_much_more(tmp_path: Path, name: st
         (pair for pair in pending(document)),
         key=lambda pair: (pair[1]["ts"] + pair[1]["dur"] - pair[0]["ts"]) / pair[0]["dur"],
     )
-    moment, more = awaited["ts"] + awaited["dur"], Decimal(40_000)
-
-    def changed(row: Row) -> Row:
-        if "ts" not in row or row.get("ph") == "M":
-            return row
-        if row["ts"] >= moment:
-            return row | {"ts": row["ts"] + more}
-        ends_later = row.get("ph") == "X" and (row is awaited or row["ts"] + row["dur"] > moment)
-        return row | {"dur": row["dur"] + more} if ends_later else row
-
-    longer = document | {"traceEvents": [changed(row) for row in document["traceEvents"]]}
+    more = Decimal(40_000)
+    longer = later_from(document, awaited["ts"] + awaited["dur"], awaited, more)
     saved = []
     for place, each in enumerate((document, longer)):
         trace = read(str(save(each, tmp_path / f"{place}.json")))

@@ -80,6 +80,20 @@ def stretched(document: Document, factor: int) -> Document:
     return document | {"traceEvents": [longer(event) for event in document["traceEvents"]]}
 
 
+def later_from(document: Document, moment: Decimal, chosen: Event, more: Decimal) -> Document:
+    """``chosen``, and what lasts beyond ``moment``, takes ``more`` µs longer; what begins from then on begins later."""
+
+    def changed(event: Event) -> Event:
+        if "ts" not in event or event.get("ph") == "M":
+            return event
+        if event is not chosen and event["ts"] >= moment:
+            return event | {"ts": event["ts"] + more}
+        lasts = event.get("ph") == "X" and (event is chosen or event["ts"] + event["dur"] > moment)
+        return event | {"dur": event["dur"] + more} if lasts else event
+
+    return document | {"traceEvents": [changed(event) for event in document["traceEvents"]]}
+
+
 def without_first_launches(document: Document, count: int) -> Document:
     """Without the first ``count`` calls that launched recorded GPU work, and their arrows' starts; the work stays."""
     events = document["traceEvents"]

@@ -22,6 +22,70 @@ from augment.core.attachments import tables_of
 from augment.core.trace import Category, Trace
 from augment.errors import UsageError, expect_known
 
+
+class KernelType(IntEnum):
+    """HTA's kernel types; ``1 << type`` is its bit in a mask of types."""
+
+    COMPUTATION = 0
+    COMMUNICATION = 1
+    MEMORY = 2
+
+
+PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
+    (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
+    (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
+    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
+    # Inductor names kernels after the operators they fuse, also collectives, but these kernels only compute
+    (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
+    ),
+    # expert parallelism: DeepEP (also under another name: its namespaces stay), HybridEP, MORI, Perplexity's
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"deep_?ep|\bep::(?:inter|intra)node|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE),
+    ),
+    # kernels of vLLM, SGLang, Transformer Engine, and of PyTorch's symmetric memory
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"cross_device_reduce|userbuffers|multimem|symmetric_memory::", re.IGNORECASE),
+    ),
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),
+    ),
+    (KernelType.COMMUNICATION, re.compile(r"\b(?:Broadcast|Send|Receive|Barrier)-op\d+")),  # MindSpore's
+]
+_COPY = re.compile(r"Memcpy \w+")
+
+
+def type_of(name: str) -> KernelType:
+    """The type of a kernel of that name."""
+    return next((kind for kind, pattern in PATTERNS if pattern.search(name)), KernelType.COMPUTATION)
+
+
+@lru_cache(maxsize=4096)
+def copy_kind(name: str) -> str:
+    """The kind of copy in a name: ``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
+    if match := _COPY.match(name):
+        return match.group()
+    return "Memset" if name.startswith("Memset") else "Memcpy Unknown"
+
+
+def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
+    """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
+    distinct, _ = compressed(name, len(trace.strings))
+    by_name = np.zeros(len(trace.strings), np.uint8)
+    names = [trace.strings[code] for code in distinct.tolist()]
+    by_name[distinct] = [
+        type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION for name in names
+    ]
+    types: Bytes = by_name[name]
+    types[category != Category.KERNEL] = KernelType.MEMORY
+    return types
+
+
 # The kind of a collective, its bytes, and the factor of what a link carries, as tables.
 #
 # Sizes and factors follow nccl-tests' doc/PERFORMANCE.md, so a bandwidth here equals the one that nccl-tests would
@@ -101,69 +165,6 @@ def bus_factor(kind: str, ranks: int) -> float | None:
     if ranks < 2 or kind in (OTHER, "Barrier"):
         return None
     return (2 if kind == ALL_REDUCE else 1) * (ranks - 1) / ranks
-
-
-class KernelType(IntEnum):
-    """HTA's kernel types; ``1 << type`` is its bit in a mask of types."""
-
-    COMPUTATION = 0
-    COMMUNICATION = 1
-    MEMORY = 2
-
-
-PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
-    (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
-    (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
-    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
-    # Inductor names kernels after the operators they fuse, also collectives, but these kernels only compute
-    (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
-    (
-        KernelType.COMMUNICATION,
-        re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
-    ),
-    # expert parallelism: DeepEP (also under another name: its namespaces stay), HybridEP, MORI, Perplexity's
-    (
-        KernelType.COMMUNICATION,
-        re.compile(r"deep_?ep|\bep::(?:inter|intra)node|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE),
-    ),
-    # kernels of vLLM, SGLang, Transformer Engine, and of PyTorch's symmetric memory
-    (
-        KernelType.COMMUNICATION,
-        re.compile(r"cross_device_reduce|userbuffers|multimem|symmetric_memory::", re.IGNORECASE),
-    ),
-    (
-        KernelType.COMMUNICATION,
-        re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),
-    ),
-    (KernelType.COMMUNICATION, re.compile(r"\b(?:Broadcast|Send|Receive|Barrier)-op\d+")),  # MindSpore's
-]
-_COPY = re.compile(r"Memcpy \w+")
-
-
-def type_of(name: str) -> KernelType:
-    """The type of a kernel of that name."""
-    return next((kind for kind, pattern in PATTERNS if pattern.search(name)), KernelType.COMPUTATION)
-
-
-@lru_cache(maxsize=4096)
-def copy_kind(name: str) -> str:
-    """The kind of copy in a name: ``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
-    if match := _COPY.match(name):
-        return match.group()
-    return "Memset" if name.startswith("Memset") else "Memcpy Unknown"
-
-
-def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
-    """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
-    distinct, _ = compressed(name, len(trace.strings))
-    by_name = np.zeros(len(trace.strings), np.uint8)
-    names = [trace.strings[code] for code in distinct.tolist()]
-    by_name[distinct] = [
-        type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION for name in names
-    ]
-    types: Bytes = by_name[name]
-    types[category != Category.KERNEL] = KernelType.MEMORY
-    return types
 
 
 # The user's own rules for kernels of communication: ``[[collectives]]`` of a file of tables.

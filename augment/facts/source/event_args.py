@@ -41,6 +41,101 @@ from augment.kernels import wanted_args as layout
 from augment.kernels.native import address, native
 from augment.kernels.packet_args import ArgTable
 
+IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
+#: args of HTA's frames that :data:`WANTED` lacks, or lacks for some of these categories
+OF_FRAMES = (
+    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
+    Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
+    Arg("Input type", RECORDED, is_text=True),
+    Arg("Input Strides", RECORDED, is_text=True),
+    Arg("wait_on_stream", SYNCS),
+    Arg("wait_on_cuda_event_record_corr_id", SYNCS),
+    Arg("Python id", (Category.PYTHON_FUNCTION,)),
+    Arg("Python parent id", (Category.PYTHON_FUNCTION,)),
+    Arg("Rank", COLLECTIVES),
+    Arg("In split size", COLLECTIVES, is_text=True),
+    Arg("Out split size", COLLECTIVES, is_text=True),
+)
+
+
+class ArgColumns(Struct, frozen=True):
+    """The args in a list such as :data:`WANTED`, for the rows of their categories."""
+
+    args: Mapping[str, ArgValues]  #: by the arg's name
+
+    def ints(self, name: str) -> SparseColumn:
+        """The rows that have this arg, and its values.
+
+        Numbers of [2^63, 2^64), as addresses may be, are the int64 of the same bits. Quoted numbers and whole floats
+        are taken as numbers; other values are left out: see :meth:`diagnostics`.
+        """
+        return self.args[name].column
+
+    def texts(self, name: str) -> tuple[Int64s, Texts]:
+        """The rows that have this arg, and its values: a string as it is, any other value as its JSON.
+
+        The JSON is Python's: a blank after each comma and colon. ``Texts.values`` are distinct.
+        """
+        texts = self.args[name]
+        return texts.column.rows[:], Texts(texts.column.values[:].astype(np.int32), texts.texts)
+
+    def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
+        """Diagnostics: repaired and dropped values of these args."""
+        flags = (layout.CONVERTED, layout.DROPPED)
+        converted, dropped = (sum(self.args[name].counts[flag] for name in names) for flag in flags)
+        diagnostics = (
+            Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
+            Diagnostic("arg_dropped", dropped, "args that must be integers are not (left out)"),
+        )
+        return [diagnostic for diagnostic in diagnostics if diagnostic.count]
+
+
+@derived(until="summary")
+def arg_columns(trace: Trace) -> ArgColumns:
+    """The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
+    collect them.
+
+    Of kernels, only communication kernels are read: the args of other kernels are most of the text.
+    """
+    taken = trace.events.args
+    if taken is None:
+        rows = _rows(trace, WANTED)
+        return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
+
+    def values(arg: Arg) -> ArgValues:
+        return values_of(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
+
+    return ArgColumns({arg.name: values(arg) for arg in WANTED})
+
+
+def _may_have(trace: Trace, rows: Int64s) -> Bools:
+    """Which of ``rows`` are not kernels, or are communication kernels."""
+    events = trace.events
+    kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
+    types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
+    may = np.ones(len(rows), np.bool_)
+    may[kernels[types != KernelType.COMMUNICATION]] = False
+    return may
+
+
+@derived
+def identifiers(trace: Trace) -> ArgColumns:
+    """The columns of :data:`IDENTIFIERS`, read in a separate pass, because only links to other files need them."""
+    return ArgColumns(args_of_rows(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS))
+
+
+@derived
+def args_of_frames(trace: Trace) -> ArgColumns:
+    """The columns of :data:`OF_FRAMES`, also read in a separate pass."""
+    return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
+
+
+def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
+    mask = np.zeros(256, np.bool_)
+    mask[[category for arg in wanted for category in arg.categories]] = True
+    return np.flatnonzero(mask.take(trace.events.category))
+
+
 # The text of many events, read in one pass over the source.
 
 
@@ -124,7 +219,7 @@ _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below this, a whole float equals the number that was written
 
 
-class ArgText:
+class ArgEntries:
     """The values of an arg in reading order: for each, the row, a flag (see the layout), and the value.
 
     The value is an integer, or an index into ``texts``. Memory grows with the number of values.
@@ -221,7 +316,7 @@ class ScanTask(NamedTuple):
     lengths: Int32s
     categories: Bytes
     rows: Int64s
-    columns: Sequence[ArgText]
+    columns: Sequence[ArgEntries]
 
     def room_for(self, more: int) -> Int64s:
         """Make room for that many more entries in each column. Returns the addresses of their tables."""
@@ -240,7 +335,7 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
     """
     events, decode = trace.events, trace.source.decode
     ordered = rows[order_of(events.offset[rows])]
-    columns = [ArgText(arg) for arg in wanted]
+    columns = [ArgEntries(arg) for arg in wanted]
     job = ScanTask(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     if decode is json_event:
         taken = _compiled(job, trace.source.text)
@@ -268,7 +363,7 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
         return column if kept.all() else SparseColumn(rows[kept], column.values[kept])
 
     numbers, others = chosen(taken.numbers), chosen(taken.others)
-    column = ArgText(arg)
+    column = ArgEntries(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     codes = others.values[:]
     occurs[codes] = True
@@ -321,98 +416,3 @@ def _compiled(job: ScanTask, text: SourceBytes) -> dict[str, ArgColumn]:
                 taken.add_odd(block.start + place, block.data[start : start + int(columns[1][place])].tobytes())
                 place += 1
     return moved_args(taken.finish(), job.rows)
-
-
-IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
-#: args of HTA's frames that :data:`WANTED` lacks, or lacks for some of these categories
-OF_FRAMES = (
-    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
-    Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
-    Arg("Input type", RECORDED, is_text=True),
-    Arg("Input Strides", RECORDED, is_text=True),
-    Arg("wait_on_stream", SYNCS),
-    Arg("wait_on_cuda_event_record_corr_id", SYNCS),
-    Arg("Python id", (Category.PYTHON_FUNCTION,)),
-    Arg("Python parent id", (Category.PYTHON_FUNCTION,)),
-    Arg("Rank", COLLECTIVES),
-    Arg("In split size", COLLECTIVES, is_text=True),
-    Arg("Out split size", COLLECTIVES, is_text=True),
-)
-
-
-class ArgColumns(Struct, frozen=True):
-    """The args in a list such as :data:`WANTED`, for the rows of their categories."""
-
-    args: Mapping[str, ArgValues]  #: by the arg's name
-
-    def ints(self, name: str) -> SparseColumn:
-        """The rows that have this arg, and its values.
-
-        Numbers of [2^63, 2^64), as addresses may be, are the int64 of the same bits. Quoted numbers and whole floats
-        are taken as numbers; other values are left out: see :meth:`diagnostics`.
-        """
-        return self.args[name].column
-
-    def texts(self, name: str) -> tuple[Int64s, Texts]:
-        """The rows that have this arg, and its values: a string as it is, any other value as its JSON.
-
-        The JSON is Python's: a blank after each comma and colon. ``Texts.values`` are distinct.
-        """
-        texts = self.args[name]
-        return texts.column.rows[:], Texts(texts.column.values[:].astype(np.int32), texts.texts)
-
-    def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
-        """Diagnostics: repaired and dropped values of these args."""
-        flags = (layout.CONVERTED, layout.DROPPED)
-        converted, dropped = (sum(self.args[name].counts[flag] for name in names) for flag in flags)
-        diagnostics = (
-            Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
-            Diagnostic("arg_dropped", dropped, "args that must be integers are not (left out)"),
-        )
-        return [diagnostic for diagnostic in diagnostics if diagnostic.count]
-
-
-@derived(until="summary")
-def arg_columns(trace: Trace) -> ArgColumns:
-    """The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
-    collect them.
-
-    Of kernels, only communication kernels are read: the args of other kernels are most of the text.
-    """
-    taken = trace.events.args
-    if taken is None:
-        rows = _rows(trace, WANTED)
-        return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
-
-    def values(arg: Arg) -> ArgValues:
-        return values_of(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
-
-    return ArgColumns({arg.name: values(arg) for arg in WANTED})
-
-
-def _may_have(trace: Trace, rows: Int64s) -> Bools:
-    """Which of ``rows`` are not kernels, or are communication kernels."""
-    events = trace.events
-    kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
-    types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
-    may = np.ones(len(rows), np.bool_)
-    may[kernels[types != KernelType.COMMUNICATION]] = False
-    return may
-
-
-@derived
-def identifiers(trace: Trace) -> ArgColumns:
-    """The columns of :data:`IDENTIFIERS`, read in a separate pass, because only links to other files need them."""
-    return ArgColumns(args_of_rows(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS))
-
-
-@derived
-def args_of_frames(trace: Trace) -> ArgColumns:
-    """The columns of :data:`OF_FRAMES`, also read in a separate pass."""
-    return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
-
-
-def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
-    mask = np.zeros(256, np.bool_)
-    mask[[category for arg in wanted for category in arg.categories]] = True
-    return np.flatnonzero(mask.take(trace.events.category))
