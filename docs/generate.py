@@ -47,8 +47,7 @@ from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.readers.dialects import ASCEND_CALL, ASCEND_CALLS, ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES
 from augment.writers import WRITERS
-from augment.writers.metrics import document, encode
-from augment.writers.metrics_schema import schema
+from augment.writers.metrics import document, encode, schema
 from augment_server.base.errors import REASONS
 from augment_server.base.limits import Limits
 from augment_server.ops.flags import flag_of, table_rows

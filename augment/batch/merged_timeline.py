@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from augment.core.annotations import Annotation
     from augment.core.findings import AugmentedTrace
     from augment.job.answer import Answer
-    from augment.writers.perfetto.archive import Archive
-    from augment.writers.perfetto.several import Several
-    from augment.writers.perfetto.suffixes import Links
+    from augment.writers.perfetto.packets import Links
+    from augment.writers.perfetto.several import Archive, Several
 
 
 class Merged(Struct, frozen=True):
@@ -235,7 +234,7 @@ class _Timeline:
     def write(self, path: Path, report: Report) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
         from augment.writers.files import replacing
-        from augment.writers.perfetto.archive import SUFFIX, Archive
+        from augment.writers.perfetto.several import SUFFIX, Archive
 
         counts: Counter[tuple[str, str]] = Counter()
         with replacing(path) as file:
@@ -323,7 +322,7 @@ class _Timeline:
 
     def _links(self, at: int, trace: Trace, part: Trace) -> Links:
         """The collectives in the rank's ``part`` that link to other ranks."""
-        from augment.writers.perfetto.suffixes import Links
+        from augment.writers.perfetto.packets import Links
 
         is_member = self._member == at
         rows = _rows_in(part, trace, self._row[is_member])
@@ -332,7 +331,7 @@ class _Timeline:
     def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
         """The slices where the critical path of the job enters and leaves the rank, numbered after the collectives."""
         from augment.job.output.path_drawing import handovers
-        from augment.writers.perfetto.suffixes import Links
+        from augment.writers.perfetto.packets import Links
 
         for track, rows, numbers in handovers(augmented.annotations):
             yield Links(rows, len(self._answers.matched) + numbers, track)

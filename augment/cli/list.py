@@ -31,7 +31,7 @@ def command(schema: bool, as_json: bool) -> None:
 
 def _schema() -> dict[str, Any]:
     from augment.analyses import ANALYSES
-    from augment.writers.metrics_schema import schema
+    from augment.writers.metrics import schema
 
     return schema({analysis.NAME: analysis.ROW for analysis in ANALYSES})
 

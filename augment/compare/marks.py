@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, Values, each
 from augment.core.annotations import ArgColumn, SliceTrack, Texts
 from augment.core.trace import Identity
-from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
+from augment.writers.perfetto.flows import Points, TrackSlices, lanes_and_slices
 
 NAME = "diff"
 SLOWER, FASTER, SAME = "slower", "faster", "same"  #: a device's rows
@@ -133,7 +133,7 @@ def lanes(ts: Int64s, dur: Int64s) -> Int64s:
     rows = np.arange(len(ts), dtype=np.int64)
     none = np.zeros(0, np.int64)
     place = np.zeros(len(ts), np.int32)
-    slices = Slices(rows, place, ts, ts + dur, np.zeros(len(ts), np.int64))
+    slices = TrackSlices(rows, place, ts, ts + dur, np.zeros(len(ts), np.int64))
     lane, _ = lanes_and_slices(slices, Points(place[:0], none, none), 1)
     return lane.astype(np.int64)
 

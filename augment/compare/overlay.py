@@ -26,8 +26,8 @@ from augment.facts.gpu.gpu_time import busiest_stream
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.source.several_ranks import on_clock
 from augment.writers.files import replacing
+from augment.writers.perfetto.packets import Links
 from augment.writers.perfetto.several import FirstView, Several, TraceGroup
-from augment.writers.perfetto.suffixes import Links
 
 _CONTROL, _TEST = "control", "test"  #: what ends names of tracks
 _VERDICT = "What changed in the"  #: the comparison's verdict, whose track is among the test's; ``test`` ends the name

@@ -15,8 +15,17 @@ from augment.compare.core import Diff
 from augment.compare.diff_rows import ROWS
 from augment.core.trace import Diagnostic
 from augment.writers.files import DIFF_METRICS_SUFFIX, replacing
-from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
-from augment.writers.metrics_schema import Schema, schema, source_schema, verdict_schema
+from augment.writers.metrics import (
+    SCHEMA_VERSION,
+    Schema,
+    analysis_of,
+    encode,
+    schema,
+    source_of,
+    source_schema,
+    tool,
+    verdict_schema,
+)
 
 SUFFIX = DIFF_METRICS_SUFFIX
 

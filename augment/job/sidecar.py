@@ -9,8 +9,7 @@ from augment.core.jsontext import storable
 from augment.job.answer import ROWS, Answer
 from augment.job.verdict.verdict_rows import Row as VerdictRow
 from augment.writers.files import METRICS_SUFFIX
-from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
-from augment.writers.metrics_schema import Schema, schema, verdict_schema
+from augment.writers.metrics import SCHEMA_VERSION, Schema, analysis_of, encode, schema, tool, verdict_schema
 
 SUFFIX = METRICS_SUFFIX
 

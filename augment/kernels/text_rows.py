@@ -1,4 +1,4 @@
-"""The loop of ``writers/rendering.py``: renders rows of integers as text."""
+"""The loop of ``writers/templates.py``: renders rows of integers as text."""
 
 from __future__ import annotations
 

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import GPU_WORK, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
+from augment.facts.names.name_masks import starting
 from augment.facts.source.cut_mark import mark, marked
 from augment.facts.steps import cutting
 from augment.facts.steps.steps import steps
 from augment.facts.steps.window import only
 from augment.pipeline import augment
 from augment.readers import chrome, read
-from augment.viewer.chrome_output import native_of
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
-from augment.writers import WRITERS, Writer, write_all
+from augment.writers import WRITERS, write_all, writer_named
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
 from augment.writers.perfetto.several import first_view, is_of_several
 
 #: bytes of Kineto text that, with augment's additions, fit into the 4 GB of Perfetto's 32-bit engine (measured: v52)
 BROWSER_TEXT_BYTES = 1_600_000_000
 _BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, best display in the UI first
-
 Report = Callable[[str], None]  #: called with one line of text for the user
 
 
@@ -78,16 +79,62 @@ def is_augmented(name: str) -> bool:
 def newer_beside(path: Path) -> Path | None:
     """The best augmented trace next to a raw one that is not older than it."""
     changed = path.stat().st_mtime_ns
-    for writer in _writers():
+    for writer in map(writer_named, _BEST_FIRST):
         output = output_path(path.name, path.parent, writer.SUFFIX)
         if output.exists() and output.stat().st_mtime_ns >= changed:
             return output
     return None
 
 
-def _writers() -> list[Writer]:
-    known = [writer for writer in WRITERS if writer.NAME in _BEST_FIRST]
-    return sorted(known, key=lambda writer: _BEST_FIRST.index(writer.NAME))
+def _opened(path: Path, folder: Path, say: Report) -> Prepared:
+    """A file that augment wrote; Chrome JSON is converted to the native format."""
+    try:
+        trace: Trace = read(str(path))
+    except UnknownFormat:
+        return Prepared(path, UNKNOWN)
+    if partial := trace.partial or _partial_of_source(path):
+        say(f"{path.name} is not whole: {partial}")
+    if trace.source.format != chrome.NAME:
+        return Prepared(path, view_of(trace))
+    source, native = native_of(trace, folder)
+    say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
+    return Prepared(native, view_of(source))
+
+
+_DEVICE = re.compile(r" device (\S+)$")
+
+
+def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
+    """The source of an augmented Chrome file, without the added tracks, and the whole file in native format: added
+    threads are plain tracks below the devices that their names contain, and Perfetto drops nothing.
+    """
+    events = trace.events
+    added = starting(trace, "augment.")[events.category_name[:]]
+    streams = Counter(events.track[events.slices_of(*GPU_WORK)].tolist())
+    devices = [trace.tracks[index] for index, _ in streams.most_common()]  # those with most work first
+    tracks = list(trace.tracks)
+    for index in np.unique(events.track[added & (events.phase == ord("X"))]).tolist():
+        track = tracks[index]
+        wanted = _DEVICE.search(track.thread_name or "")
+        known = (of.device for of in devices if of.pid == track.pid and (not wanted or str(of.device) == wanted[1]))
+        tracks[index] = replace(track, device=next(known, None), tid=f"augment {track.tid}")
+    writer = writer_named("perfetto")
+    path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
+    writer.write(AugmentedTrace(trace.changed(tracks=tuple(tracks)), {}), path)
+    return only(trace, ~added), path
+
+
+def _partial_of_source(path: Path) -> str | None:
+    """Why the source of an output was not whole, from the sidecar next to it; None if it was whole or is unknown."""
+    suffix = next((writer.SUFFIX for writer in WRITERS if path.name.endswith(writer.SUFFIX)), None)
+    if suffix is None:
+        return None
+    try:
+        sidecar = json.loads(path.with_name(path.name.removesuffix(suffix) + METRICS_SUFFIX).read_bytes())
+        partial = sidecar["source"]["partial"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return partial if isinstance(partial, str) else None
 
 
 def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool) -> Prepared:
@@ -104,12 +151,6 @@ def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool)
     for line in what_is_missing(augmented):
         say(line)
     return replace(prepared, view=prepared.view.since(left_out_ns))
-
-
-def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
-    """An augmented trace, written into ``folder``."""
-    path = write_all(augmented, folder, (_writers()[0].NAME,))[0]
-    return Prepared(path, view_of(augmented.trace))
 
 
 def _fitting(trace: Trace, say: Report) -> Trace:
@@ -130,6 +171,12 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
 
 
+def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
+    """An augmented trace, written into ``folder``."""
+    path = write_all(augmented, folder, _BEST_FIRST[:1])[0]
+    return Prepared(path, view_of(augmented.trace))
+
+
 def span(numbers: list[int]) -> str:
     """``3-5``, or ``4``."""
     return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
@@ -145,31 +192,3 @@ def what_is_missing(augmented: AugmentedTrace) -> list[str]:
     done = len(augmented.outcomes) - skipped.total()
     reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.most_common(3))
     return [*lines, f"no GPU work in {name}: {done} of {len(augmented.outcomes)} analyses were possible ({reasons})"]
-
-
-def _opened(path: Path, folder: Path, say: Report) -> Prepared:
-    """A file that augment wrote; Chrome JSON is converted to the native format."""
-    try:
-        trace: Trace = read(str(path))
-    except UnknownFormat:
-        return Prepared(path, UNKNOWN)
-    if partial := trace.partial or _partial_of_source(path):
-        say(f"{path.name} is not whole: {partial}")
-    if trace.source.format != chrome.NAME:
-        return Prepared(path, view_of(trace))
-    source, native = native_of(trace, folder)
-    say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
-    return Prepared(native, view_of(source))
-
-
-def _partial_of_source(path: Path) -> str | None:
-    """Why the source of an output was not whole, from the sidecar next to it; None if it was whole or is unknown."""
-    suffix = next((writer.SUFFIX for writer in WRITERS if path.name.endswith(writer.SUFFIX)), None)
-    if suffix is None:
-        return None
-    try:
-        sidecar = json.loads(path.with_name(path.name.removesuffix(suffix) + METRICS_SUFFIX).read_bytes())
-        partial = sidecar["source"]["partial"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return partial if isinstance(partial, str) else None

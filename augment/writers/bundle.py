@@ -9,21 +9,20 @@ file that is not a trace.
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.errors import InputError, OutputError
-from augment.writers import perfetto, seams
-from augment.writers.checksums import Checked
-from augment.writers.compression import END, DeflateWriter, fastest
-from augment.writers.files import replacing
+from augment.writers import perfetto
+from augment.writers.compression import END, NOTHING, Checked, DeflateWriter, fastest
+from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto.added import Room
 from augment.writers.seams import Addable, Seam, Written
-from augment.writers.zip_members import DEFLATED, LIMIT, STORED, Member, directory
 
 NAME = "bundle"
 SUFFIX = ".augmented.zip"
@@ -41,14 +40,14 @@ class BundleSeam(Seam, frozen=True, tag=NAME):
     SUFFIX = SUFFIX
 
     added_at: int
-    source: Member
+    source: ZipMember
     before: Checked
     shift_ns: int
     room: Room
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        seams.copy(old, new, self.at)
+        copy_bytes(old, new, self.at)
         text = self.before
         if annotations:
             out = DeflateWriter(new, text)
@@ -75,7 +74,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     with replacing(path, source.path) as file:
         part = _stored(file, source.path, source.label)
         added_at = file.tell()
-        file.write(Member(ANNOTATIONS, DEFLATED, added_at).header)
+        file.write(ZipMember(ANNOTATIONS, DEFLATED, added_at).header)
         out = DeflateWriter(file)
         arrows, tracks = perfetto.write_annotations(augmented, out)
         before, at = out.mark()
@@ -86,9 +85,9 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     return Written(diagnostics, lambda under: BundleSeam(at, added_at, part, before, shift_ns, tracks.room(under)))
 
 
-def _stored(file: BinaryIO, path: str, name: str) -> Member:
+def _stored(file: BinaryIO, path: str, name: str) -> ZipMember:
     """Write the source unchanged, under its own name."""
-    member = Member(name, STORED, file.tell())
+    member = ZipMember(name, STORED, file.tell())
     file.write(member.header)
     crc, size = 0, 0
     crc32, _ = fastest(-zlib.MAX_WBITS)
@@ -102,16 +101,16 @@ def _stored(file: BinaryIO, path: str, name: str) -> Member:
     return _described(file, member._replace(text=Checked(crc, size), packed=size))
 
 
-def _close(file: BinaryIO, source: Member, added_at: int, text: Checked) -> None:
+def _close(file: BinaryIO, source: ZipMember, added_at: int, text: Checked) -> None:
     """Write everything after the annotations, whose bytes are ``text``."""
     file.write(END)
-    member = Member(ANNOTATIONS, DEFLATED, added_at)
+    member = ZipMember(ANNOTATIONS, DEFLATED, added_at)
     packed = file.tell() - added_at - len(member.header)
     added = _described(file, member._replace(text=text, packed=packed))
     file.write(directory([source, added], file.tell()))
 
 
-def _described(file: BinaryIO, member: Member) -> Member:
+def _described(file: BinaryIO, member: ZipMember) -> ZipMember:
     """Write the header of a member after its bytes."""
     end = file.tell()
     if max(end, member.text.size) >= LIMIT:
@@ -120,3 +119,47 @@ def _described(file: BinaryIO, member: Member) -> Member:
     file.write(member.header)
     file.seek(end)
     return member
+
+
+STORED, DEFLATED = 0, 8
+LIMIT = 1 << 32  #: the most bytes of a file or a member; larger ones need other headers
+_VERSION = 20
+_UTF8 = 0x800
+_DATE = 1 << 5 | 1  #: always 1980-01-01
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END_OF_DIRECTORY = struct.Struct("<4s4H2IH")
+_READABLE = 0o644 << 16
+
+
+class ZipMember(NamedTuple):
+    """A member whose header is ``at`` a byte of the file; its ``text`` takes ``packed`` bytes behind that."""
+
+    name: str
+    method: int
+    at: int
+    text: Checked = NOTHING
+    packed: int = 0
+
+    @property
+    def header(self) -> bytes:
+        """The header before the member's bytes. Its size does not depend on them."""
+        name, common = self._common()
+        return _LOCAL.pack(b"PK\3\4", *common, len(name), 0) + name
+
+    @property
+    def entry(self) -> bytes:
+        """The member's entry in the directory."""
+        name, common = self._common()
+        return _CENTRAL.pack(b"PK\1\2", 3 << 8 | _VERSION, *common, len(name), 0, 0, 0, 0, _READABLE, self.at) + name
+
+    def _common(self) -> tuple[bytes, tuple[int, ...]]:
+        name = self.name.encode("utf-8", "replace")
+        flags = 0 if self.name.isascii() else _UTF8
+        return name, (_VERSION, flags, self.method, 0, _DATE, self.text.crc, self.packed, self.text.size)
+
+
+def directory(members: Sequence[ZipMember], at: int) -> bytes:
+    """The end of a zip: its directory, which begins ``at`` a byte of the file."""
+    entries = b"".join(member.entry for member in members)
+    return entries + _END_OF_DIRECTORY.pack(b"PK\5\6", 0, 0, len(members), len(members), len(entries), at, 0)

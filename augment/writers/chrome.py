@@ -18,19 +18,15 @@ from msgspec import Struct
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Source, Trace
 from augment.errors import InputError, OutputError
-from augment.writers import seams
-from augment.writers.checksums import NOTHING, TRAILER, Checked
-from augment.writers.chrome_events import ChromeEvents
-from augment.writers.chrome_layout import Layout, PidRoom, layout_of
-from augment.writers.compression import GzipWriter
-from augment.writers.files import replacing
-from augment.writers.gzip_splice import Splice, find_splice, resumed
-from augment.writers.render import Rendered
+from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
+from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed
+from augment.writers.files import copy_bytes, replacing
 from augment.writers.seams import Addable, Seam, Written
+from augment.writers.templates import Rendered
 
 NAME = "chrome"
 SUFFIX = ".augmented.json.gz"
-SPLICED_FROM = 32 << 20  #: bytes of text
+SPLICED_FROM = 32 << 20  #: bytes of text, below which the search for a place to splice does not pay
 
 
 class ChromeSeam(Seam, frozen=True, tag=NAME):
@@ -50,7 +46,7 @@ class ChromeSeam(Seam, frozen=True, tag=NAME):
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        seams.copy(old, new, self.at)
+        copy_bytes(old, new, self.at)
         text = self.before
         if annotations:
             out = GzipWriter(new, text)
@@ -60,7 +56,7 @@ class ChromeSeam(Seam, frozen=True, tag=NAME):
             text, _ = out.mark()
         rest = self.size - self.at
         old.seek(-rest, os.SEEK_END)
-        seams.copy(old, new, rest - TRAILER.size)
+        copy_bytes(old, new, rest - TRAILER.size)
         new.write(text.then(self.after).trailer)
 
 
@@ -97,19 +93,13 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
 
 def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, Iterable[memoryview], int]:
     """A writer into ``file``, the text that is still to be written, and the place of insertion in that text."""
-    splice, tail = _splice(source, insert_at)
-    if splice is None:
-        return GzipWriter(file), source.text.chunks(), insert_at
-    out, rest = resumed(file, source.path, splice, tail, source.text_bytes)
-    return out, [rest], insert_at - splice.text_at
-
-
-def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
-    """The place up to which the source's compressed bytes can be copied. For small files the search does not pay."""
     tail = source.text.gzip_tail
-    if tail is None or source.closing is not None or source.text_bytes < SPLICED_FROM:
-        return None, b""
-    return find_splice(source.path, tail, source.text_bytes, insert_at), tail
+    if tail is not None and source.closing is None and source.text_bytes >= SPLICED_FROM:
+        splice = find_splice(source.path, tail, source.text_bytes, insert_at)
+        if splice is not None:  # up to there the source's compressed bytes can be copied
+            out, rest = resumed(file, source.path, splice, tail, source.text_bytes)
+            return out, [rest], insert_at - splice.text_at
+    return GzipWriter(file), source.text.chunks(), insert_at
 
 
 class _TextBlock(Struct):

@@ -6,12 +6,15 @@ Every event is a line of its own and begins with its category, ``augment.ANALYSI
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from augment.arrays.ordering import compressed
+from augment.arrays.ordering import compressed, distinct
 from augment.arrays.types import Int64s, Places
 from augment.core.annotations import (
     Annotation,
@@ -24,10 +27,8 @@ from augment.core.annotations import (
     Texts,
     row_count,
 )
-from augment.core.trace import Trace
-from augment.writers.chrome_layout import Layout, fresh_flow_ids
-from augment.writers.perfetto_time import fitting_durations
-from augment.writers.render import (
+from augment.core.trace import Identity, Trace
+from augment.writers.templates import (
     MISSING,
     Column,
     Number,
@@ -40,8 +41,8 @@ from augment.writers.render import (
     json_text,
     micros,
     number,
+    render,
 )
-from augment.writers.rendering import render
 
 
 class ChromeEvents(Struct):
@@ -54,7 +55,7 @@ class ChromeEvents(Struct):
     layout: Layout
     base_ns: int
     trace: Trace | None = None
-    shortened: int = 0  #: slices whose ``dur`` was shortened, see ``perfetto_time``
+    shortened: int = 0  #: slices whose ``dur`` was shortened, see :func:`fitting_durations`
     not_finite: int = 0  #: counter points left out
     early: int = 0  #: times before the file's time 0
     _next_flow: int = 0
@@ -194,3 +195,220 @@ def _names(texts: Texts) -> TemplateChoice:
 
 def _identity(value: object) -> bytes:
     return json_text(value) if isinstance(value, str) else json.dumps(value).encode()
+
+
+_FIRST_FRESH = 10_000_001  #: above all thread ids of Linux (2**22) and above what Kineto adds to stream numbers
+_MAX_SORT_INDEX = 2**31 - 1
+
+
+class Home(msgspec.Struct, frozen=True):
+    """The place in the file for what is added under a track of the source.
+
+    ``process`` is the name of the process if it was made up. ``sort_index`` is that of the track itself (-1: none).
+    ``suffix`` is appended to names.
+    """
+
+    pid: int
+    process: str
+    sort_index: int
+    suffix: str
+
+
+class PidRoom(msgspec.Struct, frozen=True):
+    """The state of a layout: ``homes`` by track, the used numbers, and the used names of counters by pid.
+
+    ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either.
+    """
+
+    homes: dict[int, Home]
+    used: list[int]
+    counters: list[tuple[int | None, str]]
+    told: list[int]
+    first_fresh: int
+
+
+class Layout:
+    """Gives added tracks their pids, tids and names, in the order of requests, so that equal traces get equal numbers.
+
+    A track lies under a process of the source if it has that pid, and is a separate thread if it has a tid that nothing
+    else uses. Perfetto accepts only numbers from 0 to 2**32 - 1 for both, treats tid 0 as the main thread, and
+    distinguishes counters by process and name.
+
+    A layout continues in the ``room`` that another left. :func:`layout_of` makes the first layout of a trace.
+    """
+
+    def __init__(self, room: PidRoom) -> None:
+        self._homes = room.homes
+        self._used, self._counters, self._told = set(room.used), set(room.counters), set(room.told)
+        self._next = room.first_fresh
+        self._metadata: list[tuple[str, bytes]] = []
+
+    def room(self, tracks: Iterable[int]) -> PidRoom:
+        """The state needed to add tracks under these ``tracks`` later."""
+        homes = {under: self._homes[under] for under in tracks}
+        pids = {home.pid for home in homes.values()}
+        return PidRoom(
+            homes=homes,
+            used=sorted(number for number in self._used if number >= self._next),
+            counters=sorted((counter for counter in self._counters if counter[0] in (None, *pids)), key=str),
+            told=sorted(self._told & pids),
+            first_fresh=self._next,
+        )
+
+    def take_metadata(self) -> list[tuple[str, bytes]]:
+        """The metadata events of everything placed since the last call: the analysis, and the text after the
+        category.
+        """
+        taken, self._metadata = self._metadata, []
+        return taken
+
+    def thread(self, annotation: SliceTrack | InstantTrack) -> tuple[int, int]:
+        """The pid and tid of an added thread."""
+        home = self._home(annotation)
+        while self._next in self._used:
+            self._next += 1
+        tid = self._next
+        self._next += 1
+        self._name(annotation.analysis, "thread_name", home.pid, tid, json_text(_name_of(annotation, home)))
+        if home.sort_index >= 0:
+            # The number that Kineto gives the thread or stream itself. Equal ones lie side by side.
+            self._name(annotation.analysis, "thread_sort_index", home.pid, tid, b"%d" % home.sort_index)
+        return home.pid, tid
+
+    def counter(self, annotation: CounterTrack) -> tuple[int, str]:
+        """The pid and name of an added counter. No other counter of that process has the name."""
+        home = self._home(annotation)
+        wanted = name = _name_of(annotation, home)
+        again = 1
+        while {(home.pid, name), (None, name)} & self._counters:
+            again += 1
+            name = f"{wanted} ({again})"
+        self._counters.add((home.pid, name))
+        return home.pid, name
+
+    def _home(self, annotation: SliceTrack | CounterTrack | InstantTrack) -> Home:
+        home = self._homes[annotation.under]
+        if home.process and home.pid not in self._told:
+            self._told.add(home.pid)
+            self._name(annotation.analysis, "process_name", home.pid, None, json_text(home.process))
+        return home
+
+    def _name(self, analysis: str, what: str, pid: int, tid: int | None, value: bytes) -> None:
+        thread = b"" if tid is None else b',"tid":%d' % tid
+        arg = b"sort_index" if what.endswith("sort_index") else b"name"
+        text = b'"ph":"M","name":"%s","pid":%d%s,"args":{"%s":%s}}' % (what.encode(), pid, thread, arg, value)
+        self._metadata.append((analysis, text))
+
+
+def _name_of(annotation: SliceTrack | CounterTrack | InstantTrack, home: Home) -> str:
+    """The name in the file. Chrome JSON cannot nest tracks, so the group precedes the name."""
+    group = "" if isinstance(annotation, InstantTrack) else annotation.group
+    return f"{group}: {annotation.name}" if group else annotation.name + home.suffix
+
+
+def layout_of(trace: Trace) -> Layout:
+    """The layout for additions to a trace."""
+    used = {n for track in trace.tracks for n in (track.pid, track.tid) if isinstance(n, int)}
+    devices: dict[Identity, set[Identity]] = {}
+    for track in trace.tracks:
+        if track.device is not None:
+            devices.setdefault(track.pid, set()).add(track.device)
+    made_up: dict[Identity, Home] = {}  # for processes without a number, for which Perfetto would make one up
+    free = (number for number in count(_FIRST_FRESH) if number not in used)
+    homes = {}
+    for index, track in enumerate(trace.tracks):
+        sort_index = track.tid if isinstance(track.tid, int) and 0 <= track.tid <= _MAX_SORT_INDEX else -1
+        several = track.device is not None and len(devices[track.pid]) > 1
+        suffix = f" device {track.device}" if several else ""
+        if isinstance(track.pid, int):
+            homes[index] = Home(track.pid, "", sort_index, suffix)
+            continue
+        if track.pid not in made_up:
+            name = track.process_name or str(track.pid or "trace")
+            made_up[track.pid] = Home(next(free), name, -1, "")
+        homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix)
+    taken = max((home.pid for home in made_up.values()), default=_FIRST_FRESH - 1)
+    names = distinct(trace.events.name[trace.events.phase == ord("C")])  # of the source's counters
+    return Layout(PidRoom(homes, sorted(used), [(None, trace.strings[i]) for i in names.tolist()], [], taken + 1))
+
+
+def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
+    """The first of ``count`` ids that no flow of the source has, ``taken`` having been given out, and the next free.
+
+    Perfetto reads an id that is a string as a hexadecimal number.
+    """
+    values = trace.events.flow_id.values[:]
+    numbers = values[(values >= 0) & (values < 2**52)]
+    first = int(numbers.max(initial=0)) + 1
+    for code in distinct(values[values < -1]).tolist():
+        try:
+            known = int(trace.strings[-2 - code], 16)
+        except ValueError:
+            continue
+        first = max(first, known + 1 if known < 2**52 else 0)
+    first = max(first, taken)
+    return first, first + count
+
+
+_EXACT = 1 << 49  #: below this, a double of microseconds is exact enough to round to the nanosecond that was written
+_BLOCK = 1 << 15  #: the number of values per round, which fit the cache
+_GRAIN = 512  #: ns, at most between two doubles of what 64 bits hold: months and years are rounded, too
+
+
+def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
+    """``dur``, shortened just enough that, as Perfetto reads it, no slice of a track reaches into the next.
+
+    A slice inside another does not extend beyond the end of that slice, either. Perfetto reads ``ts`` and ``dur`` as
+    doubles of microseconds. For times since 1970 these lie 250 ns apart, and they are rounded again after
+    multiplication by 1000. Two adjacent slices may then overlap, and Perfetto drops an overlapping slice with an import
+    error. The rules were found by experiment with v52 (tests/writers/test_perfetto_time.py checks them).
+
+    Args:
+        ts: ns, ascending; of equal ones the longer slice first.
+        dur: ns.
+        base_ns: what the times of the file lack.
+    """
+    if len(ts) < 2:
+        return dur
+    starts = seen_ns(ts - base_ns)
+    depth = _depths(ts, dur)
+    shown: Int64s = dur.copy()
+    end_of = np.full(len(ts), np.iinfo(np.int64).max)  # that Perfetto sees, of the slice around each
+    for level in range(int(depth.max()) + 1):
+        rows = np.flatnonzero(depth == level)
+        limit = np.minimum(np.append(starts[rows[1:]], end_of[rows[-1:]]), end_of[rows])
+        room = np.maximum(limit - starts[rows], 0)
+        short = seen_ns(dur[rows]) > room
+        room = room[short]
+        shown[rows[short]] = np.where(seen_ns(room) > room, np.maximum(room - _GRAIN, 0), room)
+        inside = np.flatnonzero(depth == level + 1)
+        around = rows[np.searchsorted(rows, inside) - 1]
+        end_of[inside] = starts[around] + seen_ns(shown[around])
+    return shown
+
+
+def seen_ns(ns: Int64s) -> Int64s:
+    """The nanoseconds that Perfetto reads if the file contains ``ns / 1000`` with three decimals."""
+    if ns.max(initial=0) < _EXACT and ns.min(initial=0) > -_EXACT:
+        return ns
+    return np.concatenate([_seen(ns[start : start + _BLOCK]) for start in range(0, len(ns), _BLOCK)])
+
+
+def _seen(ns: Int64s) -> Int64s:
+    whole, part = np.divmod(ns, 1000)
+    us = whole + part / 1000  # the double nearest to the text, as strtod has it
+    scaled = us * 1000
+    down = np.floor(scaled)
+    rounded = (down + (scaled - down >= 0.5)).astype(np.int64)
+    # a number without a fraction is read as an integer
+    seen: Int64s = np.where(us == np.floor(us), us.astype(np.int64) * 1000, rounded)
+    return seen
+
+
+def _depths(ts: Int64s, dur: Int64s) -> Int64s:
+    """The number of slices around each slice, int64."""
+    if (ts[1:] >= ts[:-1] + dur[:-1]).all():
+        return np.zeros(len(ts), np.int64)
+    ended = np.sort(ts + np.maximum(dur, 1))
+    depth: Int64s = np.arange(len(ts)) - np.searchsorted(ended, ts, side="right")
+    return depth

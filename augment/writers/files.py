@@ -107,6 +107,20 @@ def remove_unfinished(folder: str, stems: Collection[str]) -> None:
                 os.unlink(os.path.join(folder, name))
 
 
+def copy_bytes(source: BinaryIO, target: BinaryIO, count: int) -> None:
+    """Copy the next ``count`` bytes.
+
+    Raises:
+        ValueError: the source has fewer bytes.
+    """
+    while count:
+        data = source.read(min(count, 1 << 20))
+        if not data:
+            raise ValueError("is shorter than it was written")
+        target.write(data)
+        count -= len(data)
+
+
 def _same_file(path: Path, source: str) -> bool:
     try:
         return os.path.samefile(path, source)

@@ -12,7 +12,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, Union, cast
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Union, cast
 
 import msgspec
 
@@ -24,7 +24,6 @@ from augment.writers.files import replacing
 Addable = SliceTrack | CounterTrack
 Described = Mapping[str, Any]  #: a seam as plain data that fits JSON
 SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for later additions
-_COPIED = 1 << 20
 
 
 class Seam(msgspec.Struct, frozen=True, tag_field="writer"):
@@ -107,20 +106,6 @@ def seams_of_files(content: bytes, paths: Iterable[Path]) -> list[Described | No
             with contextlib.suppress(ValueError):
                 known[_seam(seam).SUFFIX] = seam
     return [next((known[suffix] for suffix in known if path.name.endswith(suffix)), None) for path in paths]
-
-
-def copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
-    """Copy the next ``count`` bytes.
-
-    Raises:
-        ValueError: the source has fewer bytes.
-    """
-    while count:
-        data = source.read(min(count, _COPIED))
-        if not data:
-            raise ValueError("is shorter than it was written")
-        target.write(data)
-        count -= len(data)
 
 
 def _seam(described: Described) -> Seam:

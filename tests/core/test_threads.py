@@ -29,7 +29,7 @@ from augment.readers import chrome as chrome_reader
 from augment.readers import containers, members, read
 from augment.readers.limits import Limits
 from augment.writers import chrome, metrics, perfetto
-from augment.writers.perfetto.suffixes import Part
+from augment.writers.perfetto.packets import Part
 from augment.writers.perfetto.tracks import Tracks
 from traces import SIMULATED
 

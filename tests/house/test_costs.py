@@ -30,7 +30,7 @@ from augment.pipeline import augment
 from augment.pipeline.request import Request
 from augment.readers import containers, read
 from augment.writers import chrome, compression, metrics, perfetto, write_seamed
-from augment.writers.perfetto.args import ArgsEncoder
+from augment.writers.perfetto.packets import ArgsEncoder
 from traces import Event, copy, kernel, launch, op, step
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from augment.errors import MalformedTrace
 from augment.pipeline.request import option_values
 from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
-from augment.writers.metrics_schema import schema
+from augment.writers.metrics import schema
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, trace_of
 

@@ -48,9 +48,9 @@ def small_tables() -> ExitStack:
             table, min(room, 4), min(pool, 64)
         ),
         "augment.facts.source.event_args.LEAST_ROOM": 1,
-        "augment.writers.perfetto.args_scan._OUT_BYTES": 256,
-        "augment.writers.perfetto.encoding._OUT_BYTES": 256,
-        "augment.writers.rendering._BUFFER_BYTES": 256,
+        "augment.writers.perfetto.source._OUT_BYTES": 256,
+        "augment.writers.perfetto.packets._OUT_BYTES": 256,
+        "augment.writers.templates._BUFFER_BYTES": 256,
         "augment.core.bounds.LEAST_ROWS": 30,
         "augment.core.bounds.SMALL_ROWS": 30,
         "augment.arrays.ordering._FEW": 8,

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from augment.core.annotations import SliceTrack, Texts
-from augment.writers.perfetto.args import ArgsEncoder
-from augment.writers.perfetto.packets import Events, text_args
+from augment.writers.perfetto.packets import ArgsEncoder, Events, text_args
 from augment.writers.perfetto.wire import (
     COUNTER,
     END,
@@ -27,7 +26,7 @@ from augment.writers.perfetto.wire import (
     number,
     varint,
 )
-from augment.writers.render import (
+from augment.writers.templates import (
     MISSING,
     Column,
     Number,
@@ -35,7 +34,7 @@ from augment.writers.render import (
     Template,
     TemplateArgs,
     TemplateChoice,
-    argument_key,
+    json_text,
     rows_of,
 )
 
@@ -58,7 +57,7 @@ def _texts_of_piece(piece: Piece, rows: slice, size: int) -> Iterable[bytes]:
 
 def _texts_of_arg(name: str, column: Column, rows: slice) -> list[bytes]:
     """``,"name":value``, or nothing where there is no value."""
-    key = argument_key(name)
+    key = b"," + json_text(name) + b":"
     codes = (column.values if isinstance(column, Number) else column.codes)[rows]
     texts = [key + text for text in _texts(column, rows)]
     for row in np.flatnonzero(codes == MISSING).tolist():

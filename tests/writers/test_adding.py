@@ -19,9 +19,9 @@ from augment.core.trace import Trace
 from augment.errors import InputError, OutputError
 from augment.readers import read
 from augment.writers import WRITERS, bundle, chrome, writer_named
-from augment.writers.checksums import Checked
+from augment.writers.bundle import STORED, ZipMember
+from augment.writers.compression import Checked
 from augment.writers.seams import Described, add_tracks, is_as_written
-from augment.writers.zip_members import STORED, Member
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, NAMES, TRACKS
 from writer_traces import ns, stripped, texts, written
@@ -204,4 +204,4 @@ def test_another_file_is_refused(writer: Any, tmp_path: Path) -> None:
 
 def test_annotations_of_4_gib_are_refused() -> None:
     with pytest.raises(OutputError, match="too large for a zip"):
-        bundle._close(io.BytesIO(), Member("rank0.json", STORED, 0), 0, Checked(0, 1 << 32))
+        bundle._close(io.BytesIO(), ZipMember("rank0.json", STORED, 0), 0, Checked(0, 1 << 32))

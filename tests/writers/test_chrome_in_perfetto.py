@@ -13,7 +13,7 @@ from augment.core.trace import Trace, Track
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import chrome
-from augment.writers.perfetto_time import seen_ns
+from augment.writers.chrome_events import seen_ns
 from metamorphic import real_trace
 from perfetto_engine import EngineError, PerfettoEngine
 from traces import SIMULATED, by_folder

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.writers.checksums import Checked, shifted_crc
-from augment.writers.gzip_splice import _from_bit, find_splice, resumed
+from augment.writers.compression import Checked, _from_bit, find_splice, resumed, shifted_crc
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,10 @@ import pytest
 
 from augment.core.annotations import Texts
 from augment.core.trace import Category, Track
-from augment.writers.perfetto.annotation_events import _name_numbers
-from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.packets import text_args
+from augment.writers.perfetto.added import _name_numbers
+from augment.writers.perfetto.packets import ArgsEncoder, InternedTexts, text_args
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.render import choice
+from augment.writers.templates import choice
 from tables import Event, trace_of
 
 COUNT = 10**6
@@ -45,14 +44,14 @@ def chrome(texts: Texts) -> list[str]:
 
 
 def native_names(texts: Texts) -> list[str]:
-    interned = Interned()
+    interned = InternedTexts()
     numbers = _name_numbers(texts, interned).tolist()
     first = min(numbers)
     return [["name 5", "name 999000", ""][number - first] for number in numbers]
 
 
 def native_args(texts: Texts) -> list[str]:
-    which, blobs = text_args(texts, "kernel", ArgsEncoder(Interned()))
+    which, blobs = text_args(texts, "kernel", ArgsEncoder(InternedTexts()))
     assert len(blobs.size) == 2
     return [["name 5", "name 999000", ""][code] for code in which.tolist()]
 

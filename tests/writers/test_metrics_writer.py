@@ -17,7 +17,7 @@ from augment.core.trace import Diagnostic, Trace, Track
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import metrics, write_all
-from augment.writers.metrics_schema import schema
+from augment.writers.metrics import schema
 from metamorphic import real_trace
 from traces import SIMULATED, by_folder
 from writer_traces import augmented, chrome_trace, with_source

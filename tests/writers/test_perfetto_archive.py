@@ -7,8 +7,7 @@ import tarfile
 from pathlib import Path
 
 from augment.writers.files import replacing
-from augment.writers.perfetto.archive import MANIFEST, Archive
-from augment.writers.perfetto.several import TraceGroup
+from augment.writers.perfetto.several import MANIFEST, Archive, TraceGroup
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import NAMES, OP, trace_of_events
 

@@ -20,10 +20,8 @@ from augment.readers import read
 from augment.readers.perfetto.state import PacketSequence, Strings
 from augment.readers.perfetto.values import event_args
 from augment.writers import perfetto as writer
-from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.args_scan import ArgsScanner
-from augment.writers.perfetto.encoding import encode, slice_args
-from augment.writers.perfetto.packets import Events, blobs_of
+from augment.writers.perfetto.packets import ArgsEncoder, Events, InternedTexts, blobs_of, encode, slice_args
+from augment.writers.perfetto.source import ArgsScanner
 from augment.writers.perfetto.wire import varint
 from oracles import plain_kernels
 from perfetto_schema import protos as schema
@@ -68,7 +66,7 @@ def as_perfetto_has_it(value: Any) -> Any:
 
 @given(args_dicts)
 def test_args_survive(args: dict[str, Any]) -> None:
-    interned = Interned()
+    interned = InternedTexts()
     event = ArgsEncoder(interned).args(args)
     output = interned.take_new()
     result = Decoder(output).args(schema.TrackEvent.FromString(event).debug_annotations)
@@ -104,7 +102,7 @@ columns = st.lists(row, min_size=70, max_size=90)
 @given(columns, st.integers(0, 400))
 def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int) -> None:
     kind, ts, track, category, name = (np.array([row[k] for row in rows], np.int64) for k in range(5))
-    blob = ArgsEncoder(Interned()).arg("key", "x" * size)
+    blob = ArgsEncoder(InternedTexts()).arg("key", "x" * size)
     events = Events(kind, ts, track, category, name, blobs_of([blob * (k % 3) for k in range(len(rows))]))
     plain = packets(events)
     parsed = schema.Trace.FromString(plain).packet
@@ -121,7 +119,7 @@ def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int)
 def scanned(events: list[bytes]) -> list[bytes]:
     """Each event's args, by the kernel; and the same in Python."""
     offsets, lengths = places_of(events)
-    encoder = ArgsEncoder(Interned())
+    encoder = ArgsEncoder(InternedTexts())
     scanner = ArgsScanner(encoder, ns(), blobs_of([]))
     made = []
     for block in blocks(Text(b",".join(events), 64), offsets, lengths):
@@ -130,7 +128,7 @@ def scanned(events: list[bytes]) -> list[bytes]:
 
 
 def plainly(events: list[bytes]) -> list[bytes]:
-    encoder = ArgsEncoder(Interned())
+    encoder = ArgsEncoder(InternedTexts())
     offsets, lengths = places_of(events)
     result = blocks(Text(b",".join(events), 64), offsets, lengths)
     return [encoder.args(args_of_event(event)) for block in result for event in decoded(block, offsets, lengths)]
@@ -221,7 +219,7 @@ def long_track(count: int) -> SliceTrack:
 @pytest.mark.usefixtures("kernels")
 def test_args_of_added_slices() -> None:
     track = long_track(200)
-    assert slice_args(track, ArgsEncoder(Interned())).pieces() == plain_args(track, ArgsEncoder(Interned()))
+    assert slice_args(track, ArgsEncoder(InternedTexts())).pieces() == plain_args(track, ArgsEncoder(InternedTexts()))
 
 
 def test_whole_files_are_equal_by_either_way(tmp_path: Path) -> None:

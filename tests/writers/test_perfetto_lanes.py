@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
-from augment.writers.perfetto.lanes import Points, Slices, by_start, lanes_and_slices
+from augment.writers.perfetto.flows import Points, TrackSlices, by_start, lanes_and_slices
 from oracles import plain_kernels
 from writer_traces import ns
 
@@ -21,11 +21,11 @@ spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0,
 moments = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 3)), max_size=20)
 
 
-def slices_of(spans: list[Span]) -> Slices:
+def slices_of(spans: list[Span]) -> TrackSlices:
     ordered = sorted(spans, key=lambda span: span[1])
     place, ts, dur = (np.array([span[k] for span in ordered], np.int64) for k in range(3))
     rows = by_start(np.arange(len(ordered)), ts, ts + dur)
-    return Slices(rows, place.astype(np.int32), ts, ts + dur, np.arange(len(ordered)) % 4)
+    return TrackSlices(rows, place.astype(np.int32), ts, ts + dur, np.arange(len(ordered)) % 4)
 
 
 def points_of(moments: list[Span]) -> Points:
@@ -34,7 +34,7 @@ def points_of(moments: list[Span]) -> Points:
     return Points(place.astype(np.int32), ts, mark)
 
 
-def walked(slices: Slices, points: Points, compiled: bool) -> tuple[Int32s, Int64s]:
+def walked(slices: TrackSlices, points: Points, compiled: bool) -> tuple[Int32s, Int64s]:
     with nullcontext() if compiled else plain_kernels():
         return lanes_and_slices(slices, points, 3)
 
@@ -71,7 +71,7 @@ def test_a_point_finds_the_slice_that_began_last_of_those_that_cover_it(spans: l
 @pytest.mark.parametrize("compiled", [False, True])
 def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], compiled: bool) -> None:
     """Also of a kernel and an annotation around it that are equally long."""
-    slices = Slices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
+    slices = TrackSlices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
     for mark, row in ((11, 0), (12, 1), (13, 1)):
         result = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
         assert result.tolist() == [row]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.arrays.types import Int64s
-from augment.writers.perfetto_time import _EXACT, _seen, fitting_durations, seen_ns
+from augment.writers.chrome_events import _EXACT, _seen, fitting_durations, seen_ns
 from perfetto_engine import PerfettoEngine
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from augment.core.annotations import Texts
-from augment.writers.render import Column, Number, Template, TemplateArgs, choice, json_text, micros, number, rows_of
-from augment.writers.rendering import render
+from augment.writers.templates import (
+    Column,
+    Number,
+    Template,
+    TemplateArgs,
+    choice,
+    json_text,
+    micros,
+    number,
+    render,
+    rows_of,
+)
 from oracles import plain_kernels
 from plain_encoders import rendered
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,34 +25,14 @@ from augment.arrays.types import NO_INDEX
 from augment.core.annotations import Annotation, Ends, Flows
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Trace
-from augment.writers import seams
 from augment.writers.compression import fastest
-from augment.writers.files import replacing
-from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room
-from augment.writers.perfetto.annotation_events import annotation_events
-from augment.writers.perfetto.args import Interned
-from augment.writers.perfetto.encoding import encode
-from augment.writers.perfetto.packets import Events
+from augment.writers.files import copy_bytes, replacing
+from augment.writers.perfetto import wire
+from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
+from augment.writers.perfetto.packets import Events, InternedTexts, Part, Suffixes, SuffixNumbers, encode, suffixes
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
-from augment.writers.perfetto.suffixes import Part, Suffixes, SuffixNumbers, suffixes
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.perfetto.wire import (
-    BUNDLE_METADATA,
-    CLEARED,
-    METADATA_JSON,
-    METADATA_NAME,
-    METADATA_TEXT,
-    PACKET_CHROME_EVENTS,
-    PACKET_COMPRESSED,
-    PACKET_FIRST,
-    PACKET_FLAGS,
-    PACKET_INTERNED,
-    message,
-    number,
-    packet,
-    text,
-)
 from augment.writers.seams import Addable, Seam, Written
 
 Piece: TypeAlias = Events | Callable[[], Events]
@@ -86,7 +66,7 @@ class PerfettoSeam(Seam, frozen=True, tag=NAME):
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        seams.copy(old, new, self.at)
+        copy_bytes(old, new, self.at)
         add(new, self.room, self.shift_ns, annotations)
 
 
@@ -102,7 +82,8 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     """As :func:`write`, and returns what is needed to add tracks to the file."""
     trace = augmented.trace
-    tracks, shift_ns = Tracks(trace), _shift(trace)
+    tracks = Tracks(trace)
+    shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
     with replacing(path, trace.source.path) as file:
         diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
         at = file.tell()
@@ -116,7 +97,7 @@ def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable
     tracks = LaterTracks(room)
     if annotations:
         packed = Packed(file)
-        out = _File(packed, tracks, Interned(), first=False)
+        out = _File(packed, tracks, InternedTexts(), first=False)
         out.shift_ns = shift_ns
         out.write(out.of_annotations(annotations, {}))
         packed.flush()
@@ -135,7 +116,7 @@ def write_part(
         part: what the trace is in the file.
         shift_ns: what to add to all times.
     """
-    trace, annotations, interned = augmented.trace, augmented.annotations, Interned()
+    trace, annotations, interned = augmented.trace, augmented.annotations, InternedTexts()
     planned = plan(trace, tracks, annotations, part)
     packed = Packed(file)
     out = _File(packed, tracks, interned, first=part.number == 0)
@@ -147,7 +128,8 @@ def write_part(
     write(out.of_annotations(annotations, planned.added_suffixes))
     packed.flush()
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
-    return _diagnostics(planned.repairs)
+    counts = planned.repairs
+    return [Diagnostic(f"perfetto_{code}", counts[code], text_) for code, text_ in _MESSAGES.items() if counts[code]]
 
 
 def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, Tracks]:
@@ -158,7 +140,7 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     """
     trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
     tracks = Tracks(trace)
-    out = _File(file, tracks, Interned())
+    out = _File(file, tracks, InternedTexts())
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_INDEX, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(SuffixNumbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
@@ -194,17 +176,18 @@ class Packed:
         """Write what is held."""
         if self._size:
             self._out += self._compressor.flush()
-            self._file.write(packet(message(PACKET_COMPRESSED, bytes(self._out))))
+            self._file.write(wire.packet(wire.message(wire.PACKET_COMPRESSED, bytes(self._out))))
             self._begin()
 
 
 class _File:
     """Writes packets in order: anything that a packet refers to is written before it."""
 
-    def __init__(self, file: Writable, tracks: AddedTracks, interned: Interned, *, first: bool = True) -> None:
+    def __init__(self, file: Writable, tracks: AddedTracks, interned: InternedTexts, *, first: bool = True) -> None:
         self._file, self._tracks, self._interned = file, tracks, interned
         self.shift_ns = 0
-        file.write(packet(number(PACKET_FLAGS, CLEARED) + (number(PACKET_FIRST, 1) if first else b"")))
+        flags = wire.number(wire.PACKET_FLAGS, wire.CLEARED)
+        file.write(wire.packet(flags + (wire.number(wire.PACKET_FIRST, 1) if first else b"")))
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Write events."""
@@ -227,7 +210,7 @@ class _File:
     def _before(self) -> bytes:
         """The packets that must come before events made since the last call."""
         tracks, new = self._tracks.take_packets(), self._interned.take_new()
-        return tracks + (packet(message(PACKET_INTERNED, new)) if new else b"")
+        return tracks + (wire.packet(wire.message(wire.PACKET_INTERNED, new)) if new else b"")
 
     def _put(self, before: bytes, piece: Piece) -> None:
         events = piece() if callable(piece) else piece
@@ -248,27 +231,14 @@ class _File:
 
         The members of a ``part`` of the file are named ``cr-PART NAME``.
         """
-        properties = b"".join(
-            message(BUNDLE_METADATA, text(METADATA_NAME, f"{part} {name}".strip()) + _metadata(value))
-            for name, value in trace.source.metadata.items()
-            if value is not None
-        )
+        properties = []
+        for name, value in trace.source.metadata.items():
+            content = wire.text(wire.METADATA_NAME, f"{part} {name}".strip())
+            if isinstance(value, (dict, list)):
+                content += wire.text(wire.METADATA_JSON, json.dumps(value, ensure_ascii=False))
+            elif value is not None:
+                content += wire.text(wire.METADATA_TEXT, str(value))
+            if value is not None:
+                properties.append(wire.message(wire.BUNDLE_METADATA, content))
         if properties:
-            self._file.write(packet(message(PACKET_CHROME_EVENTS, properties)))
-
-
-def _metadata(value: Any) -> bytes:
-    if isinstance(value, (dict, list)):
-        return text(METADATA_JSON, json.dumps(value, ensure_ascii=False))
-    return text(METADATA_TEXT, str(value))
-
-
-def _shift(trace: Trace) -> int:
-    """The amount to add to every time so that none is negative: Perfetto drops events before time 0."""
-    return max(0, -int(trace.events.ts.min(initial=0)))
-
-
-def _diagnostics(repairs: Counter[str]) -> list[Diagnostic]:
-    return [
-        Diagnostic(f"perfetto_{code}", repairs[code], message_) for code, message_ in _MESSAGES.items() if repairs[code]
-    ]
+            self._file.write(wire.packet(wire.message(wire.PACKET_CHROME_EVENTS, b"".join(properties))))

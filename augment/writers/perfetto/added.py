@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
+import numpy as np
 
-from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
-from augment.writers.perfetto.wire import (
-    BY_RANK,
-    COUNTER_CATEGORIES,
-    COUNTER_SHARE_KEY,
-    COUNTER_UNIT_NAME,
-    PACKET_DESCRIPTOR,
-    TRACK_CHILD_ORDER,
-    TRACK_COUNTER,
-    TRACK_DESCRIPTION,
-    TRACK_NAME,
-    TRACK_PARENT,
-    TRACK_RANK,
-    TRACK_UUID,
-    message,
-    number,
-    packet,
-    text,
+from augment.arrays.ordering import numbered
+from augment.arrays.types import Int64s
+from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.writers.perfetto import wire
+from augment.writers.perfetto.packets import (
+    NO_SUFFIXES,
+    ArgsEncoder,
+    Blobs,
+    Events,
+    InternedTexts,
+    Suffixes,
+    colours,
+    column,
+    counters,
+    slice_args,
+    slices,
+    with_suffixes,
 )
 
 _COUNTERS, _OF_STREAMS = 2000, 4000  #: ranks below a device: its slices are first, then its counters, then streams
@@ -86,23 +86,20 @@ class AddedTracks(ABC):
         of_process = isinstance(annotation, SliceTrack) and annotation.of_process
         home = self.process_of(annotation.under) if of_process else self.home_of(annotation.under)
         group = "" if isinstance(annotation, InstantTrack) else annotation.group
-        home = self._group(home, group) if group else home
+        if group:
+            if (home, group) not in self._groups:  # the track of a group is at the top of its home
+                self._groups[home, group] = self._add(home, group, rank=0, ordered=True)
+            home = self._groups[home, group]
         counter = None
         if isinstance(annotation, CounterTrack):
-            counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
-            counter += text(COUNTER_UNIT_NAME, annotation.unit)
+            counter = wire.text(wire.COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
+            counter += wire.text(wire.COUNTER_UNIT_NAME, annotation.unit)
             if annotation.scale:
-                counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
+                counter += wire.text(wire.COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
         below = _OF_STREAMS if "stream" in annotation.name else _COUNTERS if counter else 0
         self._children[home] = rank = self._children.get(home, 0) + 1
         name = annotation.name if of_process or group else annotation.name + self.suffix_of(annotation.under)
         return self._add(home, name + self.short, rank + below, annotation.description, counter)
-
-    def _group(self, home: int, name: str) -> int:
-        """The track of a group, at the top of ``home``."""
-        if (home, name) not in self._groups:
-            self._groups[home, name] = self._add(home, name, rank=0, ordered=True)
-        return self._groups[home, name]
 
     def _add(
         self,
@@ -113,22 +110,24 @@ class AddedTracks(ABC):
         counter: bytes | None = None,
         ordered: bool = False,
     ) -> int:
-        content = text(TRACK_NAME, name)
+        content = wire.text(wire.TRACK_NAME, name)
         if parent is not None:
-            content += number(TRACK_PARENT, parent)
+            content += wire.number(wire.TRACK_PARENT, parent)
         if rank is not None:
-            content += number(TRACK_RANK, rank)
+            content += wire.number(wire.TRACK_RANK, rank)
         if description:
-            content += text(TRACK_DESCRIPTION, description)
+            content += wire.text(wire.TRACK_DESCRIPTION, description)
         if counter is not None:
-            content += message(TRACK_COUNTER, counter)
+            content += wire.message(wire.TRACK_COUNTER, counter)
         if ordered:
-            content += number(TRACK_CHILD_ORDER, BY_RANK)
+            content += wire.number(wire.TRACK_CHILD_ORDER, wire.BY_RANK)
         return self._describe(content)
 
     def _describe(self, content: bytes) -> int:
         self.count += 1
-        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self.count) + content)))
+        self._packets.append(
+            wire.packet(wire.message(wire.PACKET_DESCRIPTOR, wire.number(wire.TRACK_UUID, self.count) + content))
+        )
         return self.count
 
 
@@ -151,3 +150,60 @@ class LaterTracks(AddedTracks):
     def suffix_of(self, under: int) -> str:
         """The suffix used when the file was written."""
         return self._suffixes.get(under, "")
+
+
+def annotation_events(
+    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: InternedTexts
+) -> Iterator[Events]:
+    """The events of one annotation, in pieces in the order of writing. Flows and empty tracks have no events.
+
+    ``arrows`` are the fields of the arrows of added tracks, by their ``id``.
+    """
+    if isinstance(annotation, Flows) or not len(annotation.ts):
+        return
+    track = tracks.of_annotation(annotation)
+    category = interned.number(wire.INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
+    match annotation:
+        case SliceTrack():
+            suffixes_ = arrows.get(id(annotation), NO_SUFFIXES)
+            args = slice_args(annotation, ArgsEncoder(interned))
+            names = _name_numbers(annotation.names, interned)
+            shown = args if annotation.colour is None else with_suffixes(args, colours(annotation.colour))
+            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(shown, suffixes_))
+            yield from _with_inner(outer, annotation, track, category, args, interned)
+        case CounterTrack():
+            yield counters(annotation.ts, annotation.values.astype(np.float64), track)
+        case InstantTrack():
+            count = len(annotation.ts)
+            kind, track_, category_ = (column(value, count) for value in (wire.INSTANT, track, category))
+            yield Events(kind, annotation.ts, track_, category_, _name_numbers(annotation.names, interned))
+
+
+def _with_inner(
+    outer: tuple[Events, Events],
+    annotation: SliceTrack,
+    track: int,
+    category: int,
+    args: Blobs,
+    interned: InternedTexts,
+) -> Iterator[Events]:
+    """The slices of a track and those inside them, in the order of :func:`slices`: each begins after the one around
+    it.
+    """
+    rows = annotation.inner_rows()
+    if annotation.inner is None or not len(rows):
+        yield from outer
+        return
+    names = _name_numbers(annotation.inner.take(rows), interned)
+    inner = slices(annotation.ts[rows], annotation.dur[rows], track, category, names, args.take(rows))
+    for outside, inside in zip(outer, inner, strict=True):
+        yield outside
+        yield inside
+
+
+def _name_numbers(texts: Texts, interned: InternedTexts) -> Int64s:
+    """The number of each name; a missing text counts as the empty string."""
+    none = len(texts.values)
+    codes, which = numbered(np.where(texts.codes < 0, none, texts.codes))
+    names = (texts.values[code] if code < none else "" for code in codes.tolist())
+    return np.array([interned.number(wire.INTERNED_NAMES, name) for name in names], np.int64)[which]

@@ -1,4 +1,6 @@
-"""Arrows: which slices the source's flow events link."""
+"""Lanes and arrows: partly overlapping slices of one track are placed side by side, and the slices are found that the
+source's flow events link: at each moment the innermost slice that covers it, bounds included.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,65 @@ from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
 from augment.core.trace import Category, Trace
-from augment.writers.perfetto.lanes import Points, Slices
+from augment.kernels.native import native
+
+
+class TrackSlices(Struct, frozen=True):
+    """Columns of equal length; ``rows`` are those that are slices, ascending ``ts``, then longer first.
+
+    ``place`` int32 is the track, ``mark`` int64 tells which of two slices that begin at a point's moment is meant.
+    """
+
+    rows: Int64s
+    place: Int32s
+    ts: Int64s
+    end: Int64s
+    mark: Int64s
+
+
+class Points(Struct, frozen=True):
+    """Moments on tracks, ascending ``ts``, in equal-length columns."""
+
+    place: Int32s
+    ts: Int64s
+    mark: Int64s
+
+
+def lanes_and_slices(slices: TrackSlices, points: Points, place_count: int) -> tuple[Int32s, Int64s]:
+    """The lane of each row (0 is the first; rows that are not slices also have 0), and the slice of each point."""
+    count, rows = len(slices.ts), len(slices.rows)
+    lane = np.zeros(count, np.int32)
+    next_slice = np.full(len(points.ts), NO_INDEX, np.int64)
+    given = (
+        slices.rows,
+        slices.place,
+        slices.ts,
+        slices.end,
+        slices.mark,
+        points.place,
+        points.ts,
+        points.mark,
+    )
+    room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
+    native("nesting.assign_lanes")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
+    return lane, next_slice
+
+
+def by_start(rows: Int64s, ts: Int64s, end: Int64s) -> Int64s:
+    """``rows``, which ascend in ``ts``, with rows of equal ``ts`` reordered to longer first; any further ties keep
+    their order.
+    """
+    starts = ts[rows]
+    tied = np.zeros(len(rows) + 1, np.bool_)
+    tied[1:-1] = starts[1:] == starts[:-1]
+    tied = tied[1:] | tied[:-1]
+    places = np.flatnonzero(tied)
+    if len(places):
+        chosen = rows[places]
+        rows = rows.copy()
+        rows[places] = chosen[np.lexsort((-end[chosen], ts[chosen]))]
+    return rows
+
 
 ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says
 _NO_MARK = -3  #: a value that no slice's mark has
@@ -49,7 +109,7 @@ def points(trace: Trace, rows: Int64s, place: Int32s) -> Points:
     return Points(place[rows], events.ts[rows], ids)
 
 
-def bind_to_next(next_slice: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
+def bind_to_next(next_slice: Int64s, rows: Int64s, slices: TrackSlices, texts: Mapping[int, dict[str, Any]]) -> None:
     """Fill ``next_slice`` for flow ends without ``bp: e``: they bind to the next slice of their track, as in
     Perfetto.
     """

@@ -4,13 +4,13 @@ read.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays.columns import Values, narrowed
@@ -19,13 +19,10 @@ from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
 from augment.core.annotations import Annotation, Ends, Flows
 from augment.core.trace import COMPLETE, Category, EventTable, SparseColumn, Trace
 from augment.facts.source.event_args import blocks, decoded
-from augment.writers.perfetto import flows
-from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
-from augment.writers.perfetto.packets import Blobs, blobs_of
-from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
-from augment.writers.perfetto.suffixes import Part, Suffixes, SuffixNumbers, suffixes
+from augment.writers.perfetto import flows, wire
+from augment.writers.perfetto.flows import TrackSlices, by_start, lanes_and_slices
+from augment.writers.perfetto.packets import Blobs, Part, Suffixes, SuffixNumbers, blobs_of, suffixes
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.perfetto.wire import BEGIN, INSTANT
 
 NEVER = np.iinfo(np.int64).max  #: the end of a slice that never ends, and how long it lasts
 _AS_RECORDED = np.iinfo(np.int64).min  #: the other duration of slices that have none
@@ -64,7 +61,15 @@ class Plan(Struct):
 def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
     """The plan of a trace, which is ``part`` of its file. Makes the tracks of the trace."""
     made, arrows = _without_suffixes(trace, tracks)
-    numbers = SuffixNumbers(trace, *_places(len(trace.events), made.order[:], made.late), annotations, part)
+    order, late = made.order[:], made.late
+    place = np.full(len(trace.events), NO_INDEX, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    written = place
+    if len(late):  # they come after all others
+        written = place.copy()
+        written[late] = len(order) + np.arange(len(late))
+    del order
+    numbers = SuffixNumbers(trace, place, written, annotations, part)
     of_source, made.added_suffixes = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), made.repairs)
     made.suffix_places, made.suffixes = of_source
     return made
@@ -78,9 +83,14 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     groups: dict[int, tuple[int, str]] = {}
     kind, end, other_dur, ended_by = _kinds(trace, place, texts, repairs, groups)
     other_dur = _around_last_kernels(trace, place, end, other_dur)
-    slice_place, group_names = _with_groups(tracks, place, groups)
-    rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
-    slices = Slices(rows, slice_place, events.ts, end, events.correlation[:])
+    slice_place, numbers = place, dict[tuple[int, str], int]()
+    if groups:  # they are numbered from the last place on
+        slice_place = place.copy()
+        for row, group in groups.items():
+            slice_place[row] = len(tracks.places) + numbers.setdefault(group, len(numbers))
+    group_names = list(numbers)
+    rows = by_start(np.flatnonzero(kind == wire.BEGIN), events.ts, end)
+    slices = TrackSlices(rows, slice_place, events.ts, end, events.correlation[:])
     flow_rows = flows.flow_rows(trace)
     points = flows.points(trace, flow_rows, slice_place)
     lane, next_slice = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
@@ -90,7 +100,10 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     flows.bind_to_next(next_slice, flow_rows, slices, texts)
 
     def in_order() -> tuple[Values[np.int64], Int64s]:
-        return narrowed(_in_text(np.flatnonzero(kind), events.offset)), _late(slices, events.offset)
+        drawn = np.flatnonzero(kind)
+        offsets = events.offset[drawn]
+        drawn = drawn[order_of(offsets)] if (offsets[1:] < offsets[:-1]).any() else drawn
+        return narrowed(drawn), _late(slices, events.offset)
 
     calls: tuple[Callable[[], Any], ...] = (
         partial(flows.arrows, trace, flow_rows, next_slice),
@@ -101,25 +114,6 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     repairs["flow_without_slices"] = arrows.lost
     none = np.empty(0, np.int64), blobs_of(())
     return Plan(kind, other_dur, track, narrowed(rows), order, late, *none, {}, texts, ended_by, repairs), arrows
-
-
-def _in_text(rows: Int64s, offset: Values[np.int64]) -> Int64s:
-    """``rows`` as their text lies in the file."""
-    offsets = offset[rows]
-    return rows[order_of(offsets)] if (offsets[1:] < offsets[:-1]).any() else rows
-
-
-def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int32s, Int32s]:
-    """The place of each event in ``order``, and its place in the order of writing: those in ``late`` come after all
-    others.
-    """
-    place = np.full(count, NO_INDEX, np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    written = place
-    if len(late):
-        written = place.copy()
-        written[late] = len(order) + np.arange(len(late))
-    return place, written
 
 
 def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
@@ -146,11 +140,11 @@ def _kinds(
 ) -> tuple[Bytes, Int64s, SparseColumn, dict[int, int]]:
     events = trace.events
     kind = np.zeros(len(events), np.uint8)
-    kind[events.phase == COMPLETE] = BEGIN
+    kind[events.phase == COMPLETE] = wire.BEGIN
     dur = events.dur[:]
     end = events.ts + np.maximum(dur, 0)
     repairs["negative_duration"] = int(np.count_nonzero(dur < 0))
-    kind[(events.phase != COMPLETE)] = INSTANT
+    kind[(events.phase != COMPLETE)] = wire.INSTANT
     for phase in b"stfCE":
         kind[events.phase == phase] = 0
     known = frozenset(b"XstfCBEiIRbenSTpFP")
@@ -158,9 +152,9 @@ def _kinds(
     paired = pairs(trace, place, texts)
     groups.update(paired.groups)
     begins = list(paired.ends)
-    kind[begins + paired.lone_begins] = BEGIN
+    kind[begins + paired.lone_begins] = wire.BEGIN
     kind[list(paired.ends.values())] = 0
-    kind[paired.lone_ends] = INSTANT
+    kind[paired.lone_ends] = wire.INSTANT
     end[begins] = events.ts[list(paired.ends.values())]
     end[paired.lone_begins] = NEVER
     repairs["slice_without_end"] = len(paired.lone_begins)
@@ -192,21 +186,8 @@ def _around_last_kernels(trace: Trace, place: Int32s, end: Int64s, other_dur: Sp
     return SparseColumn(rows, np.where(dur == _AS_RECORDED, end[rows] - events.ts[rows], dur))
 
 
-def _with_groups(
-    tracks: Tracks, place: Int32s, groups: dict[int, tuple[int, str]]
-) -> tuple[Int32s, list[tuple[int, str]]]:
-    """The place of each row. Groups are numbered from the last place on."""
-    if not groups:
-        return place, []
-    numbers: dict[tuple[int, str], int] = {}
-    place = place.copy()
-    for row, group in groups.items():
-        place[row] = len(tracks.places) + numbers.setdefault(group, len(numbers))
-    return place, list(numbers)
-
-
-def _late(slices: Slices, offset: Values[np.int64]) -> Int64s:
-    """Slices of one track and start whose text is not in the order outer before inner; returned in that order."""
+def _late(slices: TrackSlices, offset: Values[np.int64]) -> Int64s:
+    """TrackSlices of one track and start whose text is not in the order outer before inner; returned in that order."""
     rows = slices.rows
     starts = slices.ts[rows]
     tied = np.zeros(len(rows) + 1, np.bool_)
@@ -247,3 +228,76 @@ def _uuids(
     for pair, group in each(which, len(pairs[0])):
         track[nested[group]] = uuid_of(*(int(column[pair]) for column in pairs))
     return narrowed(track)
+
+
+BEGINS, ENDS, STEPS = frozenset(b"bS"), frozenset(b"eF"), frozenset(b"nTp")  #: phases of asynchronous events
+
+
+class Pairs(Struct):
+    """``ends`` maps the row of a beginning to that of its end; ``groups`` that of an asynchronous event to its track:
+    the row's place and a name. ``lone_ends`` have no beginning; ``lone_begins`` no end."""
+
+    ends: dict[int, int] = field(default_factory=dict)
+    groups: dict[int, tuple[int, str]] = field(default_factory=dict)
+    lone_begins: list[int] = field(default_factory=list)
+    lone_ends: list[int] = field(default_factory=list)
+
+    def open_or_close(self, begun: dict[str, list[int]], row: int, is_end: bool, name: str) -> None:
+        """Process one event of a stack. An end closes the latest beginning of its name, or of any name if it has none.
+
+        ``begun`` holds the beginnings by name, and all of them under the empty name. Some of them may be closed
+        already.
+        """
+        if not is_end:
+            for key in {name, ""}:
+                begun[key].append(row)
+            return
+        while begun[name]:
+            begin = begun[name].pop()
+            if begin not in self.ends:
+                self.ends[begin] = row
+                return
+        self.lone_ends.append(row)
+
+
+def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> Pairs:
+    """The pairs of a trace. ``texts`` holds the members of asynchronous events, of which those of one category and id
+    (in older phases, also one name) share a stack and a track.
+    """
+    ends, phase = trace.events.ends, trace.events.phase
+    is_lone = phase == ord("E")
+    is_lone[ends.values[:]] = False
+    lone_ends = np.flatnonzero(is_lone).tolist()
+    lone_begins = np.flatnonzero(phase == ord("B")).tolist()
+    result = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
+    events = trace.events
+    rows = rows_of_phases(trace, BEGINS | ENDS | STEPS)
+    stacks: dict[Any, tuple[int, str, dict[str, list[int]]]] = {}
+    columns = rows.tolist(), events.category_name[rows].tolist(), events.name[rows].tolist()
+    for row, category, name_index in zip(*columns, strict=True):
+        event, code, name = texts[row], int(phase[row]), trace.strings[name_index]
+        older = name if chr(code) in "STpF" else None
+        local = event.get("id2")
+        if isinstance(local, dict) and "local" in local:
+            identity = repr((event.get("pid"), local["local"]))
+        else:
+            identity = repr((event.get("id"), local, event.get("scope")))
+        key = category, older, identity
+        where, track, begun = stacks.setdefault(key, (int(place[row]), name or "async", defaultdict(list)))
+        result.groups[row] = where, track
+        if code not in STEPS:
+            result.open_or_close(begun, row, code in ENDS, name)
+    result.lone_begins += [row for _, _, begun in stacks.values() for row in begun[""] if row not in result.ends]
+    result.lone_begins.sort()
+    result.lone_ends.sort()
+    return result
+
+
+def rows_of_phases(trace: Trace, phases: frozenset[int]) -> Int64s:
+    """The rows of any of these phases."""
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(phases)] = True
+    counts = np.bincount(trace.events.phase, minlength=256)
+    if not counts[wanted].any():
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(wanted[trace.events.phase])

@@ -22,10 +22,14 @@ is cleared); the numbers of tracks go on; and each has its own range of numbers 
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import tarfile
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -34,27 +38,10 @@ from msgspec.structs import replace
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Identity, Trace
 from augment.version import __version__
-from augment.writers.perfetto import add, write_part
+from augment.writers.perfetto import add, wire, write_part
 from augment.writers.perfetto.added import Room
-from augment.writers.perfetto.suffixes import Links, Part
+from augment.writers.perfetto.packets import Links, Part
 from augment.writers.perfetto.tracks import TrackPlace, Tracks
-from augment.writers.perfetto.wire import (
-    BUNDLE_METADATA,
-    BY_RANK,
-    METADATA_NAME,
-    METADATA_TEXT,
-    PACKET_CHROME_EVENTS,
-    PACKET_DESCRIPTOR,
-    TRACK_CHILD_ORDER,
-    TRACK_DESCRIPTION,
-    TRACK_NAME,
-    TRACK_RANK,
-    TRACK_UUID,
-    message,
-    number,
-    packet,
-    text,
-)
 from augment.writers.seams import Addable
 
 _FIRST_PROCESS = 10_000  #: ranks of root tracks; devices come before
@@ -127,8 +114,8 @@ def write_parts(path: Path, names: Sequence[str], out: BinaryIO) -> None:
 
 def _said(name: str, value: str) -> bytes:
     """A packet with metadata."""
-    content = text(METADATA_NAME, name) + text(METADATA_TEXT, value)
-    return packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content)))
+    content = wire.text(wire.METADATA_NAME, name) + wire.text(wire.METADATA_TEXT, value)
+    return wire.packet(wire.message(wire.PACKET_CHROME_EVENTS, wire.message(wire.BUNDLE_METADATA, content)))
 
 
 class TraceGroup(Struct, frozen=True):
@@ -199,9 +186,12 @@ class Several:
         """Write a root track for tracks that belong to no single trace. ``shift_ns`` is added to all times."""
         self._taken.add(group.name)
         root = self._tracks + 1
-        content = number(TRACK_UUID, root) + _root_of(group, self._roots)
+        content = wire.number(wire.TRACK_UUID, root) + _root_of(group, self._roots)
         room = Room(
-            root, {track.under: root for track in annotations}, {root: 0}, packet(message(PACKET_DESCRIPTOR, content))
+            root,
+            {track.under: root for track in annotations},
+            {root: 0},
+            wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content)),
         )
         self._tracks = add(self._file, room, shift_ns, annotations)
         self._roots += 1
@@ -209,10 +199,10 @@ class Several:
 
 def _root_of(group: TraceGroup, place: int) -> bytes:
     """The description of a root track, without its number."""
-    content = text(TRACK_NAME, group.name) + number(TRACK_RANK, place)
+    content = wire.text(wire.TRACK_NAME, group.name) + wire.number(wire.TRACK_RANK, place)
     if group.description:
-        content += text(TRACK_DESCRIPTION, group.description)
-    return content + number(TRACK_CHILD_ORDER, BY_RANK)
+        content += wire.text(wire.TRACK_DESCRIPTION, group.description)
+    return content + wire.number(wire.TRACK_CHILD_ORDER, wire.BY_RANK)
 
 
 class GroupTracks(Tracks):
@@ -228,10 +218,7 @@ class GroupTracks(Tracks):
         self._number = {id(place): index for index, place in enumerate(self.places)}
 
     def _root(self) -> int:
-        return self._made("root", self._new_root)
-
-    def _new_root(self) -> int:
-        return self._describe(_root_of(self.group, self.place))
+        return self._made("root", lambda: self._describe(_root_of(self.group, self.place)))
 
     def _is_thread(self, _place: TrackPlace) -> bool:
         return False
@@ -240,7 +227,7 @@ class GroupTracks(Tracks):
         return self._root()
 
     def _new_process(self, pid: Identity) -> int:
-        name = self._process_name(pid)
+        name = self._process_names.get(pid)
         shown = f"{name or 'Process'} {pid}" if isinstance(pid, int) else name or pid or "Trace"
         index = next(index for index, place in enumerate(self.places) if place.pid == pid)
         return self._add(self._root(), shown, rank=_FIRST_PROCESS + index, ordered=True)
@@ -257,3 +244,64 @@ class GroupTracks(Tracks):
     def _rank_of(self, place: TrackPlace) -> int:
         rank = Tracks._rank_of(self, place)
         return rank if self._on_device(place) else rank + self._number[id(place)]
+
+
+SUFFIX = ".tar"
+MANIFEST = "perfetto_manifest.json"
+_CLOCK = "BOOTTIME"  #: the clock that Perfetto assumes for a native file without one
+
+_ODD = re.compile(r"[^A-Za-z0-9_.=-]+")
+_LONGEST = 60  #: the most characters of a name in the archive
+
+
+class Archive:
+    """A TAR of several traces, added one after the other: a native file for each, and the ``perfetto_manifest`` that
+    describes how they belong together. All times must be on one clock.
+
+    Perfetto from v58 on treats each file as a separate machine. So ranks with equal pids stay apart, and every process
+    and thread is in its tables: https://perfetto.dev/docs/reference/perfetto-manifest. Earlier versions merge processes
+    of equal pids from different files. Arrows cannot lead from one file to another.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._names: dict[str, str] = {}
+
+    def add(self, augmented: AugmentedTrace, group: TraceGroup, *_links: Links) -> list[Diagnostic]:
+        """Write a trace. Returns diagnostics of what was changed or left out."""
+        name = free_name(group.name, self._names)
+        plain = _ODD.sub("-", name)[:_LONGEST]
+        self._names[name] = f"{len(self._names):04}-{plain}.pftrace"
+        with _member(self._file, self._names[name]):
+            return write_part(augmented, self._file, Tracks(augmented.trace), Part())
+
+    def close(self) -> None:
+        """Write the manifest and the end of the archive."""
+        with _member(self._file, MANIFEST):
+            self._file.write(json.dumps({"perfetto_manifest": self._manifest()}, ensure_ascii=False).encode())
+        self._file.write(bytes(2 * tarfile.BLOCKSIZE))
+
+    def _manifest(self) -> dict[str, Any]:
+        files: list[dict[str, Any]] = [{"path": path, "machine": {"name": name}} for name, path in self._names.items()]
+        first = {"file": files[0]["path"], "clock": _CLOCK}
+        for member in files[1:]:
+            member["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}
+        return {"version": 1, "trace_time": first, "files": files}
+
+
+@contextlib.contextmanager
+def _member(file: BinaryIO, name: str) -> Iterator[None]:
+    """What is written to ``file`` inside the context becomes a member of the archive. Its header is written last,
+    because it needs the size.
+    """
+    header = file.tell()
+    file.write(bytes(tarfile.BLOCKSIZE))
+    yield
+    end = file.tell()
+    info = tarfile.TarInfo(name)
+    info.size = end - header - tarfile.BLOCKSIZE
+    file.write(bytes(-info.size % tarfile.BLOCKSIZE))
+    after = file.tell()
+    file.seek(header)
+    file.write(info.tobuf(tarfile.GNU_FORMAT))
+    file.seek(after)

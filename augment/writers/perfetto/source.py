@@ -10,17 +10,29 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.arrays.columns import Values
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import Bools, Int32s, Int64s
+from augment.core.jsontext import lenient_json
 from augment.core.trace import COMPLETE, Decode, Trace, args_of_event, json_event
-from augment.facts.source.event_args import Block, PacketDecode, blocks, decoded
-from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.args_scan import ArgsScanner, PacketArgsScanner
-from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
+from augment.facts.source.event_args import PADDING, Block, PacketDecode, blocks, decoded, decoded_event
+from augment.kernels import encode_packets as kernel
+from augment.kernels.dictionary import KnownBytes
+from augment.kernels.native import address, native
+from augment.writers.perfetto import wire
+from augment.writers.perfetto.packets import (
+    ArgsEncoder,
+    Blobs,
+    Events,
+    InternedTexts,
+    blobs_of,
+    counters,
+    ends,
+    with_ends,
+)
 from augment.writers.perfetto.plan import NEVER, Plan
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.perfetto.wire import BEGIN, INTERNED_CATEGORIES, INTERNED_NAMES
 
 _ROWS = 1 << 18
 
@@ -28,14 +40,14 @@ _ROWS = 1 << 18
 class SourceEvents:
     """The events of a trace's source, in pieces in the order of writing."""
 
-    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: Interned) -> None:
+    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: InternedTexts) -> None:
         self._trace, self._plan, self._tracks = trace, plan, tracks
         self._encoder = ArgsEncoder(interned)
         events = trace.events
         columns = events.name, events.category_name
         names, categories = trace.context.threads.all([partial(_counts, trace, column, plan) for column in columns])
-        self._names = _numbers(trace, names, interned, INTERNED_NAMES)
-        self._categories = _numbers(trace, categories, interned, INTERNED_CATEGORIES)
+        self._names = _numbers(trace, names, interned, wire.INTERNED_NAMES)
+        self._categories = _numbers(trace, categories, interned, wire.INTERNED_CATEGORIES)
         self._late: dict[int, bytes] = {}
         self._is_late = np.zeros(len(events), np.bool_)
         self._is_late[plan.late] = True
@@ -63,7 +75,14 @@ class SourceEvents:
         order = plan.order[:]
         offsets, lengths = events.offset[order], events.length[order]
         del order
-        maker = _maker(self._encoder, plan, self._trace.source.decode)
+        decode, appended = self._trace.source.decode, (plan.suffix_places, plan.suffixes)
+        maker: ArgsScanner | _PlainBlobs
+        if decode is json_event:  # the kernel reads this form
+            maker = ArgsScanner(self._encoder, *appended)
+        elif isinstance(decode, PacketDecode):
+            maker = PacketArgsScanner(self._encoder, *appended, decode)
+        else:
+            maker = _PlainBlobs(self._encoder, plan, decode)
         for block in blocks(self._trace.source.text, offsets, lengths):
             rows = plan.order[block.start : block.stop]
             blobs = maker.blobs(block, offsets, lengths)
@@ -73,20 +92,9 @@ class SourceEvents:
                 self._late.update(zip(rows[late].tolist(), kept, strict=True))
             yield partial(self._begun, rows, blobs, ~late)
 
-    def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools) -> Events:
-        made = self._events(rows, blobs)
-        if not drawn.all():
-            made, rows = made.take(drawn), rows[drawn]
-        return self._with_ends(rows, made)
-
-    def _late_ones(self) -> Iterator[Events]:
-        for start in range(0, len(self._plan.late), _ROWS):
-            rows = self._plan.late[start : start + _ROWS]
-            yield self._with_ends(rows, self._events(rows, blobs_of(self._late[row] for row in rows.tolist())))
-
-    def _events(self, rows: Int64s, blobs: Blobs) -> Events:
+    def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools | None = None) -> Events:
         plan, events = self._plan, self._trace.events
-        return Events(
+        made = Events(
             plan.kind[rows].astype(np.int64),
             events.ts[rows],
             plan.track[rows],
@@ -94,9 +102,14 @@ class SourceEvents:
             self._names.take(events.name[rows]),
             blobs,
         )
+        if drawn is not None and not drawn.all():
+            made, rows = made.take(drawn), rows[drawn]
+        return with_ends(made, (made.kind == wire.BEGIN) & (plan.dur(events, rows) == 0))
 
-    def _with_ends(self, rows: Int64s, made: Events) -> Events:
-        return with_ends(made, (made.kind == BEGIN) & (self._plan.dur(self._trace.events, rows) == 0))
+    def _late_ones(self) -> Iterator[Events]:
+        for start in range(0, len(self._plan.late), _ROWS):
+            rows = self._plan.late[start : start + _ROWS]
+            yield self._begun(rows, blobs_of(self._late[row] for row in rows.tolist()))
 
     def _add_extras(self) -> None:
         """Add args that the text of a slice lacks: a negative duration, and the args of the event that ends the
@@ -135,16 +148,13 @@ class SourceEvents:
                 if number is None:
                     plan.repairs["counter_without_number"] += 1
                     continue
-                name = " ".join(filter(None, (str(event.get("name") or ""), _identity(event), key)))
+                which = "" if event.get("id") is None else f"id: {event['id']}"
+                name = " ".join(filter(None, (str(event.get("name") or ""), which, key)))
                 ts, values = points.setdefault(self._tracks.of_counter(place, name), ([], []))
                 ts.append(int(trace.events.ts[row]))
                 values.append(number)
         for track, (ts, values) in points.items():
             yield counters(np.array(ts, np.int64), np.array(values), track)
-
-
-def _identity(event: dict[str, Any]) -> str:
-    return "" if event.get("id") is None else f"id: {event['id']}"
 
 
 def _number(value: Any) -> float | None:
@@ -167,23 +177,15 @@ def _counts(trace: Trace, column: Values[np.int32], plan: Plan) -> Int64s:
     return counts
 
 
-def _numbers(trace: Trace, counts: Int64s, interned: Interned, kind: int) -> Int64s:
+def _numbers(trace: Trace, counts: Int64s, interned: InternedTexts, kind: int) -> Int64s:
     """The number of each string of the trace that occurs. Frequent strings get small numbers, which take fewer
     bytes.
     """
     numbers = np.zeros(len(counts), np.int64)
     for index in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist():
-        if trace.strings[index] or kind == INTERNED_NAMES:
+        if trace.strings[index] or kind == wire.INTERNED_NAMES:
             numbers[index] = interned.number(kind, trace.strings[index])
     return numbers
-
-
-def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
-    if decode is json_event:  # the kernel reads this form
-        return ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
-    if isinstance(decode, PacketDecode):
-        return PacketArgsScanner(encoder, plan.suffix_places, plan.suffixes, decode)
-    return _PlainBlobs(encoder, plan, decode)
 
 
 class _PlainBlobs:
@@ -201,3 +203,140 @@ class _PlainBlobs:
         for place, piece in zip(self._places[part].tolist(), self._suffixes.take(part).pieces(), strict=True):
             made[place - block.start] += piece
         return blobs_of(made)
+
+
+_OUT_BYTES = 4 << 20
+_MOST_SEQUENCES = 64  #: sequences whose codes are kept at the same time
+
+
+class ArgsScanner:
+    """Makes the blobs of rows of a JSON source: their args, taken from the text, followed by their suffixes.
+
+    Args:
+        encoder: makes the code of a key, or of a key with its value, at its first occurrence.
+        suffix_rows: rows of ``suffixes``, ascending, in the numbering of :meth:`blobs`.
+        suffixes: the fields to append.
+    """
+
+    _of_packets = 0
+    _decode: Decode = staticmethod(json_event)
+
+    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
+        self._encoder = encoder
+        self._known = KnownBytes()
+        self._suffixes = [np.ascontiguousarray(each, np.int64) for each in (suffix_rows, suffixes.start, suffixes.size)]
+        self._suffix_data = suffixes.data
+        self._state = kernel.Encoding()
+        self._state.suffixes = address(suffixes.data)
+        self._out, self._next_out = np.empty(_OUT_BYTES, np.uint8), np.empty(_OUT_BYTES, np.uint8)
+        self._row, self._args = -1, dict[str, Any]()  # the last row with something new
+
+    def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
+        """The blobs of the rows of a block. They are valid until the next call but one."""
+        self._out, self._next_out = self._next_out, self._out
+        offsets = np.ascontiguousarray(offsets[block.start : block.stop])
+        lengths = np.ascontiguousarray(lengths[block.start : block.stop])
+        count = len(offsets)
+        start, size = np.empty(count, np.int64), np.empty(count, np.int64)
+        state = self._state
+        state.row = state.at = 0
+        state.ready_row = -1
+        while True:
+            out = self._out
+            why = native("encode_blobs.scan_args")(
+                address(block.data) + PADDING,
+                block.base,
+                offsets,
+                lengths,
+                address(out),
+                len(out),
+                start,
+                size,
+                block.start,
+                *self._suffixes,
+                self._known.known,
+                state,
+                self._of_packets,
+            )
+            if why == kernel.DONE:
+                return Blobs(out, start, size)
+            if why == kernel.FULL:
+                self._out = np.concatenate([out, np.empty(len(out) + state.ready_size, np.uint8)])
+                continue
+            row = state.row
+            offset = int(offsets[row])
+            if why == kernel.OTHER_STRINGS:
+                self._turn_to(state.sequence, offset)
+                continue
+            at = offset - block.base + PADDING
+            text = block.data[at : at + int(lengths[row])].tobytes()
+            if why == kernel.ODD_ROW or not self._learn(block.start + row, text, offset, block.data):
+                self._make_ready(row, text, offset)
+
+    def _turn_to(self, sequence: int, offset: int) -> None:
+        """Switch to the strings that a sequence of packets has at a byte."""
+        raise NotImplementedError
+
+    def _learn(self, row: int, event: bytes, offset: int, data: npt.NDArray[np.uint8]) -> bool:
+        """Add what compiled code missed: a key, or a key with its value. False if it is not the arg of this event that
+        counts.
+
+        The event is encoded as a whole first, so that texts get the same numbers as without compiled code.
+        """
+        if row != self._row:
+            self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
+            self._encoder.args(self._args)
+        origin = address(data)
+        text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
+        is_key = bool(self._state.miss_is_key)
+        args = self._args_in(text, is_key)
+        if args is None:
+            return False
+        for key, value in args.items():
+            if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
+                return False
+        code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
+        self._known.add(self._state.miss_hash, text, code, self._state.key_hash)
+        return True
+
+    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
+        """The arg in a piece of the text; None if there is none. ``is_key`` says that the piece has no value."""
+        try:
+            return lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")  # type: ignore[no-any-return]
+        except ValueError:
+            return None
+
+    def _make_ready(self, row: int, text: bytes, offset: int) -> None:
+        args = args_of_event(decoded_event(text, offset, self._decode))
+        self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
+        self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
+        self._state.ready = address(self._ready)
+
+
+class PacketArgsScanner(ArgsScanner):
+    """As :class:`ArgsScanner`, for a source of packets. Codes are kept for each set of strings that packets refer
+    to.
+    """
+
+    _of_packets = 1
+
+    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs, decode: PacketDecode) -> None:
+        super().__init__(encoder, suffix_rows, suffixes)
+        self._decode: PacketDecode = decode
+        self._state.begins = self._state.ends = -1
+        self._strings: Any = None
+        self._by_sequence: dict[int, tuple[Any, KnownBytes]] = {}
+
+    def _turn_to(self, sequence: int, offset: int) -> None:
+        strings, begins, ends = self._decode.strings_at(sequence, offset)
+        known = self._by_sequence.get(sequence)
+        if known is None or known[0] is not strings:
+            if len(self._by_sequence) >= _MOST_SEQUENCES:
+                self._by_sequence.clear()
+            known = self._by_sequence[sequence] = strings, KnownBytes()
+        self._strings, self._known = known
+        self._state.begins, self._state.ends = begins, ends
+
+    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - the signature of its base
+        arg = self._decode.arg(text, self._strings)
+        return None if arg is None else dict([arg])

@@ -22,23 +22,8 @@ from msgspec import Struct
 from augment.arrays.types import NO_INDEX, Int32s
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
+from augment.writers.perfetto import wire
 from augment.writers.perfetto.added import AddedTracks, Room
-from augment.writers.perfetto.wire import (
-    BY_RANK,
-    PROCESS_NAME,
-    PROCESS_PID,
-    THREAD_NAME,
-    THREAD_PID,
-    THREAD_TID,
-    TRACK_CHILD_ORDER,
-    TRACK_NAME,
-    TRACK_PARENT,
-    TRACK_PROCESS,
-    TRACK_THREAD,
-    message,
-    number,
-    text,
-)
 
 _LARGEST = 2**31 - 1
 _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
@@ -156,10 +141,10 @@ class Tracks(AddedTracks):
         home = self._home(place)
         if not self._is_thread(place):
             return self._add(home, self._name_of(place), rank=self._rank_of(place))
-        thread = number(THREAD_PID, int(place.pid or 0)) + number(THREAD_TID, int(place.tid or 0))
+        thread = wire.number(wire.THREAD_PID, int(place.pid or 0)) + wire.number(wire.THREAD_TID, int(place.tid or 0))
         if place.thread_name:
-            thread += text(THREAD_NAME, place.thread_name)
-        return self._describe(message(TRACK_THREAD, thread) + number(TRACK_PARENT, home))
+            thread += wire.text(wire.THREAD_NAME, place.thread_name)
+        return self._describe(wire.message(wire.TRACK_THREAD, thread) + wire.number(wire.TRACK_PARENT, home))
 
     def _name_of(self, place: TrackPlace) -> str:
         if self._on_device(place) and place.stream is not None and not place.thread_name:
@@ -185,26 +170,23 @@ class Tracks(AddedTracks):
         return self._made(("process", pid), lambda: self._new_process(pid))
 
     def _new_process(self, pid: Identity) -> int:
-        name = self._process_name(pid)
-        order = number(TRACK_CHILD_ORDER, BY_RANK)
+        name = self._process_names.get(pid)
+        order = wire.number(wire.TRACK_CHILD_ORDER, wire.BY_RANK)
         if not _fits(pid):
             shown = f"Process {pid}" if isinstance(pid, int) else pid or "Trace"
             main = self._owners.main
             if main is None:
-                return self._describe(text(TRACK_NAME, name or shown) + order)
+                return self._describe(wire.text(wire.TRACK_NAME, name or shown) + order)
             return self._add(self._process(main), name or shown, _AT_THE_BOTTOM, ordered=True)
-        process = number(PROCESS_PID, int(pid or 0)) + (text(PROCESS_NAME, name) if name else b"")
-        return self._describe(message(TRACK_PROCESS, process) + order)
-
-    def _process_name(self, pid: Identity) -> str | None:
-        return self._process_names.get(pid)
+        process = wire.number(wire.PROCESS_PID, int(pid or 0)) + (wire.text(wire.PROCESS_NAME, name) if name else b"")
+        return self._describe(wire.message(wire.TRACK_PROCESS, process) + order)
 
     def _device(self, pid: Identity, device: Identity) -> int:
         owner = self._owners.of(pid, device)
         alike = [known for known in self._devices if known[1] == device]
         name = f"GPU {device}"
         if not (isinstance(device, int) and 0 <= device < _MOST_DEVICES):
-            name = self._process_name(pid) or str(device)
+            name = self._process_names.get(pid) or str(device)
         if len(alike) > 1:
             name = f"{name} (process {pid})"
         models = [model for number_, model in self.trace.source.devices if number_ == device]
