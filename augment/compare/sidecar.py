@@ -14,20 +14,22 @@ from augment.compare.calls import Side
 from augment.compare.core import Diff
 from augment.compare.diff_rows import ROWS
 from augment.core.trace import Diagnostic
-from augment.writers.files import DIFF_METRICS_SUFFIX, replacing
 from augment.writers.metrics import (
     SCHEMA_VERSION,
     Schema,
     analysis_of,
-    encode,
     schema,
     source_of,
     source_schema,
     tool,
     verdict_schema,
+    write_sidecar,
+)
+from augment.writers.metrics import (
+    SUFFIX as METRICS_SUFFIX,
 )
 
-SUFFIX = DIFF_METRICS_SUFFIX
+SUFFIX = f".diff{METRICS_SUFFIX}"
 
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:
@@ -51,8 +53,7 @@ def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> Non
     Raises:
         OutputError: ``path`` cannot be written.
     """
-    with replacing(path, diff.pairs[0].test.trace.source.path) as file:
-        file.write(encode(document(diff, diagnostics)))
+    write_sidecar(document(diff, diagnostics), path, diff.pairs[0].test.trace.source.path)
 
 
 def diff_schema(*, closed: bool = False) -> Schema:

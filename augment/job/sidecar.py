@@ -8,10 +8,9 @@ from augment.core.findings import Findings
 from augment.core.jsontext import storable
 from augment.job.answer import ROWS, Answer
 from augment.job.verdict.verdict_rows import Row as VerdictRow
-from augment.writers.files import METRICS_SUFFIX
-from augment.writers.metrics import SCHEMA_VERSION, Schema, analysis_of, encode, schema, tool, verdict_schema
+from augment.writers.metrics import SCHEMA_VERSION, SUFFIX, Schema, analysis_of, encode, schema, tool, verdict_schema
 
-SUFFIX = METRICS_SUFFIX
+__all__ = ["SUFFIX", "content", "document", "job_schema"]
 
 
 def document(result: Answer, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:

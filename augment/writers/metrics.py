@@ -64,9 +64,7 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
     Raises:
         OutputError: ``path`` cannot be written.
     """
-    content = encode(document(augmented, more))
-    with replacing(path, augmented.trace.source.path) as file:
-        file.write(content)
+    content = write_sidecar(document(augmented, more), path, augmented.trace.source.path)
     return MetricsSeam(content.index(b',\n  "analyses": '), len(content))  # in texts, ends of lines are escaped
 
 
@@ -87,6 +85,18 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
         "analyses": {name: analysis_of(outcome) for name, outcome in augmented.outcomes.items()},
         "diagnostics": [*augmented.diagnostics, *more],
     }
+
+
+def write_sidecar(sidecar: dict[str, Any], path: Path, source: str) -> bytes:
+    """Write a sidecar to ``path``, never over its ``source``; returns what was written.
+
+    Raises:
+        OutputError: ``path`` cannot be written.
+    """
+    content = encode(sidecar)
+    with replacing(path, source) as file:
+        file.write(content)
+    return content
 
 
 def encode(sidecar: dict[str, Any]) -> bytes:
