@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         with_memory_timeline,
     )
     from augment.readers.attachments.tables import with_tables
-    from augment.results.sidecars import frames
+    from augment.results.metric_frames import frames
     from augment.version import __version__
     from augment.viewer.notebook import show
 
@@ -63,7 +63,7 @@ _HOMES = {
     "read_memory_timeline": "augment.readers.attachments.recorded_files",
     "with_memory_timeline": "augment.readers.attachments.recorded_files",
     "with_tables": "augment.readers.attachments.tables",
-    "frames": "augment.results.sidecars",
+    "frames": "augment.results.metric_frames",
     "show": "augment.viewer.notebook",
     "Table": "augment.core.tabular",
     "Trace": "augment.core.trace",

@@ -204,7 +204,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
 def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:
     """Write a file for each analysis, and print the paths."""
     from augment.cli.terminal import emit
-    from augment.results.sidecars import frames_of
+    from augment.results.metric_frames import frames_of
     from augment.writers.parquet import write_parquet
 
     for name, table in frames_of(sidecars).items():

@@ -1,12 +1,12 @@
-"""Reads sidecars: the files of metrics that ``augment`` wrote, of one run or many, also as tables."""
+"""Reads sidecars: the files of metrics that ``augment`` wrote, of one run or many."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -14,9 +14,6 @@ from msgspec import Struct
 from augment.core.old_names import current
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
-
-if TYPE_CHECKING:
-    from augment.core.tabular import Table
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
 
@@ -88,50 +85,6 @@ def sidecars_in(sources: Sequence[str | os.PathLike[str]]) -> Iterator[Sidecar]:
             below = path.parent.relative_to(source).as_posix()
             run = os.path.basename(os.path.abspath(source)) if below == "." else below
             yield Sidecar.of(str(path), read_sidecar(str(path)), run)
-
-
-def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
-    """A table for each analysis, with the rows of all ``sources``.
-
-    The columns ``run``, ``trace`` and ``rank`` come first. ``run`` is the STEM of a file that is named, or the folder
-    of a sidecar in a folder that is named. ``trace`` is the STEM, and ``rank`` null where that is not of one rank.
-
-    Args:
-        sources: sidecars (``STEM.metrics.json``, also of jobs and comparisons), and folders of them at any depth.
-
-    Raises:
-        InputError: a source does not exist, or a folder holds no sidecar.
-        UnknownFormat: a file holds no metrics.
-    """
-    return frames_of(sidecars_in(sources))
-
-
-def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
-    """A table for each analysis of ``sidecars``, in their order."""
-    from augment.analyses import ANALYSES
-    from augment.compare.diff_rows import ROWS as OF_DIFF
-    from augment.core.tabular import Table, concatenated
-    from augment.job.answer import ROWS as OF_JOB
-
-    types: dict[str, type[Any]] = {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
-    tables: dict[str, list[Table]] = {}
-    leads: dict[str, list[dict[str, Any]]] = {}
-    for sidecar in sidecars:
-        for name, analysis in sidecar.content["analyses"].items():
-            outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
-            table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
-            lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
-            if "rank" not in table.columns:
-                lead["rank"] = sidecar.rank
-            tables.setdefault(name, []).append(table)
-            leads.setdefault(name, []).append(lead)
-    frames = {}
-    for name, parts in tables.items():
-        table = concatenated(name, parts, leads[name])
-        order = dict.fromkeys(each for each in ("run", "trace", "rank", *table.columns) if each in table.columns)
-        columns = {each: table.columns[each] for each in order}
-        frames[name] = Table(table.name, columns, table.kinds, table.status, table.reason)
-    return frames
 
 
 def is_sidecar(path: str) -> bool:

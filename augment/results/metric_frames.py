@@ -1,0 +1,52 @@
+"""The metrics of many runs as one table for each analysis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from augment.analyses import ANALYSES
+from augment.compare.diff_rows import ROWS as OF_DIFF
+from augment.core.tabular import Table, concatenated
+from augment.job.answer import ROWS as OF_JOB
+from augment.results.sidecars import Sidecar, sidecars_in
+
+
+def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
+    """A table for each analysis, with the rows of all ``sources``.
+
+    The columns ``run``, ``trace`` and ``rank`` come first. ``run`` is the STEM of a file that is named, or the folder
+    of a sidecar in a folder that is named. ``trace`` is the STEM, and ``rank`` null where that is not of one rank.
+
+    Args:
+        sources: sidecars (``STEM.metrics.json``, also of jobs and comparisons), and folders of them at any depth.
+
+    Raises:
+        InputError: a source does not exist, or a folder holds no sidecar.
+        UnknownFormat: a file holds no metrics.
+    """
+    return frames_of(sidecars_in(sources))
+
+
+def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
+    """A table for each analysis of ``sidecars``, in their order."""
+    types: dict[str, type[Any]] = {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
+    tables: dict[str, list[Table]] = {}
+    leads: dict[str, list[dict[str, Any]]] = {}
+    for sidecar in sidecars:
+        for name, analysis in sidecar.content["analyses"].items():
+            outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
+            table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
+            lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
+            if "rank" not in table.columns:
+                lead["rank"] = sidecar.rank
+            tables.setdefault(name, []).append(table)
+            leads.setdefault(name, []).append(lead)
+    frames = {}
+    for name, parts in tables.items():
+        table = concatenated(name, parts, leads[name])
+        order = dict.fromkeys(each for each in ("run", "trace", "rank", *table.columns) if each in table.columns)
+        columns = {each: table.columns[each] for each in order}
+        frames[name] = Table(table.name, columns, table.kinds, table.status, table.reason)
+    return frames
