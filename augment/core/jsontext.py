@@ -80,7 +80,7 @@ def mended(text: str) -> str:
     return "".join(parts)
 
 
-_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[^"]+|"', re.DOTALL)
+_PARTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^"]+|"', re.DOTALL)
 _LONE_BACKSLASH = re.compile(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _VALUE_ENDS = re.compile(r"[\w\]}]\s*$")
 _Replacement = str | Callable[[re.Match[str]], str]

@@ -15,7 +15,7 @@ from augment.readers.limits import NESTING
 from augment.readers.raw import Broken, Text
 
 MAX_MEMBER_BYTES = 64 << 20  #: bytes of a single member other than traceEvents
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _WORD = re.compile(rb"[^\s,\]}]+")
 
 

@@ -26,6 +26,8 @@ from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
+from augment.facts.names.kernel_types import KernelType, type_of
+from augment.facts.names.name_masks import LOOKED_AT, strings_where
 from augment.pipeline import augment
 from augment.pipeline.request import Request
 from augment.readers import containers, read
@@ -164,6 +166,32 @@ def test_memory_for_each_event(path: Path, tmp_path: Path, monkeypatch: pytest.M
 def written(augmented: AugmentedTrace, folder: Path) -> None:
     chrome.write(augmented, folder / "chrome")
     metrics.write(augmented, folder / "metrics")
+
+
+def test_one_long_text(tmp_path: Path) -> None:
+    """A name is judged by its beginning, and a member takes no memory beyond a few times its text."""
+    path, letters = tmp_path / "long.json", 1_000_000
+    work = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "k" * letters,
+        "pid": 0,
+        "tid": 7,
+        "ts": 1,
+        "dur": 1,
+        "args": {"stream": 7},
+    }
+    path.write_text(json.dumps({"hostname": "h" * letters, "traceEvents": [work]}))
+    tracemalloc.start()
+    try:
+        trace, reading = peak(lambda: read(str(path)))
+    finally:
+        tracemalloc.stop()
+    assert reading < 30 * letters
+    lengths: list[int] = []
+    strings_where(trace, lambda name: lengths.append(len(name)))
+    assert max(lengths) == LOOKED_AT < letters
+    assert type_of("x" * LOOKED_AT + "ncclKernel") == KernelType.COMPUTATION
 
 
 def test_packets_are_written_again_without_decoding_each(

@@ -31,6 +31,7 @@ from augment.facts.critical.what_if import fused
 from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import kernel_families
+from augment.facts.names.name_masks import matching
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3
@@ -64,7 +65,7 @@ def check(trace: Trace) -> Answer:
     """Predict steps whose chains are fused."""
     work, families = gpu_work(trace), kernel_families(trace)
     simple = is_any(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
-    fused_already = np.array([_COMPILED.search(name) is not None for name in trace.strings], np.bool_)
+    fused_already = matching(trace, _COMPILED)
     simple &= work_in_steps(trace) & ~in_optimizer(trace) & ~fused_already[trace.events.name[work.row]]
     if not simple.any():
         return NotApplicable("no elementwise kernel runs in the steps")

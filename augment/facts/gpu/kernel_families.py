@@ -28,6 +28,7 @@ from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.names.kernel_types import OTHER, KernelType, kind_of, stated_kind
+from augment.facts.names.name_masks import LOOKED_AT
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
@@ -158,6 +159,7 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
 
 def _first(rules: Sequence[tuple[str, str]], name: str) -> str | None:
     """The answer of the first rule whose pattern is found in a name, without regard to case."""
+    name = name[:LOOKED_AT]
     lower = name.lower() if name.isascii() else None
     for pattern, answer in rules:
         expression = None if lower is None else _of_lower_case(pattern)

@@ -21,6 +21,7 @@ from augment.arrays.types import Bytes, Int32s
 from augment.core.attachments import tables_of
 from augment.core.trace import Category, Trace
 from augment.errors import UsageError, expect_known
+from augment.facts.names.name_masks import LOOKED_AT
 
 
 class KernelType(IntEnum):
@@ -62,7 +63,7 @@ _COPY = re.compile(r"Memcpy \w+")
 
 def type_of(name: str) -> KernelType:
     """The type of a kernel of that name."""
-    return next((kind for kind, pattern in PATTERNS if pattern.search(name)), KernelType.COMPUTATION)
+    return next((kind for kind, pattern in PATTERNS if pattern.search(name, 0, LOOKED_AT)), KernelType.COMPUTATION)
 
 
 @lru_cache(maxsize=4096)

@@ -10,12 +10,13 @@ import numpy as np
 from augment.arrays.types import Bools
 from augment.core.trace import Trace
 
+LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
 STEP = "ProfilerStep"  #: how the names of steps begin
 
 
 def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
-    """Whether ``condition`` is true for each of ``trace.strings``, bool."""
-    return np.array([bool(condition(name)) for name in trace.strings], np.bool_)
+    """Whether ``condition`` is true for the beginning of each of ``trace.strings``, bool."""
+    return np.array([bool(condition(name[:LOOKED_AT])) for name in trace.strings], np.bool_)
 
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
