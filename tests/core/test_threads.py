@@ -197,7 +197,7 @@ def test_calls_of_calls_run_side_by_side_and_give_results_in_order() -> None:
     together = threading.Barrier(3)
 
     def inner(number: int) -> int:
-        together.wait(10)  # passes only if three threads are here
+        together.wait(120)  # passes only if three threads are here
         began.add(threading.get_ident())
         return number
 
