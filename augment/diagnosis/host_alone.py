@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from augment.arrays.intervals import Intervals, clip, subtract, total, union
+from augment.arrays.ordering import is_among
+from augment.arrays.types import NO_INDEX, Int64s
+from augment.core.context import derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.core.trace import Trace
+from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import known_slices
+from augment.diagnosis.measure import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
+from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
+from augment.facts.host.occupancy import host_segments
+from augment.facts.names.name_masks import STEP, starting
 from augment.facts.steps.steps import steps
 
 MOST_NAMED = 3  #: operators
+TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
 _QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
 
@@ -74,13 +84,54 @@ def host_sentence(trace: Trace, words: Words) -> str:
 
 
 def _operators(trace: Trace) -> str:
-    """The operators that take most of the host's time: ``; of 412 ms in operators, it spends 78 % in aten::mm``."""
+    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no thread runs an operator; …``, and ``. It spends
+    78 % in aten::mm of 412 ms in operators``."""
+    rows = operators_alone(trace)
+    windows, events = measure(trace).windows, trace.events
+    whole = union(windows.start, windows.end)
+    known = np.concatenate((rows, fetches(trace)))  # a rule tells of fetches
+    outside = subtract(whole, union(events.ts[known], events.ts[known] + events.dur[known]))
+    ratio = total(outside) / max(total(whole), 1)
+    text = _outside(trace, outside, ratio) if ratio >= TOLD_OUTSIDE else ""
     operators = operator_times(trace)
-    ns = np.bincount(trace.events.name[operators.row], operators.self_ns, len(trace.strings))
-    total = float(ns.sum())
-    shares = [
-        f"{percent(float(ns[name]) / total)} in {short(trace.strings[name])}"
+    chosen = is_among(operators.row, rows)
+    ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
+    shares = _shares(trace, ns, float(ns.sum()))
+    return f"{text}. It spends {listed(shares)} of {time(float(ns.sum()))} in operators" if shares else text
+
+
+@derived
+def operators_alone(trace: Trace) -> Int64s:
+    """The rows of operators; the oldest recordings have steps and fetches among them."""
+    rows = trace.events.slices_of(Category.CPU_OP)
+    return rows[~starting(trace, STEP, FETCH)[trace.events.name[rows]]]
+
+
+def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
+    """What the main thread is in while no thread runs an operator: frames and annotations, if they were recorded."""
+    whole, lane = measure(trace), main_track(trace)
+    length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
+    text = f". For {percent(ratio)} of {length} no thread runs an operator"
+    ns = np.zeros(len(trace.strings))
+    if lane != NO_INDEX:
+        segments, part = host_segments(trace), host_segments(trace).of(lane)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        _, which, pieces = clip(outside, Intervals(ts[:-1], ts[1:]))
+        inside = row[which] >= 0
+        names = trace.events.name[row[which[inside]]]
+        ns = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings)).astype(float)
+        ns[starting(trace, STEP)] = 0
+    shares = _shares(trace, ns, total(outside))
+    if shares:
+        return f"{text}; of this time the main thread is {listed(shares)}"
+    unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
+    return f"{text}, and {unknown} (with_stack=True shows it)"
+
+
+def _shares(trace: Trace, ns: npt.NDArray[np.float64], whole: float) -> list[str]:
+    """The names with most of the time: ``78 % in aten::mm``."""
+    return [
+        f"{percent(float(ns[name]) / whole)} in {short(trace.strings[name])}"
         for name in np.argsort(-ns, kind="stable")[:MOST_NAMED].tolist()
-        if ns[name] > NAMED_RATIO * total
+        if ns[name] > NAMED_RATIO * whole
     ]
-    return f". It spends {listed(shares)} of {time(total)} in operators" if shares else ""
