@@ -19,9 +19,8 @@ try:
 except ImportError as missing:
     raise ImportError(f"augment.client needs gRPC: pip install 'kineto-augment[client]' ({missing})") from missing
 
-from augment.client.client import Client
+from augment.client.client import Augmented, AugmentedJob, Client, Diagnosis
 from augment.client.connection import Tls
-from augment.client.results import Augmented, AugmentedJob, Diagnosis
 from augment.client.session import PATIENCE_S
 
 __all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "Client", "Diagnosis", "Tls"]

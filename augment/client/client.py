@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.client.connection import Deadline
-from augment.client.failures import job_failure
-from augment.client.results import Augmented, AugmentedJob, Diagnosis
+import msgspec
+from msgspec import Struct
+
+from augment.client.connection import Deadline, job_failure
 from augment.client.session import NothingSent, Progress, Sent, Session, Wanted
-from augment.client.transfers import Download, Moved, sent_name
-from augment.client.whole import Names, all_of
+from augment.client.transfers import Download, JobNames, Moved, all_of, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.messages import spec_of
 from augment.pipeline.request import Request
@@ -204,7 +204,7 @@ class Client(Session):
         paths = {called: os.fspath(path) for called, path in named.items()}
         tell = progress or (lambda _stage, _done, _of: None)
         title = name or "job"
-        deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address, name)
+        deadline, names = Deadline(timeout_s, title), JobNames(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
         spec = resources_pb2.WholeJobSpec(
             augment=spec_of(request, summaries=summaries),
@@ -288,7 +288,7 @@ class Client(Session):
         return Diagnosis.of(lines, {sent_name(called): path for called, path in named.items()}, failed)
 
     def _fetch_all(
-        self, job: _Job, names: Names, paths: Mapping[str, str], deadline: Deadline, tell: Progress
+        self, job: _Job, names: JobNames, paths: Mapping[str, str], deadline: Deadline, tell: Progress
     ) -> AugmentedJob:
         """Fetch the artifacts of a whole job, the files of seams only into memory."""
         places = [names.place(artifact.file_name) for artifact in job.artifacts]
@@ -372,3 +372,55 @@ def _local_name(file_name: str, stems: Mapping[str, str], path: str, address: st
         what = f"the server made a file called {file_name!r}, which is not of this trace"
         raise ServiceError(f"{path}: {address}: {what}", "", "")
     return stems[sent] + file_name.removeprefix(sent)
+
+
+class Augmented(Struct, frozen=True):
+    """The result for a trace: the files written, the sidecar last, and, on request, the summaries for its job.
+
+    With summaries, ``seams`` holds the seams of the files (:mod:`augment.writers.seams`); it is empty if the server's
+    version does not send them.
+    """
+
+    files: tuple[Path, ...]
+    summaries: tuple[Path, ...] = ()
+    seams: bytes = b""
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The sidecar's content."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
+        return decoded
+
+
+class AugmentedJob(Struct, frozen=True):
+    """The result for a whole job: for each trace, by its name in the job, its result or the error.
+
+    ``files`` belong to the job: timelines, then the job's metrics; empty with fewer than two readable traces.
+    ``notes`` are for people; each begins with a file's name.
+    """
+
+    traces: Mapping[str, Augmented | AugmentError]
+    files: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The content of ``job.metrics.json``."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
+        return decoded
+
+
+class Diagnosis(Struct, frozen=True):
+    """The diagnosis of traces: a report on their job, if they are its ranks, and on each readable trace.
+
+    Each of ``reports`` has ``input`` (the path of a trace), ``verdict`` and ``rows``. ``failed`` are the other traces.
+    """
+
+    reports: tuple[dict[str, Any], ...]
+    failed: Mapping[str, AugmentError]
+
+    @classmethod
+    def of(cls, lines: bytes, paths: Mapping[str, str], failed: Mapping[str, AugmentError]) -> Diagnosis:
+        """The diagnosis in a file ``diagnosis.jsonl``; ``paths`` maps the names in it to local paths."""
+        reports = [msgspec.json.decode(line) for line in lines.splitlines()]
+        return cls(tuple({**row, "input": paths.get(row["input"], row["input"])} for row in reports), failed)

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to
-from augment.client.failures import job_failure
-from augment.client.transfers import Moved, Upload, sent_name
-from augment.client.whole import all_of
+from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to, job_failure
+from augment.client.transfers import Moved, Upload, all_of, sent_name
 from augment.errors import InputError, ServiceError, UsageError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 

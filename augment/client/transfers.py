@@ -1,4 +1,4 @@
-"""Uploads and downloads that resume after an interruption."""
+"""Uploads and downloads that resume after an interruption, several at once for a whole job."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import hashlib
 import io
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeVar
 
 import grpc
 
-from augment.client.connection import CALL_S, Connection, Deadline, Patience
-from augment.client.failures import failure_of
+from augment.client.connection import CALL_S, Connection, Deadline, Patience, failure_of
 from augment.errors import InputError, ServiceError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment.writers.files import replacing
+from augment.writers.files import replacing, stem
 
 CHUNK = 1 << 20
 _TOLD_EVERY_S = 0.1
@@ -42,7 +43,12 @@ class Upload:
 
     def __init__(self, path: str, file_name: str, connection: Connection) -> None:
         self._path, self._connection = path, connection
-        sha256, self._size = _digest(path)
+        hashed, self._size = hashlib.sha256(), 0
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                hashed.update(chunk)
+                self._size += len(chunk)
+        sha256 = hashed.hexdigest()
         self._start = service_pb2.StartUploadRequest(file_name=file_name, size_bytes=self._size, sha256=sha256)
         self._sent = 0
         self._taken_over = False
@@ -123,16 +129,6 @@ class Upload:
                 yield service_pb2.UploadTraceRequest(chunk=chunk, finish=at == self._size)
 
 
-def _digest(path: str) -> tuple[str, int]:
-    """The SHA-256 of the file's content, in hexadecimal, and its size."""
-    hashed, size = hashlib.sha256(), 0
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            hashed.update(chunk)
-            size += len(chunk)
-    return hashed.hexdigest(), size
-
-
 def _ended(call: Any) -> bool:
     """Whether the call has ended, with or without success; waits a moment for it."""
     try:
@@ -198,3 +194,103 @@ class Download:
 def sent_name(path: str) -> str:
     """The file's name without characters that a server refuses."""
     return _UNSEEN.sub("_", os.fsencode(os.path.basename(path)).decode("utf-8", "replace"))
+
+
+AT_ONCE = 8  #: traces sent, or artifacts fetched, in parallel
+#: base names of files of a whole job
+_OF_JOB = re.compile(r"(?:.+\.)?job(?:-\d+)?\.(?:metrics\.json|augmented\.pftrace)")
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class JobNames:
+    """Maps names on the server, free of refused characters, to local paths.
+
+    Args:
+        traces: the paths of the traces by their names relative to the job's folder, with ``/``.
+        out: the output folder.
+        address: the server's address, for errors.
+        title: the name of the folder.
+    """
+
+    def __init__(self, traces: Mapping[str, str], out: Path, address: str, title: str = "") -> None:
+        self._out, self._address = out, address
+        self.title = _sent_path(title)
+        self.there = {name: _sent_path(name) for name in traces}
+        self._outputs: dict[tuple[str, str], str] = {}  # traces by folder and STEM of their outputs on the server
+        self._folders = {"": out}
+        for name, there in self.there.items():
+            folder, _, base = there.rpartition("/")
+            self._outputs[folder, stem(base)] = name
+            parts = zip(PurePosixPath(name).parts[:-1], PurePosixPath(there).parts[:-1], strict=True)
+            at, here = "", out
+            for part, sent in parts:
+                at, here = f"{at}/{sent}".lstrip("/"), here / part
+                self._folders[at] = here
+
+    def place(self, file_name: str) -> tuple[str | None, Path]:
+        """The trace that an artifact belongs to (None: the job), and its local path.
+
+        Raises:
+            ServiceError: the artifact belongs to no trace of the job, or lies outside of the folder.
+        """
+        folder, slash, base = file_name.rpartition("/")
+        known = folder in self._folders and bool(folder) == bool(slash) and "\\" not in base
+        dots = [at for at, letter in enumerate(base) if letter == "."]
+        for at in reversed(dots if known else ()):
+            name = self._outputs.get((folder, base[:at]))
+            if name is not None:
+                return name, self._folders[folder] / (stem(name.rpartition("/")[2]) + base[at:])
+        if known and _OF_JOB.fullmatch(base):
+            return None, self._folders[folder] / base
+        what = f"the server made a file called {file_name!r}, which is not of this job"
+        raise ServiceError(f"{self._address}: {what}", "", "")
+
+
+def _sent_path(name: str) -> str:
+    return "/".join(map(sent_name, name.split("/")))
+
+
+def all_of(
+    items: Sequence[Item], sizes: Sequence[int], work: Callable[[Item, Moved], Answer], output: Moved
+) -> list[Answer]:
+    """The results of ``work`` for all ``items``, several in parallel.
+
+    Args:
+        sizes: the sizes of the items, bytes.
+        work: called in threads with an item and a callback for its progress in bytes.
+        output: called in this thread with the bytes transferred of all items, and their total.
+
+    Raises:
+        Exception: the first that ``work`` raises; it ends the other items, as an interrupt does.
+    """
+    moved = [0] * len(items)
+    ended = threading.Event()
+
+    def make_one(at: int) -> Answer:
+        def count(done: int, _of: int) -> None:
+            if ended.is_set():
+                raise _OtherFailed
+            moved[at] = done
+
+        count(0, 0)
+        return work(items[at], count)
+
+    threads = ThreadPoolExecutor(AT_ONCE)
+    futures = [threads.submit(make_one, at) for at in range(len(items))]
+    waiting = set(futures)
+    try:
+        while waiting:
+            done, waiting = wait(waiting, _TOLD_EVERY_S)
+            for future in done:
+                future.result()
+            output(sum(moved), sum(sizes))
+    finally:
+        ended.set()  # running ones end at their next progress, or when the connection is closed
+        threads.shutdown(wait=False, cancel_futures=True)
+    return [future.result() for future in futures]
+
+
+class _OtherFailed(Exception):
+    """Another item has failed."""

@@ -129,18 +129,19 @@ def _started(arguments: Sequence[str], trace: Path) -> threading.Thread:
         start_new_session=True,
         env=environment,
     )
-    thread = threading.Thread(target=_watch, args=(process, trace), name="augment", daemon=True)
+
+    def watch() -> None:
+        _, said = process.communicate()
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        if process.returncode:
+            why = lines[-1] if lines else f"exit {process.returncode}"
+            _LOG.warning("augment: %s is not augmented: %s", trace, why)
+        else:
+            _LOG.info("augment: %s is augmented", trace)
+
+    thread = threading.Thread(target=watch, name="augment", daemon=True)
     thread.start()
     return thread
-
-
-def _watch(process: subprocess.Popen[bytes], trace: Path) -> None:
-    _, said = process.communicate()
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    if process.returncode:
-        _LOG.warning("augment: %s is not augmented: %s", trace, lines[-1] if lines else f"exit {process.returncode}")
-    else:
-        _LOG.info("augment: %s is augmented", trace)
 
 
 def _wait(started: Sequence[threading.Thread], wait_s: float) -> None:

@@ -123,7 +123,9 @@ class CarriedEngine:
                 return self.answer
             self.answer.columns = reply.get("columns", self.answer.columns)
             self.answer.problems = reply.get("problems", self.answer.problems)
-            self.answer.rows += (tuple(map(_cell, row)) for row in reply.get("rows", ()))
+            for row in reply.get("rows", ()):
+                cells = (base64.b64decode(cell["blob"]) if isinstance(cell, dict) else cell for cell in row)
+                self.answer.rows.append(tuple(cells))
         raise EOFError
 
     def kill(self) -> None:
@@ -138,10 +140,6 @@ class CarriedEngine:
             if pipe:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-
-
-def _cell(cell: Any) -> Cell:
-    return base64.b64decode(cell["blob"]) if isinstance(cell, dict) else cell
 
 
 def _ask_native(path: str, file: str, sql: str, engine: str) -> QueryAnswer:
@@ -185,10 +183,6 @@ def _refuse(path: str, at: str, text: str) -> NoReturn:
     last = lines[-1] if lines else "no reason given"
     if at == "load":
         raise InputError(path, f"Perfetto's engine refuses it: {last}; see augment doctor")
-    raise UsageError(f"Perfetto's engine refuses the SQL: {last}{_place(lines)}")
-
-
-def _place(lines: list[str]) -> str:
-    """The position of the error in the SQL: the engine's last line such as ``File "stdin" line 1 col 8``."""
-    begin = 'File "stdin" '
-    return next((f" ({line.removeprefix(begin)})" for line in reversed(lines) if line.startswith(begin)), "")
+    begin = 'File "stdin" '  # the engine says the position in the SQL as ``File "stdin" line 1 col 8``
+    place = next((f" ({line.removeprefix(begin)})" for line in reversed(lines) if line.startswith(begin)), "")
+    raise UsageError(f"Perfetto's engine refuses the SQL: {last}{place}")

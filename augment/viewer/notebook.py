@@ -15,7 +15,7 @@ from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.errors import AugmentError, UsageError
 from augment.viewer.link import ui_link
-from augment.viewer.packages import ui_folder
+from augment.viewer.packages import has_ui, ui_folder
 from augment.viewer.preparing import Prepared, augmented_into, prepare
 from augment.viewer.server import PERFETTO_UI, PORT, TraceServer
 
@@ -144,12 +144,19 @@ def show(
         raise UsageError("an embedded trace is shown by https://ui.perfetto.dev: leave out embed or offline")
     folder = Path(tempfile.mkdtemp(prefix="augment-show-"))
     try:
-        prepared = _prepared(what, folder)
+        if isinstance(what, Trace):
+            from augment.pipeline import augment
+
+            what = augment(what)
+        if isinstance(what, AugmentedTrace):
+            prepared = augmented_into(what, folder)
+        else:
+            prepared = prepare(os.fspath(what), folder, lambda _: None, lambda _: None)
         size = prepared.path.stat().st_size
         if embed and size > MOST_EMBEDDED_BYTES:
             why = f"{size:,} bytes are too many for a notebook: show some steps, augment.within(trace, 3, 5)"
             raise UsageError(f"{prepared.path.name}: {why}")
-        offline = _is_there(embed) if offline is None else offline
+        offline = not embed and has_ui() if offline is None else offline
         if proxy and not offline:
             raise UsageError("a proxy forwards to the UI on this machine: pip install 'kineto-augment[ui]', no embed")
         proxy = _proxy_of_hub() if proxy is None and offline else proxy
@@ -165,24 +172,3 @@ def _proxy_of_hub() -> str:
 
     prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "")
     return f"{prefix.rstrip('/')}/proxy" if prefix and find_spec("jupyter_server_proxy") else ""
-
-
-def _prepared(what: str | os.PathLike[str] | Trace | AugmentedTrace, folder: Path) -> Prepared:
-    if isinstance(what, Trace):
-        from augment.pipeline import augment
-
-        what = augment(what)
-    if isinstance(what, AugmentedTrace):
-        return augmented_into(what, folder)
-    return prepare(os.fspath(what), folder, lambda _: None, lambda _: None)
-
-
-def _is_there(embed: bool) -> bool:
-    """Whether to serve the UI: it is installed and requested."""
-    if embed:
-        return False
-    try:
-        ui_folder()
-    except UsageError:
-        return False
-    return True

@@ -21,6 +21,11 @@ def ui_folder() -> Path:
     return bundle.parent
 
 
+def has_ui() -> bool:
+    """Whether the UI is installed."""
+    return _newest_ui() is not None
+
+
 def engine_folder() -> Path:
     """The folder with Perfetto's engine for Node, from the same package.
 

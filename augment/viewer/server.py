@@ -199,7 +199,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             if link := self.server.links.pop(self.path, ""):
                 self._head(HTTPStatus.FOUND, {"Location": link, "Content-Length": "0"})
                 return
-        path = self.server.files.get(_decoded(self.path))
+        target = self.path.partition("?")[0].partition("#")[0]
+        path = self.server.files.get(os.fsdecode(urllib.parse.unquote_to_bytes(target)))
         try:
             file = open(path, "rb") if path else None  # noqa: SIM115 # closed below
         except OSError:
@@ -209,20 +210,14 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return
         with file:
             size = os.fstat(file.fileno()).st_size
-            self._head(HTTPStatus.OK, {**self._headers_of(path), "Content-Length": str(size)})
+            kind = "" if path == self.server.trace else path.suffix
+            headers = {"Content-Type": _TYPES.get(kind, "application/octet-stream"), "Content-Length": str(size)}
+            if kind == ".html":
+                headers["Content-Security-Policy"] = _UI_POLICY + self.server.framers
+            self._head(HTTPStatus.OK, headers)
             if with_body:
                 shutil.copyfileobj(file, self.wfile, 1 << 20)
                 self.server.seen.fetched |= path == self.server.trace
-
-    def _headers_of(self, path: Path) -> Mapping[str, str]:
-        if path == self.server.trace:
-            return {"Content-Type": "application/octet-stream"}
-        headers = {"Content-Type": _TYPES.get(path.suffix, "application/octet-stream")}
-        return (
-            {**headers, "Content-Security-Policy": _UI_POLICY + self.server.framers}
-            if path.suffix == ".html"
-            else headers
-        )
 
     def _refused(self) -> bool:
         if self.server.proxied:
@@ -263,12 +258,6 @@ def _user_of(address: tuple[str, int]) -> int | None:
                 if fields[1].endswith(f"{host}:{address[1]:04X}"):
                     return int(fields[7])
     return None
-
-
-def _decoded(target: str) -> str:
-    """The path of a request's target, decoded like file names."""
-    path = target.partition("?")[0].partition("#")[0]
-    return os.fsdecode(urllib.parse.unquote_to_bytes(path))
 
 
 def _ui_files(ui: Path) -> Iterator[tuple[str, Path]]:

@@ -10,12 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import Int64s
 from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
-from augment.facts.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.facts.steps.step_windows import step_of_work, step_windows
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -105,20 +105,16 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     """
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
-    devices = [f"GPU {device}" for device in busiest_devices(trace)]
+    devices, bounds = [f"GPU {device}" for device in busiest_devices(trace)], None
+    if len(trace.events):
+        ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
+        bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     return View(
         pins=list(_pins(trace))[:_MOST],
         groups=[*_processes(trace), *devices],
         window=_window(trace, shift_ns),
-        bounds=_bounds(trace, shift_ns),
+        bounds=bounds,
     )
-
-
-def _bounds(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
-    if not len(trace.events):
-        return None
-    ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
-    return int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
 
 
 def _pins(trace: Trace) -> Iterator[str]:
@@ -174,17 +170,11 @@ def _counted(trace: Trace, rows: Int64s) -> Counter[str]:
     counted: Counter[str] = Counter()
     tracks, counts = np.unique(trace.events.track[rows], return_counts=True)
     for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
-        if isinstance(trace.tracks[track].pid, int):
-            counted[_process(trace, track)] += count
+        row = trace.tracks[track]
+        if isinstance(row.pid, int):  # the UI's name is the part after the last slash
+            name = row.process_name.rpartition("/")[2] if row.process_name else "Process"
+            counted[f"{name} {row.pid}"] += count
     return counted
-
-
-def _process(trace: Trace, track: int) -> str:
-    """The UI's name for the process of a track: the part after the last slash."""
-    row = trace.tracks[track]
-    if not row.process_name:
-        return f"Process {row.pid}" if isinstance(row.pid, int) else row.pid or "Trace"
-    return f"{row.process_name.rpartition('/')[2]} {row.pid}"
 
 
 def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
@@ -198,7 +188,8 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
     if len(real):
         size = (windows.end - windows.start)[real]  # leaves out empty steps
         real = real[size >= np.median(size) / 2] if size.any() else real
-        real = real[_working(trace, windows, real)]
+        launching = np.isin(real, step_of_work(trace, windows))
+        real = real[launching] if launching.any() else real
         middle = real[len(real) // 2]
         start, end = int(windows.begin[middle]), int(windows.end[middle])
     elif (crowded := _crowded(trace)) is None:
@@ -206,12 +197,6 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
     else:
         start, end = crowded
     return start + shift_ns + _INSIDE_NS, end + shift_ns - _INSIDE_NS
-
-
-def _working(trace: Trace, windows: StepWindows, steps: Places) -> Bools:
-    """Whether each of the steps launches GPU work; true for all if none does."""
-    launching = np.isin(steps, step_of_work(trace, windows))
-    return launching if launching.any() else np.ones(len(steps), np.bool_)
 
 
 def _crowded(trace: Trace) -> tuple[int, int] | None:

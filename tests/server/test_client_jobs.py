@@ -9,7 +9,7 @@ import pytest
 from in_process import Server, serving
 
 from augment.client import Augmented, Client
-from augment.client.whole import Names, all_of
+from augment.client.transfers import JobNames, all_of
 from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
 from augment.v1 import service_pb2 as calls
 from simulator import JobOptions, simulate
@@ -86,11 +86,11 @@ def test_a_job_of_nothing(server: Server, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_names_that_lead_elsewhere(name: str) -> None:
     with pytest.raises(ServiceError, match="not of this job"):
-        Names({"a/rank0.json": "/x"}, Path("out"), "server").place(name)
+        JobNames({"a/rank0.json": "/x"}, Path("out"), "server").place(name)
 
 
 def test_names() -> None:
-    names = Names({"a/rank1.json": "/x", "a/rank1.x.json": "/y"}, Path("out"), "server")
+    names = JobNames({"a/rank1.json": "/x", "a/rank1.x.json": "/y"}, Path("out"), "server")
     assert names.place("a/rank1.metrics.json") == ("a/rank1.json", Path("out/a/rank1.metrics.json"))
     assert names.place("a/rank1.x.metrics.json") == ("a/rank1.x.json", Path("out/a/rank1.x.metrics.json"))
     assert names.place("a/job.metrics.json") == (None, Path("out/a/job.metrics.json"))

@@ -19,8 +19,7 @@ from in_process import eventually, trace
 from serving_process import PATIENCE_S, Server, augment, serving
 
 from augment.client import Client, Tls
-from augment.client.connection import Deadline
-from augment.client.failures import Failure
+from augment.client.connection import Deadline, Failure
 from augment.errors import ServiceError
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
