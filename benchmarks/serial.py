@@ -124,7 +124,7 @@ class Recorder:
             from augment.batch.convert import convert_or_raise
             from augment.batch.inputs import Input
             from augment.batch.run_plan import Progress, RunPlan
-            from augment.core.process import keep_freed_memory
+            from augment.core.threads import keep_freed_memory
             from augment.pipeline.request import Request
 
             keep_freed_memory()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.core.process import MOST_THREADS, processors
+from augment.core.threads import MOST_THREADS, processors
 from augment.pipeline.request import Request
 
 if TYPE_CHECKING:

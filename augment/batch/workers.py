@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from augment.batch.convert import convert, failure
 from augment.batch.inputs import Input, sweep
 from augment.batch.run_plan import Progress, Result, RunPlan
-from augment.core.process import keep_freed_memory
+from augment.core.threads import keep_freed_memory
 from augment.errors import OutputError, UsageError
 
 T = TypeVar("T")

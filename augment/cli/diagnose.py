@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import debug
-from augment.cli.remote import client_of, server_options
+from augment.cli.options import client_of, debug, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis

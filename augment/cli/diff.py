@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, listed, memory_of_one, row_limit, user_tables
-from augment.cli.remote import client_of, server_options
+from augment.cli.options import client_of, debug, listed, memory_of_one, row_limit, server_options, user_tables
 from augment.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from augment.cli.names import analyses_of, complete_analysis, complete_format, formats_of
-from augment.errors import UsageError
+from augment.cli.terminal import say
+from augment.errors import UsageError, unabridged
 
 if TYPE_CHECKING:
+    from augment.client import Client
     from augment.pipeline.request import Request
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -98,6 +101,58 @@ def sizes(_context: click.Context, _parameter: click.Parameter, value: str | Non
     from augment.job.ranks.dimension_names import stated
 
     return stated(value)
+
+
+def complete_analysis(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last of a comma-separated list of names of analyses (``--only steps,…``)."""
+    from augment.analyses import ANALYSES
+
+    return _completed(incomplete, [analysis.NAME for analysis in ANALYSES])
+
+
+def complete_format(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last of a comma-separated list of names of writers."""
+    from augment.writers import WRITERS
+
+    return _completed(incomplete, [writer.NAME for writer in WRITERS])
+
+
+def _completed(incomplete: str, known: list[str]) -> list[str]:
+    listed, comma, begun = incomplete.rpartition(",")
+    return [f"{listed}{comma}{name}" for name in known if name.startswith(begun)]
+
+
+def analyses_of(names: Iterable[str], known: Collection[str] | None = None) -> tuple[str, ...]:
+    """Replace each unique prefix of an analysis's name by the name, and report that on stderr. Other names stay
+    unchanged, so that their use raises the error."""
+    from augment.cli.terminal import complain
+
+    names = tuple(names)
+    if not names:
+        return ()
+    if known is None:
+        from augment.analyses import ANALYSES
+
+        known = [analysis.NAME for analysis in ANALYSES]
+    full = tuple(unabridged(name, known) for name in names)
+    for name, whole in zip(names, full, strict=True):
+        if name != whole:
+            complain(f"{name}: taken as {whole}")
+    return tuple(dict.fromkeys(full))
+
+
+def formats_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of writers, each once.
+
+    Raises:
+        UsageError: a name matches no writer.
+    """
+    names = tuple(names)
+    if not names:
+        return ()
+    from augment.writers import writer_named
+
+    return tuple(dict.fromkeys(writer_named(name).NAME for name in names))
 
 
 def memory_option(text: str) -> Callable[[Function], Function]:
@@ -261,3 +316,85 @@ def _request(values: dict[str, Any]) -> Request:
         values["formats"] = formats_of(values["formats"])
     evidence = Evidence(**{name: values.pop(name) for name in _EVIDENCE})
     return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def server_options(function: Function) -> Function:
+    """``--server``, ``--forget``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
+    for option in (
+        click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of the client certificate, PEM."),
+        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Client certificate, if the server requires one."),
+        click.option("--tls-ca", type=_FILE, metavar="FILE", help="Use TLS with this certificate authority, PEM."),
+        click.option("--tls", is_flag=True, help="Use TLS with the system's certificate authorities."),
+        click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token for the server."),
+        click.option(
+            "--patience",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="How long to wait for a server that is full, busy or being restarted.  [default: 600]",
+        ),
+        click.option("--forget", is_flag=True, help="Have the server remove each trace as soon as its job is done."),
+        click.option("--server", metavar="HOST:PORT", help="Run on this server (augment serve)."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextlib.contextmanager
+def client_of(
+    server: str | None,
+    forget: bool,
+    patience: float | None,
+    token_file: Path | None,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> Iterator[Client | None]:
+    """The client for the given options; None without ``--server``.
+
+    Raises:
+        UsageError: an option without ``--server``, an unusable file, or gRPC is not installed.
+    """
+    if server is None:
+        files = {"--token-file": token_file, "--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
+        for name, value in {"--forget": forget, "--patience": patience is not None, "--tls": tls, **files}.items():
+            if value:
+                raise UsageError(f"{name}: needs --server HOST:PORT")
+        yield None
+        return
+    try:
+        from augment.client import PATIENCE_S, Client, Tls
+    except ImportError as error:
+        raise UsageError(f"--server: {error}") from error
+    secured = Tls(tls_ca, tls_cert, tls_key) if tls or tls_ca or tls_cert or tls_key else False
+    patience_s, said = PATIENCE_S if patience is None else patience, set[str]()
+
+    def waiting(what: str) -> None:
+        if what not in said:
+            said.add(what)
+            say(f"augment: {server}: {what}; waiting for up to {patience_s:g} s")
+
+    token = _token(token_file)
+    with Client(server, token=token, tls=secured, patience_s=patience_s, waiting=waiting, forget=forget) as client:
+        yield client
+
+
+def _token(file: Path | None) -> str | None:
+    """The first non-empty line of the file.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            return line.strip()
+    raise UsageError(f"--token-file {file}: the file contains no token")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, labels_option
-from augment.cli.remote import client_of, server_options
+from augment.cli.options import client_of, debug, labels_option, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client

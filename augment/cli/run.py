@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, memory_option, ranks_option, requesting, sizes, trust_option
-from augment.cli.remote import client_of, server_options
+from augment.cli.options import (
+    client_of,
+    debug,
+    memory_option,
+    ranks_option,
+    requesting,
+    server_options,
+    sizes,
+    trust_option,
+)
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +120,7 @@ def command(
     from augment.batch.inputs import choose_inputs, of_ranks, share
     from augment.batch.locations import protocol
     from augment.batch.run_plan import RunPlan
-    from augment.core.process import keep_freed_memory, processors
+    from augment.core.threads import keep_freed_memory, processors
 
     keep_freed_memory()
     request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks).check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,9 +12,8 @@ import msgspec
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Result
-from augment.cli.step_waterfall import waterfall
 from augment.cli.table_output import source_line
-from augment.core.text import exact_time, share
+from augment.core.text import counted, exact_time, share
 from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
@@ -22,6 +21,16 @@ if TYPE_CHECKING:
     from augment.batch.jobs import Job
 
 SHOWN = 40  #: limit for listed devices, and for listed files
+_DEVICES = 4  #: maximum number of devices shown
+_OPERATORS = 3  #: maximum number of operators named for a part
+_LONGEST = 40  #: maximum characters of an operator's name
+_LEAST = 0.0005  #: share of the step time; smaller parts are left out
+#: for a part: the bound of the operators that cause it, and the column with the time they contribute
+_CAUSES = {
+    "below peak": ("compute", "lost_ns"),
+    "memory-bound": ("memory", "time_ns"),
+    "small kernels": ("latency", "time_ns"),
+}
 
 
 def summary(results: Sequence[Result]) -> Iterator[str]:
@@ -235,3 +244,50 @@ def _table(lines: list[list[str]], left: int) -> Iterator[str]:
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
+
+
+def waterfall(sidecar: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a sidecar: nothing without ``step_efficiency``, a reason without an MFU."""
+    steps = in_steady_steps(sidecar, "step_efficiency")
+    operators = sidecar["analyses"].get("roofline", {}).get("rows", [])
+    devices = list(dict.fromkeys((row["rank"], row["device"]) for row in steps))
+    for rank, device in devices[:_DEVICES]:
+        windows = [row for row in steps if (row["rank"], row["device"]) == (rank, device)]
+        parts = [row for row in operators if (row["rank"], row["device"]) == (rank, device)]
+        yield from _of_device(windows, parts, f" of device {device}" if len(devices) > 1 else "")
+    if len(devices) > _DEVICES:
+        yield f"  … and {counted(len(devices) - _DEVICES, 'more device')}"
+
+
+def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[str, Any]], of: str) -> Iterator[str]:
+    from augment.analyses.step_efficiency import SAID
+
+    wall = sum(row["wall_ns"] for row in steps)
+    if not wall:
+        return
+    ratios = [row["mfu_ratio"] for row in steps]
+    if None in ratios:
+        yield f"  no MFU{of}: {next(row['lacking'] for row in steps)}"
+        return
+    mfu = sum(row["mfu_ratio"] * row["wall_ns"] for row in steps) / wall
+    hfu = sum(row["hfu_ratio"] * row["wall_ns"] for row in steps) / wall
+    shares = {said: sum(row[f"{part}_ns"] for part in parts for row in steps) / wall for said, parts in SAID.items()}
+    shares["recomputation"] = hfu - mfu
+    yield f"  MFU{of} {100 * mfu:.1f} % ({counted(len(steps), 'step')}; {steps[0]['peak']}); the rest, in points:"
+    for said, part in sorted(shares.items(), key=lambda item: -item[1]):
+        if part >= _LEAST:
+            names = _operators(operators, said)
+            yield f"    {100 * part:5.1f}  {said}" + (f": {', '.join(names)}" if names else "")
+
+
+def _operators(rows: Sequence[Mapping[str, Any]], said: str) -> list[str]:
+    """The operators that cause most of a part, by name."""
+    if said not in _CAUSES:
+        return []
+    bound, amount = _CAUSES[said]
+    spent: dict[str, int] = {}
+    for row in rows:
+        if row["bound"] == bound:
+            spent[row["operator"]] = spent.get(row["operator"], 0) + row[amount]
+    largest = sorted(spent, key=lambda name: -spent[name])[:_OPERATORS]
+    return [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in largest]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.names import analyses_of, complete_analysis
-from augment.cli.options import debug, requesting, row_limit
+from augment.cli.options import analyses_of, complete_analysis, debug, requesting, row_limit
 
 if TYPE_CHECKING:
     from augment.pipeline.request import Request
@@ -185,7 +184,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     request.check()
     from augment.cli.terminal import bar
-    from augment.core.process import MOST_THREADS, keep_freed_memory, processors
+    from augment.core.threads import MOST_THREADS, keep_freed_memory, processors
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers.metrics import as_read

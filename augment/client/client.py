@@ -14,8 +14,7 @@ from augment.client.connection import Deadline, job_failure
 from augment.client.session import NothingSent, Progress, Sent, Session, Wanted
 from augment.client.transfers import Download, JobNames, Moved, all_of, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
-from augment.pipeline.messages import spec_of
-from augment.pipeline.request import Request
+from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX

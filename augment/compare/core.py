@@ -24,7 +24,7 @@ from augment.compare.names import Names, Paths
 from augment.compare.tiling import tiles_of
 from augment.compare.totals import Samples, figures_outcome, mean_of_ranks, samples_of
 from augment.compare.waterfall import Waterfall
-from augment.core import display
+from augment.core import tabular
 from augment.core.findings import Findings, Outcome, Verdict, table_of
 from augment.core.tabular import Table
 from augment.core.text import counted
@@ -111,7 +111,7 @@ class Diff(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """What notebooks display."""
-        return display.page(
+        return tabular.notebook_page(
             self.summary, self.verdict.text, (), {name: outcome.summary for name, outcome in self.outcomes.items()}
         )
 

@@ -1,15 +1,17 @@
-"""What may be recorded beside a trace, and is attached to it: ``trace.context.attached(MemoryChanges)``. See also
-``augment/core/job_waits.py``.
+"""What is attached to a trace: what was recorded beside it, and what the other ranks of its job tell of it.
+
+``trace.context.attached(MemoryChanges)`` is the one of that type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
+from augment.core.text import short
 from augment.core.trace import Trace
 
 
@@ -44,3 +46,81 @@ def tables_of(trace: Trace) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """The rows of the user's own tables by their key; empty without any."""
     tables = trace.context.attached(Tables)
     return tables.rows if tables else {}
+
+
+Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
+Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]
+
+
+class Reason(Struct, frozen=True):
+    """Why a rank is late: the ``cause``; where its host was meanwhile, and the name of that operator or annotation; the
+    kernels that take longer than on its peers, each with how much (1: twice as long)."""
+
+    cause: Cause
+    where: Where = ""
+    name: str = ""
+    kernels: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The same in words: ``its host, in `aten::item```."""
+        where = {
+            "": "",
+            "operator": f", in `{short(self.name)}`",
+            "annotation": f", outside operators in `{short(self.name)}`",
+            "no_operator": ", outside all operators and annotations",
+            "many_operators": ", spread over many operators",
+        }[self.where]
+        longer = " and ".join(f"`{short(name)}` {100 * more:.0f} %" for name, more in self.kernels)
+        return _CAUSES[self.cause] + where + (f", most in {longer} longer" if longer else "")
+
+
+_CAUSES: dict[Cause, str] = {
+    "host": "its host",
+    "compute": "its device computes longer",
+    "communication": "its links",
+    "queued": "its device stood idle with work queued",
+    "before_recording": "work from before its recording",
+    "unknown": "no single cause",
+}
+
+
+class LateRank(Struct, frozen=True):
+    """A rank that holds its job up: what it is called, whether it is the trace's own, and the ``reason``. Per step:
+    ``charged_ns``, by how much its own work exceeds its peers'; ``gain_ns``, by how much a step would be shorter if it
+    were like the median (None: unknown).
+    """
+
+    name: str
+    is_own: bool
+    reason: Reason
+    charged_ns: int
+    gain_ns: int | None
+    confidence: Literal["high", "medium"]
+
+
+class RankInJob(Struct, frozen=True):
+    """What the traces of all ranks tell of one: figures of a steady step, ns.
+
+    ``wait_ns``: its device does nothing but wait for late ranks; ``transfer_ns``: nothing but move data of collectives.
+    ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
+    ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
+    job took time; None if unknown.
+    """
+
+    wait_ns: int
+    transfer_ns: int
+    waits_for: str = ""
+    most_ratio: float = 0.0
+    late_ranks: tuple[LateRank, ...] = ()
+    transfer_gain_ns: int | None = None
+
+    @property
+    def itself(self) -> LateRank | None:
+        """The rank, if it holds the job up."""
+        return next((each for each in self.late_ranks if each.is_own), None)
+
+    @property
+    def most_saved_ns(self) -> int:
+        """What faster communication of the rank saves at most: a rank that only waits gains nothing by it."""
+        return self.transfer_ns if self.transfer_gain_ns is None else min(self.transfer_ns, self.transfer_gain_ns)

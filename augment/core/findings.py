@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from augment.core import display
+from augment.core import tabular
 from augment.core.annotations import Annotation
 from augment.core.tabular import Table
 from augment.core.trace import Diagnostic, Trace
@@ -159,7 +159,7 @@ class AugmentedTrace(Struct, frozen=True):
         breakdown = self.outcomes.get("temporal_breakdown")
         rows = breakdown.rows if isinstance(breakdown, Findings) else ()
         outcomes = {name: outcome.summary for name, outcome in self.outcomes.items()}
-        return display.page(self.trace.summary, self.verdict.text, map(display.share_of, rows), outcomes)
+        return tabular.notebook_page(self.trace.summary, self.verdict.text, map(tabular.share_of, rows), outcomes)
 
     @property
     def annotations(self) -> list[Annotation]:

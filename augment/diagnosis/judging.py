@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from augment.core.job_waits import RankInJob
+from augment.core.attachments import RankInJob
 from augment.core.text import Words
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure

@@ -8,8 +8,8 @@ from itertools import combinations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment.core.attachments import RankInJob
 from augment.core.context import Stage, derived
-from augment.core.job_waits import RankInJob
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.judging import judged_in_job

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays.types import Int64s
-from augment.core.job_waits import RankInJob
+from augment.core.attachments import RankInJob
 from augment.core.text import Words
 from augment.core.trace import Trace
 from augment.facts.critical.what_if import Cut

@@ -19,7 +19,7 @@ from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
 from augment.core.annotations import Texts
-from augment.core.job_waits import LateRank, RankInJob
+from augment.core.attachments import LateRank, RankInJob
 from augment.core.text import Words, words_of
 from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.late_ranks import MOST_OF_IT

@@ -18,6 +18,8 @@ from augment.readers.attachments import Evidence
 
 if TYPE_CHECKING:
     from augment.analyses import Analysis
+    from augment.v1 import resources_pb2
+
 
 Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
 
@@ -170,3 +172,42 @@ def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:
 def _wrong_type(analysis: str, option: str, default: Any, value: object) -> UsageError:
     wanted = type(default).__name__
     return UsageError(f"{analysis}: {option} must be of type {wanted} (such as {default!r}), not {value!r}")
+
+
+def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
+    """The message for ``request``, without its input.
+
+    Raises:
+        UsageError: the request has what a server does not take.
+    """
+    from augment.v1 import resources_pb2
+
+    if request.tables or request.peaks:
+        raise UsageError("tables and peaks: a server takes none; convert the trace here")
+    steps = request.steps
+    return resources_pb2.AugmentSpec(
+        formats=request.formats,
+        only=request.only,
+        skip=request.skip,
+        options=request.option_texts(),
+        steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
+        summaries=summaries,
+    )
+
+
+def request_of(spec: resources_pb2.AugmentSpec) -> Request:
+    """The request in a message.
+
+    Raises:
+        UsageError: an option has another form or type, or the steps are in the wrong order.
+    """
+    steps = spec.steps if spec.HasField("steps") else None
+    if steps and not 0 <= steps.first <= steps.last:
+        raise UsageError("steps: must be from 0 on, and the first not greater than the last")
+    return Request(
+        formats=tuple(spec.formats),
+        only=tuple(spec.only),
+        skip=tuple(spec.skip),
+        options=option_values(spec.options),
+        steps=(steps.first, steps.last) if steps else None,
+    )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import Augment
 
-from augment.cli.perfetto_limits import partly_overlapping
+from augment.cli.inspection import partly_overlapping
 from tables import kernel as kernel_row
 from tables import trace_of
 from traces import event, kernel, launch, op, some_work, write_trace

@@ -3,7 +3,7 @@
 from typing import Any
 
 from augment.analyses.step_efficiency import BESIDE, COMPUTING
-from augment.cli.step_waterfall import waterfall
+from augment.cli.run_summary import waterfall
 
 
 def step(mfu: float | None, hfu: float | None = None, lacking: str | None = None, **parts: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from augment.compare import diff_verdict as comparison_verdict
 from augment.compare.diff_rows import FigureRow
-from augment.core.job_waits import Cause, LateRank, Reason, Where
+from augment.core.attachments import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from augment.cli.registry import group
+from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace
-from augment.core.job_waits import LateRank, RankInJob, Reason
 from augment.core.trace import Trace
 from augment.diagnosis.late_ranks import fix_rank
 from augment.diagnosis.measure import measure

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
-from augment.core.job_waits import RankInJob
+from augment.core.attachments import RankInJob
 from augment.core.text import Words, counted, percent, size, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import judged

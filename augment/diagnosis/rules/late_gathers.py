@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.core.job_waits import RankInJob
+from augment.core.attachments import RankInJob
 from augment.core.text import Words, counted, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import judged

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from augment.core.job_waits import RankInJob
+from augment.core.attachments import RankInJob
 from augment.core.text import Words, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import judged

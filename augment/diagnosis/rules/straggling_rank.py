@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.core.job_waits import LateRank, RankInJob
+from augment.core.attachments import LateRank, RankInJob
 from augment.core.text import Words, percent, time
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words

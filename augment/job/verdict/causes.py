@@ -14,7 +14,7 @@ import numpy as np
 
 from augment.arrays.ordering import each
 from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.core.job_waits import Cause
+from augment.core.attachments import Cause
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts, Table

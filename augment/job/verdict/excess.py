@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, each, grouped_medians, sums
-from augment.core.job_waits import Cause
+from augment.core.attachments import Cause
 from augment.job.matching.matching import Floats, Matched
 from augment.job.path.progress import Progress, Stretches, beside_peers
 

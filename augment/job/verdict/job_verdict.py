@@ -17,8 +17,8 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, sums
 from augment.arrays.types import Int64s
+from augment.core.attachments import Cause, Reason
 from augment.core.findings import Findings, Skipped, Verdict
-from augment.core.job_waits import Cause, Reason
 from augment.core.text import counted
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.job.matching.clocks import Clock

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, sums
-from augment.core.job_waits import Cause
+from augment.core.attachments import Cause
 from augment.job.path.replay import Shift
 from augment.job.ranks.summary import RankSummary
 from augment.job.verdict.excess import CAUSES, Excess

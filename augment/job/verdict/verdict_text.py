@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from augment.core.job_waits import Cause, Reason
+from augment.core.attachments import Cause, Reason
 from augment.core.text import spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

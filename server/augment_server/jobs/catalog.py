@@ -11,7 +11,7 @@ import msgspec
 
 from augment import __version__
 from augment.errors import UsageError
-from augment.pipeline.messages import request_of
+from augment.pipeline.request import request_of
 from augment.results.sidecars import in_job, verdict_in_job
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import TOLD

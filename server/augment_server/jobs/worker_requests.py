@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from augment.pipeline.messages import request_of
+from augment.pipeline.request import request_of
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.limits import Limits
 from augment_server.jobs.jobs import Begun

@@ -28,7 +28,7 @@ from augment.batch.convert import convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.job_question import COMPARISON
 from augment.batch.run_plan import Progress, Result, RunPlan
-from augment.core.process import keep_freed_memory
+from augment.core.threads import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat
 from augment.pipeline.request import Request
 from augment.readers.limits import Limits
