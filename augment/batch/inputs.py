@@ -247,7 +247,10 @@ def _glob(pattern: str, out: str | None, refused: Refused) -> Iterator[Input]:
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
         raise InputError(pattern, "matches no file")
-    fixed = _fixed_part(pattern)
+    # The part of ``pattern`` before the first folder with a wildcard
+    parts = Path(pattern).parts[:-1]
+    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    fixed = os.path.join(*parts[:wild]) if wild else "."
     root = out or fixed
     inside = {match for match in matches if os.path.isdir(match)} if "**" in pattern else set()
     for match in matches:
@@ -258,13 +261,6 @@ def _glob(pattern: str, out: str | None, refused: Refused) -> Iterator[Input]:
             yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root, refused)
         else:
             yield _local(match, below or locations.parent(match), named=True, root=root)
-
-
-def _fixed_part(pattern: str) -> str:
-    """The part of ``pattern`` before the first folder with a wildcard."""
-    parts = Path(pattern).parts[:-1]
-    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    return os.path.join(*parts[:wild]) if wild else "."
 
 
 def _remote(url: str, out: str | None) -> Iterator[Input]:

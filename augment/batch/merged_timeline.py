@@ -146,26 +146,22 @@ def merge(job: Job, out: str, plan: RunPlan, report: Report = lambda _: None) ->
             expect_room()
             report(what)
 
-        return _merged(job, path, plan, stage)
+        from augment.job.answer import answer
 
-
-def _merged(job: Job, path: Path, plan: RunPlan, report: Report) -> Merged:
-    from augment.job.answer import answer
-
-    ranks, failed = _looked_at(job, plan.request, report)
-    answers = answer(
-        [rank.summary for rank in ranks],
-        [rank.label for rank in ranks],
-        plan.request.parallelism,
-        trust_clocks=plan.request.trust_clocks,
-    )
-    chosen = fit(
-        [rank.extent for rank in ranks], plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes
-    )
-    timeline = _Timeline(ranks, answers, plan, chosen)
-    diagnostics = timeline.write(path, report)
-    verdict = tuple(answers.verdict.text)
-    return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
+        ranks, failed = _looked_at(job, plan.request, stage)
+        answers = answer(
+            [rank.summary for rank in ranks],
+            [rank.label for rank in ranks],
+            plan.request.parallelism,
+            trust_clocks=plan.request.trust_clocks,
+        )
+        chosen = fit(
+            [rank.extent for rank in ranks], plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes
+        )
+        timeline = _Timeline(ranks, answers, plan, chosen)
+        diagnostics = timeline.write(path, stage)
+        verdict = tuple(answers.verdict.text)
+        return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
 def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_MergedRank], list[tuple[str, AugmentError]]]:

@@ -167,7 +167,16 @@ def first_view(
         shift_ns: what the file's times are ahead of the job's.
     """
     members = list(labels)
-    shown = _worth_seeing(answer, members)
+    # The ranks that the verdict names, else the one that others wait for longest; then the one that waits longest
+    of_rank = {answer.summaries[member].rank: member for member in members}
+    late = [of_rank[row.rank] for row in answer.verdict.rows if row.rank is not None and row.rank in of_rank]
+    if not late:
+        arrived_last = answer.matched.member[answer.parted.late]
+        charged = np.bincount(arrived_last, answer.parted.lead_ns, len(answer.summaries))[list(members)]
+        late = [members[int(charged.argmax())]] if len(members) else []
+    waited = np.bincount(answer.matched.member, answer.parted.wait_ns, len(answer.summaries))[list(members)]
+    waiting = [members[int(waited.argmax())]] if len(members) else []
+    shown = list(dict.fromkeys([*late[: _RANKS - 1], *waiting, *members]))[:_RANKS]
     pins = [*tracks, *(pin for member in shown for pin in _pins(answer, member, labels[member]))]
     middle = _middle_step(answer, members, steps)
     window = (middle[0] + shift_ns, middle[1] + shift_ns) if middle else None
@@ -191,19 +200,6 @@ def _pins(answer: Answer, member: int, label: str) -> list[str]:
 
 def _escaped(name: str) -> str:
     return re.escape(name).replace(r"\ ", " ")
-
-
-def _worth_seeing(answer: Answer, members: Sequence[int]) -> list[int]:
-    """The ranks that the verdict names, else the one that others wait for longest; then the one that waits longest."""
-    of_rank = {answer.summaries[member].rank: member for member in members}
-    late = [of_rank[row.rank] for row in answer.verdict.rows if row.rank is not None and row.rank in of_rank]
-    if not late:
-        arrived_last = answer.matched.member[answer.parted.late]
-        charged = np.bincount(arrived_last, answer.parted.lead_ns, len(answer.summaries))[list(members)]
-        late = [members[int(charged.argmax())]] if len(members) else []
-    waited = np.bincount(answer.matched.member, answer.parted.wait_ns, len(answer.summaries))[list(members)]
-    waiting = [members[int(waited.argmax())]] if len(members) else []
-    return list(dict.fromkeys([*late[: _RANKS - 1], *waiting, *members]))[:_RANKS]
 
 
 def _middle_step(answer: Answer, members: Sequence[int], steps: Window | None) -> Window | None:

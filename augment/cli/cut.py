@@ -101,11 +101,12 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
     if os.path.isdir(name):
         return _folder(name, out, choice, ranks, stage)
     if os.path.isfile(name) and is_of_several(Path(name)):
-        return _timeline(Path(name), out, choice, ranks)
-    return _file(name, out, choice, ranks, stage)
+        from augment.batch.cutting import cut_timeline
 
-
-def _file(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+        if choice or not ranks:
+            raise UsageError(f"{name}: is the timeline of a job: only --ranks can cut it; augment merge takes --steps")
+        names = cut_timeline(Path(name), out, ranks)
+        return [out], f"{', '.join(names)}: in {out}"
     from augment.batch.cutting import cut
 
     if ranks:
@@ -127,12 +128,3 @@ def _folder(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], s
     inputs = of_ranks(made.inputs, ranks) if ranks else made.inputs
     outs = cut_each(inputs, out, choice, stage)
     return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"
-
-
-def _timeline(path: Path, out: Path, choice: CutChoice, ranks: tuple[range, ...]) -> Outcome:
-    from augment.batch.cutting import cut_timeline
-
-    if choice or not ranks:
-        raise UsageError(f"{path}: is the timeline of a job: only --ranks can cut it; augment merge takes --steps")
-    names = cut_timeline(path, out, ranks)
-    return [out], f"{', '.join(names)}: in {out}"

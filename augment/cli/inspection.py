@@ -15,7 +15,7 @@ from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.name_masks import strings_where
 from augment.readers import perfetto, reader_named
-from augment.readers.containers import OpenText, open_text
+from augment.readers.containers import open_text
 from augment.writers.metrics import document
 
 Report = dict[str, Any]
@@ -62,7 +62,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
 def _file(trace: Trace) -> Report:
     source = trace.source
     with open_text(source.path) as text:
-        layers = _compression(text)
+        layers = [_LAYERS.get(type(layer).__name__, "zip") for layer in text.layers]
         head = text.read(64)
     return {
         "path": source.path,
@@ -79,24 +79,17 @@ def _file(trace: Trace) -> Report:
     }
 
 
-def _compression(text: OpenText) -> list[str]:
-    return [_LAYERS.get(type(layer).__name__, "zip") for layer in text.layers]
-
-
 def _vendor(trace: Trace) -> str | None:
     """The vendor of the devices, from the names of calls and categories; None if unknown."""
-    names = _names_of(trace, trace.events.slices_of(*LAUNCHES))
+    # The distinct names of ``rows``
+    rows = trace.events.slices_of(*LAUNCHES)
+    codes = np.flatnonzero(np.bincount(trace.events.name[rows], minlength=1))
+    names = {trace.strings[index] for index in codes.tolist()} if len(rows) else set()
     for begin, vendor in _RUNTIMES:
         if any(name.startswith(begin) for name in names):
             return vendor
     written = {row["category"].lower() for row in _categories(trace)}
     return next((vendor for category, vendor in _FOREIGN.items() if category in written), None)
-
-
-def _names_of(trace: Trace, rows: Int64s) -> set[str]:
-    """The distinct names of ``rows``."""
-    codes = np.flatnonzero(np.bincount(trace.events.name[rows], minlength=1))
-    return {trace.strings[index] for index in codes.tolist()} if len(rows) else set()
 
 
 def _distributed(trace: Trace) -> Report:

@@ -12,7 +12,6 @@ from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
-    from augment.batch.merged_timeline import Merged
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
 
@@ -56,10 +55,11 @@ def command(
     """
     from msgspec.structs import replace
 
+    from augment.batch import locations
     from augment.batch.memory_limit import expect_possible
     from augment.batch.merged_timeline import default_output, merge, only_job
     from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
-    from augment.cli.terminal import bar, complain, emit
+    from augment.cli.terminal import bar, complain, emit, say
 
     request.check()
     expect_possible(memory)
@@ -79,7 +79,15 @@ def command(
         merged = merge(job, out, plan, shown.stage)
     emit(out)
     if not quiet:
-        _tell(merged, out)
+        say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
+        for line in (*filter(None, [merged.left_out]), *merged.notes):
+            say(line)
+        for diagnostic in merged.diagnostics:
+            say(f"  {diagnostic.code}: {diagnostic.count:,} ({diagnostic.message})")
+        for sentence in merged.verdict:
+            say(sentence)
+        if not locations.protocol(out):
+            say(f"open it: augment open {shlex.quote(out)}")
     for _, error in merged.failed:
         complain(str(error))
     return 1 if merged.failed else 0
@@ -94,18 +102,3 @@ def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence
     if not made.inputs:
         raise UsageError("; ".join(why for _, why in made.passed_over))
     return of_ranks(made.inputs, ranks) if ranks else made.inputs
-
-
-def _tell(merged: Merged, out: str) -> None:
-    from augment.batch import locations
-    from augment.cli.terminal import say
-
-    say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
-    for line in (*filter(None, [merged.left_out]), *merged.notes):
-        say(line)
-    for diagnostic in merged.diagnostics:
-        say(f"  {diagnostic.code}: {diagnostic.count:,} ({diagnostic.message})")
-    for sentence in merged.verdict:
-        say(sentence)
-    if not locations.protocol(out):
-        say(f"open it: augment open {shlex.quote(out)}")

@@ -42,7 +42,7 @@ def command(
     SQL may be several statements; the rows of the last are printed. "-" reads it from stdin. The exit code is 2 if the
     engine refuses the SQL, 3 if it refuses the trace.
     """
-    from augment.cli.terminal import bar, say
+    from augment.cli.terminal import bar, emit, say
 
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
@@ -56,7 +56,9 @@ def command(
         what = ", ".join(f"{name} {count}" for name, count in answer.problems.items())
         say(f"augment: Perfetto could not use all of this trace: {what} (see augment doctor)")
     if as_json:
-        _print_json(answer)
+        names = _distinct(answer.columns)
+        lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
+        emit("[" + ",\n ".join(lines) + "]")
     elif as_csv:
         _print_csv(answer)
     else:
@@ -79,14 +81,6 @@ def _sql(argument: str | None, path: str | None) -> str:
     if not text.strip():
         raise UsageError("the SQL is empty")
     return text
-
-
-def _print_json(answer: QueryAnswer) -> None:
-    from augment.cli.terminal import emit
-
-    names = _distinct(answer.columns)
-    lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
-    emit("[" + ",\n ".join(lines) + "]")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

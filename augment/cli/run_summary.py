@@ -180,7 +180,13 @@ def _many(augmented: Sequence[Result]) -> Iterator[str]:
     """A table with a line per device of each file."""
     lines = []
     periods: dict[str, None] = {}
-    common, names = _names([result.path for result in augmented])
+    # The common folder of ``paths``, and their names relative to it
+    paths = [result.path for result in augmented]
+    if any(map(locations.protocol, paths)):
+        folder = locations.common(list(map(locations.parent, paths)))
+    else:
+        folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
+    common, names = folder, [locations.below(path, folder) for path in paths]
     left_out = max(0, len(augmented) - SHOWN)
     for result, name in zip(augmented[:SHOWN], names, strict=False):
         sidecar = _sidecar(result)
@@ -195,15 +201,6 @@ def _many(augmented: Sequence[Result]) -> Iterator[str]:
     yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
     if left_out:
         yield f"… and {left_out} more files"
-
-
-def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """The common folder of ``paths``, and their names relative to it."""
-    if any(map(locations.protocol, paths)):
-        folder = locations.common(list(map(locations.parent, paths)))
-    else:
-        folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
-    return folder, [locations.below(path, folder) for path in paths]
 
 
 _HEADS = ("busy", "computing", "exposed comm.", "exposed memory", "idle")

@@ -58,8 +58,11 @@ def command(
     writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
     the source of each row.
     """
+    import json
+
     from msgspec.structs import replace
 
+    from augment.cli.terminal import emit
     from augment.errors import InputError
     from augment.results.sidecars import Sidecar, in_job, is_sidecar, read_sidecar, sidecars_in
 
@@ -79,7 +82,7 @@ def command(
     elif form == "csv":
         _print_csv(sidecar)
     elif form == "json":
-        _print_json(sidecar)
+        emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
     else:
         from augment.cli.table_output import print_markdown, print_sidecar
 
@@ -114,14 +117,6 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     shown = {name: analyses[name] for name in chosen}
     others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len(chosen)
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
-
-
-def _print_json(sidecar: dict[str, Any]) -> None:
-    import json
-
-    from augment.cli.terminal import emit
-
-    emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
 
 
 def _print_csv(sidecar: dict[str, Any]) -> None:

@@ -48,7 +48,18 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         emit(f"  {sentence}")
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] != "skipped":
-            _print_analysis(name, analysis, limit)
+            rows = analysis["rows"]
+            title = name.replace("_", " ").capitalize()
+            title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS else title
+            if rows:
+                print_rows(title, rows[:limit] if limit else rows)
+            else:
+                _emit_title(_console(), title)
+                emit("no rows")
+            if limit and len(rows) > limit:
+                emit(f"… {counted(len(rows) - limit, 'more row')} (--limit 0 shows all)")
+            if analysis["status"] == "partial":
+                emit(f"partial: {analysis['reason']}")
     skipped = {name: each["reason"] for name, each in sidecar["analyses"].items() if each["status"] == "skipped"}
     if skipped:
         print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
@@ -224,21 +235,6 @@ _PERIODS = {
     "steps": "from the end of earlier GPU work until that of the step is done",
     "step_efficiency": "as in steps",
 }
-
-
-def _print_analysis(name: str, analysis: dict[str, Any], limit: int) -> None:
-    rows = analysis["rows"]
-    title = name.replace("_", " ").capitalize()
-    title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS else title
-    if rows:
-        print_rows(title, rows[:limit] if limit else rows)
-    else:
-        _emit_title(_console(), title)
-        emit("no rows")
-    if limit and len(rows) > limit:
-        emit(f"… {counted(len(rows) - limit, 'more row')} (--limit 0 shows all)")
-    if analysis["status"] == "partial":
-        emit(f"partial: {analysis['reason']}")
 
 
 def source_line(source: dict[str, Any]) -> str:

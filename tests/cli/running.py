@@ -37,6 +37,14 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
+def unpacked(path: Path) -> bytes:
+    """The content of an output, without its compression."""
+    from augment.readers.containers import open_text
+
+    with open_text(str(path)) as text:
+        return b"".join(iter(lambda: text.read(1 << 20), b""))
+
+
 def start(*args: object) -> subprocess.Popen[str]:
     """``augment ARGS…`` in a process of its own, under way."""
     command = [sys.executable, "-m", "augment", *map(str, args)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Augment
+from running import Augment, unpacked
 
 from execution_traces import write_execution_trace
 from memory_timelines import write_memory_timeline
@@ -43,7 +43,7 @@ def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("run", job / "rank1.json", "--memory-timeline", memory_of(tmp_path, 1))
     assert ended.code == 0
     assert found_in(job, 1) == {"total": 109, "Parameter": 101, "Activation": 8}
-    assert b"Memory timeline Activation" in (job / "rank1.augmented.pftrace").read_bytes()
+    assert b"Memory timeline Activation" in unpacked(job / "rank1.augmented.pftrace")
     assert "not used" not in ended.err
     shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
     assert "Parameter" in shown.out
@@ -102,18 +102,18 @@ def test_in_the_folder_of_its_trace_it_is_no_input(job: Path, tmp_path: Path, au
     for command in ("run", "merge"):
         ended = augment(command, job, "--memory-timeline", beside)
         assert (ended.code, "passed over" in ended.err) == (0, False), ended.err
-    assert b"Memory timeline Parameter" in (job / "job.augmented.pftrace").read_bytes()
+    assert b"Memory timeline Parameter" in unpacked(job / "job.augmented.pftrace")
 
 
 def test_all_ranks_on_one_timeline(job: Path, tmp_path: Path, augment: Augment) -> None:
     both = "--execution-trace", tmp_path / "et" / "{rank}.json.gz", "--memory-timeline", memory_of(tmp_path, "{rank}")
     out = job / "job.augmented.pftrace"
     assert augment("merge", job).code == 0
-    assert b"augment.execution_trace" not in out.read_bytes()
+    assert b"augment.execution_trace" not in unpacked(out)
     memory_of(tmp_path, 1).unlink()
     ended = augment("merge", job, *both)
     assert ended.code == 0
-    assert b"augment.execution_trace" in out.read_bytes()
-    assert b"Memory timeline Parameter" in out.read_bytes()
+    assert b"augment.execution_trace" in unpacked(out)
+    assert b"Memory timeline Parameter" in unpacked(out)
     gone = memory_of(tmp_path, 1)
     assert f"rank1.json: no memory timeline: there is no file {gone}" in ended.err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Augment
+from running import Augment, unpacked
 
 from augment.readers import read
 from execution_traces import write_execution_trace
@@ -317,7 +317,7 @@ def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
     executed(tmp_path, 1)
     ended = augment("run", tmp_path / "rank0.json", "--execution-trace", tmp_path / "et" / "et_0.json.gz")
     assert (ended.code, node_of(tmp_path, 0)) == (0, 70)
-    assert b"augment.execution_trace" in (tmp_path / "rank0.augmented.pftrace").read_bytes()
+    assert b"augment.execution_trace" in unpacked(tmp_path / "rank0.augmented.pftrace")
 
 
 def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) -> None:
@@ -394,6 +394,6 @@ def test_execution_traces_are_in_the_one_timeline(tmp_path: Path, augment: Augme
     call = ("run", tmp_path, "-o", tmp_path / "out", "--merge")
     named = ("--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
     assert augment(*call).code == 0
-    assert b"augment.execution_trace" not in (tmp_path / "out" / "job.augmented.pftrace").read_bytes()
+    assert b"augment.execution_trace" not in unpacked(tmp_path / "out" / "job.augmented.pftrace")
     assert augment(*call, *named).code == 0
-    assert b"augment.execution_trace" in (tmp_path / "out" / "job.augmented.pftrace").read_bytes()
+    assert b"augment.execution_trace" in unpacked(tmp_path / "out" / "job.augmented.pftrace")
