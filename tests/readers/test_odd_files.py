@@ -1,8 +1,12 @@
-"""What real files are like: each oddity is read, counted, or refused in one line that says where."""
+"""What real files are like: each oddity is read, counted, or refused in one line that says where and what to do."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from augment.core.trace import Category, Trace
 from augment.errors import InputError, MalformedTrace, UnknownFormat
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.members import nested_end
 
 FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 
@@ -356,3 +361,59 @@ def test_times_whose_difference_no_integer_holds(reading: Any) -> None:
     assert len(trace.events) == 2
     assert sum(codes(trace).values()) == 1, codes(trace)
     augment(trace)
+
+
+SNAPSHOT = pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]})
+
+
+def checkpoint() -> bytes:
+    text = io.BytesIO()
+    with zipfile.ZipFile(text, "w") as archive:
+        archive.writestr("model/data.pkl", b"x")
+        archive.writestr("model/version", b"3")
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.json.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        ("x.json", b"\n<!DOCTYPE html><html>Log in</html>", "web page"),
+        ("x.json", gzip.compress(b"<html>"), "web page"),
+        ("x.json", b'{"rocprofiler-sdk-tool": [{}]}', "--output-format pftrace"),
+        ("x.pt", checkpoint(), "checkpoint of torch.save"),
+        ("x.pickle", SNAPSHOT, "memory_viz"),
+        ("x.pickle", pickle.dumps([1, 2]), "pickles are never loaded"),
+        ("x.sqlite", b"SQLite format 3\0" + bytes(100), "SQLite"),
+        ("x.nsys-rep", b"QDSTRM" + bytes(100), "Nsight"),
+        ("x.xplane.pb", b"\n\x0c/host:CPU", "trace.json.gz beside it"),
+        ("results.csv", b'"Index","KernelName","gpu-id"\n', "rocprof"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",  # contents hold the time
+)
+def test_each_kind_of_file_is_called_by_its_name(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="(?s)" + words) as caught:
+        read(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_gzip_says_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": []}')[:12])
+    with pytest.raises(InputError, match="gzip"):
+        read(str(path))
+
+
+SIZES = [0, 1, 4080, 4090, 4093, 4094, 4095, 4096, 16_380, 16_384, 70_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("filling", ["x", "\\", '"', "é", "]"])
+def test_an_end_is_found_beyond_any_length(size: int, filling: str) -> None:
+    value = json.dumps({"a": [{"b": filling * size}, "}"], "c": {}}, ensure_ascii=False).encode()
+    whole = np.frombuffer(value + b', "next": [{}]}' + b" " * 5000, np.uint8)
+    assert nested_end(whole) == len(value)
+    for end in (0, 1, len(value) // 2, len(value) - 1):
+        assert nested_end(whole[:end]) == -1

@@ -1,4 +1,4 @@
-"""Limits that no other file of tests runs against; and that none is forgotten."""
+"""The limits: what follows from the machine, those that no other file tests, and that none is forgotten."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from serving_process import serving as serving_apart
 
 from augment.client import Client
 from augment.client.connection import Deadline
+from augment.readers import limits as readers
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
-from augment_server.base.limits import Limits
+from augment_server.base import limits
+from augment_server.base.errors import REASONS, Refusal
+from augment_server.base.limits import GIB, Limits
 from augment_server.ops import serving as serving_module
 from augment_server.ops.flags import flag_of
 
@@ -258,3 +261,45 @@ def test_who_watches_may_ask_whether_the_connection_stands(monkeypatch: pytest.M
 
     ended = asyncio.run(ask())
     assert (ended[PING], ended[GOAWAY]) == (10, 0)
+
+
+def test_every_limit_says_what_it_is() -> None:
+    for limit in dataclasses.fields(Limits):
+        assert limit.metadata["doc"].endswith(".")
+        assert limit.metadata["unit"] in ("bytes", "s", "count", "ratio")
+        assert limit.name.endswith("_bytes") == (limit.metadata["unit"] == "bytes")
+        assert limit.name.endswith("_s") == (limit.metadata["unit"] == "s")
+
+
+@pytest.mark.parametrize(
+    ("processors", "memory", "given", "jobs"),
+    [
+        (8, 64 * GIB, {}, 8),
+        (64, 16 * GIB, {}, 7),
+        (1, GIB, {}, 1),
+        (8, 64 * GIB, {"max_job_memory_bytes": 16 * GIB}, 3),
+        (8, 64 * GIB, {"max_running_jobs": 20}, 20),
+    ],
+)
+def test_jobs_at_once(
+    monkeypatch: pytest.MonkeyPatch, processors: int, memory: int, given: dict[str, int], jobs: int
+) -> None:
+    monkeypatch.setattr(limits, "processors", lambda: processors)
+    monkeypatch.setattr(limits, "memory_bytes", lambda: memory)
+    assert Limits(**given).running_jobs() == jobs
+    assert Limits().job_memory_bytes() == memory * 3 // 4
+
+
+def test_nesting_is_the_readers_own() -> None:
+    """Otherwise the service would make other files than the command."""
+    assert (limits.NESTING, limits.LEAST_NESTING) == (readers.NESTING, readers.LEAST_NESTING)
+    assert Limits().max_nesting == readers.Limits().nesting
+
+
+def test_every_reason_has_a_code() -> None:
+    for reason in REASONS:
+        status = Refusal(reason, "what to do", {"a": "b"}, retry_s=1.5).status()
+        assert status.code == REASONS[reason][0].value[0]
+        names = [detail.TypeName().removeprefix("google.rpc.") for detail in status.details]
+        assert names[:2] == ["ErrorInfo", "RetryInfo"]
+        assert names[2:] in ([], ["QuotaFailure"])

@@ -1,16 +1,21 @@
-"""What a server makes of a trace is, byte for byte, what the command makes of it."""
+"""What a server makes, of a trace or of whole runs, is byte for byte what the commands make."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
-from in_process import Server, chunks, serving, trace
+from in_process import SMALL, Server, chunks, refused, serving, trace
 from serving_process import augment
 
+from augment.client import Client
+from augment.errors import MalformedTrace, UsageError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from simulator import JobOptions, simulate
@@ -167,3 +172,322 @@ def test_progress_names_every_stage(server: Server, tmp_path: Path) -> None:
     assert all(stage.duration.ToMicroseconds() >= 0 for stage in job.progress.stages)
     rows = [what[2] for what in server.observer.told if what[:2] == ("stage", job.name.removeprefix("jobs/"))]
     assert rows == names
+
+
+SUCCEEDED = v1.Job.STATE_SUCCEEDED
+NAME = "training"
+Whole = dict[str, v1.Job]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``before`` and ``training``, of two ranks each."""
+    top = tmp_path_factory.mktemp("runs")
+    simulate(JobOptions(ranks=2, steps=2, layers=1, jitter=0.0), top / "before")
+    simulate(JobOptions(ranks=2, steps=2, layers=1, jitter=0.0, slow_kernel="nvjet"), top / NAME)
+    return top
+
+
+@pytest.fixture(scope="module")
+def whole(server: Server, runs: Path) -> Whole:
+    """A job of each folder, done. Files that are no traces lie there, too."""
+    jobs = {}
+    for folder in sorted(runs.iterdir()):
+        spec = v1.WholeJobSpec(inputs=uploads(server, folder), name=folder.name)
+        jobs[folder.name] = ask(server, job=spec)
+    jobs = {name: server.wait(job.name) for name, job in jobs.items()}
+    assert all(job.failures for job in jobs.values())
+    return jobs
+
+
+def uploads(server: Server, folder: Path) -> list[v1.Input]:
+    return [v1.Input(upload=server.upload(path)) for path in sorted(folder.iterdir())]
+
+
+def ask(server: Server, **spec: Any) -> v1.Job:
+    return server.stub.CreateJob(calls.CreateJobRequest(spec=v1.JobSpec(**spec))).job
+
+
+def made(server: Server, job: v1.Job) -> dict[str, str]:
+    done = server.wait(job.name)
+    assert done.state == SUCCEEDED, done.error
+    return {artifact.file_name: server.read(artifact.name).decode("utf-8", "replace") for artifact in done.artifacts}
+
+
+def command(*args: object, code: int = 0) -> str:
+    ended = augment(*args)
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout
+
+
+def test_a_report_of_a_whole_job(server: Server, runs: Path, whole: Whole, tmp_path: Path) -> None:
+    command("report", runs / NAME, "-o", tmp_path / "page.html")
+    files = made(server, ask(server, report=v1.ReportSpec(input=v1.Input(job=whole[NAME].name), markdown=True)))
+    assert list(files) == [f"{NAME}.report.md", f"{NAME}.report.html"]
+    assert files[f"{NAME}.report.html"] == (tmp_path / "page.html").read_text()
+    assert files[f"{NAME}.report.md"].strip() == command("report", runs / NAME, "--markdown").strip()
+
+
+def test_a_report_of_a_whole_job_in_folders(server: Server, runs: Path) -> None:
+    inputs = uploads(server, runs / NAME)
+    done = server.wait(ask(server, job=v1.WholeJobSpec(inputs=inputs, name=f"today/{NAME}")).name)
+    files = made(server, ask(server, report=v1.ReportSpec(input=v1.Input(job=done.name))))
+    assert list(files) == [f"{NAME}.report.html"]
+
+
+def test_metrics_that_augment_does_not_write(server: Server, whole: Whole, tmp_path: Path) -> None:
+    """A report and a diagnosis of them are refused, and are no bug of the server; others are diagnosed all the same."""
+    name = next(a.name for a in whole[NAME].artifacts if a.file_name.startswith("rank0") and "metrics" in a.file_name)
+    content = json.loads(server.read(name))
+    good, bad = tmp_path / "good.metrics.json", []
+    good.write_text(json.dumps(content))
+    for number, analyses in enumerate(({"a<b": content["analyses"]["steps"]}, {"diagnosis": {"rows": [{"a": 1}]}})):
+        bad.append(tmp_path / f"bad{number}.metrics.json")
+        bad[-1].write_text(json.dumps({**content, "source": {}, "analyses": analyses}))
+    given = [v1.Input(upload=server.upload(path)) for path in (*bad, good)]
+    for each in given[:2]:
+        for kind in ({"report": v1.ReportSpec(input=each)}, {"diagnose": v1.DiagnoseSpec(inputs=[each])}):
+            assert server.wait(ask(server, **kind).name).error.reason == "UNKNOWN_FORMAT"
+    job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=given)).name)
+    assert job.state == SUCCEEDED, job.error
+    assert [(each.index, each.error.reason) for each in job.failures] == [(0, "UNKNOWN_FORMAT"), (1, "UNKNOWN_FORMAT")]
+
+
+def test_a_report_of_a_trace(server: Server, runs: Path, tmp_path: Path) -> None:
+    path = sorted((runs / NAME).iterdir())[0]
+    command("report", path, "-o", tmp_path / "page.html")
+    upload = v1.Input(upload=server.upload(path))
+    files = made(server, ask(server, report=v1.ReportSpec(input=upload)))
+    assert files == {"rank0.report.html": (tmp_path / "page.html").read_text()}
+    earlier = server.wait(server.create(upload.upload).name)
+    assert made(server, ask(server, report=v1.ReportSpec(input=v1.Input(job=earlier.name)))) == files
+    with refused("JOB_NOT_DONE", "FAILED_PRECONDITION"):
+        server.freeze()
+        try:
+            waiting = ask(server, report=v1.ReportSpec(input=upload))
+            ask(server, report=v1.ReportSpec(input=v1.Input(job=waiting.name)))
+        finally:
+            server.thaw()
+    server.wait(waiting.name)
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):  # of a report there is none
+        ask(server, report=v1.ReportSpec(input=v1.Input(job=waiting.name)))
+
+
+def without_folders(lines: str) -> list[Any]:
+    """What the command says of files in another folder."""
+    content = [json.loads(line) for line in lines.splitlines()]
+    return [{**each, "input": each["input"].rpartition("/")[2]} for each in content]
+
+
+def test_a_diagnosis_of_traces(server: Server, runs: Path, tmp_path: Path) -> None:
+    inputs = [v1.Input(upload=server.upload(path)) for path in sorted((runs / NAME).glob("*.gz"))]
+    (tmp_path / "bad.json").write_text("no trace")
+    bad = v1.Input(upload=server.upload(tmp_path / "bad.json"))
+    files = made(server, ask(server, diagnose=v1.DiagnoseSpec(inputs=inputs, name=NAME)))
+    wanted = command("diagnose", runs / NAME, "--json")
+    assert [json.loads(line) for line in files["diagnosis.jsonl"].splitlines()] == without_folders(wanted)
+    text = command("diagnose", runs / NAME, "--markdown")
+    assert files["diagnosis.md"] == text.replace(f"{runs / NAME}/", "")
+    job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=[bad, *inputs], name=NAME)).name)
+    assert [(failure.index, failure.error.reason) for failure in job.failures] == [(0, "UNKNOWN_FORMAT")]
+    assert server.read(job.artifacts[-1].name).decode() == files["diagnosis.jsonl"]
+    job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=[bad])).name)
+    assert job.error.reason == "UNKNOWN_FORMAT"
+
+
+def test_a_diagnosis_of_a_job(server: Server, runs: Path, whole: Whole, tmp_path: Path) -> None:
+    inputs = [v1.Input(job=whole[NAME].name)]
+    files = made(server, ask(server, diagnose=v1.DiagnoseSpec(inputs=inputs)))
+    command("run", runs / NAME, "-o", tmp_path)
+    wanted = without_folders(command("diagnose", tmp_path, "--json"))
+    content = [json.loads(line) for line in files["diagnosis.jsonl"].splitlines()]
+    assert without_folders(files["diagnosis.jsonl"]) == wanted
+    assert content[0]["input"] == f"{whole[NAME].name}/artifacts/job.metrics.json"
+
+
+def test_an_earlier_job_counts_with_each_of_its_traces(server: Server, whole: Whole) -> None:
+    """Repeated a thousand times, it was expanded a thousand times before anything was refused."""
+    most = SMALL.max_job_inputs
+    given = v1.Input(job=whole[NAME].name)
+    for kind in (
+        {"diagnose": v1.DiagnoseSpec(inputs=[given] * (most // 2 + 1))},
+        {"job": v1.WholeJobSpec(inputs=[given] * (most // 2 + 1))},
+        {"diff": v1.DiffSpec(test=given, control=given, tests=[given] * (most // 2))},
+    ):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT") as errors:
+            ask(server, **kind)
+        assert f"more than {most} traces" in errors[0].message
+    spec = v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given] * (most // 2)))
+    server.stub.CreateJob(calls.CreateJobRequest(spec=spec, validate_only=True))
+    server.freeze()
+    try:
+        waiting = ask(server, diagnose=v1.DiagnoseSpec(inputs=[given, given]))
+        query = "SELECT bytes, LENGTH(made) AS made FROM parts WHERE job = ?"
+        rows = server.core._storage.rows(query, waiting.name.removeprefix("jobs/"))
+        assert [row["bytes"] > row["made"] > 0 for row in rows] == [True, True]
+        server.stub.CancelJob(calls.CancelJobRequest(name=waiting.name))
+    finally:
+        server.thaw()
+
+
+def test_whole_runs_compared(server: Server, runs: Path, whole: Whole, tmp_path: Path) -> None:
+    sides = {"control": v1.Input(job=whole["before"].name), "test": v1.Input(job=whole[NAME].name)}
+    files = ask(server, diff=v1.DiffSpec(**sides, label="before", name=NAME))
+    command("diff", runs / "before", runs / NAME, "-o", tmp_path, "--label", "before", "--quiet")
+    wanted = {path.name: path.read_bytes().decode("utf-8", "replace") for path in tmp_path.iterdir()}
+    assert made(server, files) == wanted
+    job = ask(server, diff=v1.DiffSpec(**sides, label="before", name=NAME, control_rank=1, test_rank=0))
+    out = tmp_path / "one"
+    command("diff", runs / "before", runs / NAME, "-o", out, "--label", "before", "--quiet", "--control-rank", 1,
+            "--test-rank", 0)  # fmt: skip
+    wanted = {path.name: path.read_bytes().decode("utf-8", "replace") for path in out.iterdir()}
+    assert made(server, job) == wanted
+
+
+def test_an_earlier_job_augmented_again(server: Server, whole: Whole) -> None:
+    """Of one trace: with other formats. Of several: that is another kind of job."""
+    upload = next(iter(whole[NAME].spec.job.inputs))
+    earlier = server.wait(server.create(upload.upload).name)
+    spec = v1.AugmentSpec(input=v1.Input(job=earlier.name), formats=["chrome"])
+    assert "rank0.augmented.json.gz" in made(server, ask(server, augment=spec))
+    with pytest.raises(grpc.RpcError, match="use spec"):
+        ask(server, augment=v1.AugmentSpec(input=v1.Input(job=whole[NAME].name)))
+
+
+PAIR_NAME = "rank0.pt.trace.json.gz"  #: of both
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Control and test."""
+    folder = tmp_path_factory.mktemp("traces")
+    simulate(JobOptions(ranks=1, steps=2, layers=1, jitter=0.0), folder / "control")
+    simulate(JobOptions(ranks=1, steps=2, layers=1, jitter=0.0, slow_kernel="nvjet"), folder / "test")
+    return folder / "control" / PAIR_NAME, folder / "test" / PAIR_NAME
+
+
+def compare(server: Server, control: v1.Input, test: v1.Input, **spec: Any) -> v1.Job:
+    wanted = v1.JobSpec(diff=v1.DiffSpec(control=control, test=test, **spec))
+    return server.stub.CreateJob(calls.CreateJobRequest(spec=wanted)).job
+
+
+def input_of(server: Server, path: Path) -> v1.Input:
+    return v1.Input(upload=server.upload(path))
+
+
+def compared_by_the_command(pair: tuple[Path, Path], out: Path, *flags: object) -> dict[str, bytes]:
+    ended = augment("diff", *pair, "-o", out, "--quiet", *flags)
+    assert ended.returncode == 0, ended.stderr
+    return {each.name: each.read_bytes() for each in out.iterdir()}
+
+
+def test_comparisons_are_the_commands(server: Server, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    inputs = [input_of(server, path) for path in pair]
+    plain = server.wait(compare(server, *inputs).name)
+    made = {artifact.file_name: server.read(artifact.name) for artifact in plain.artifacts}
+    assert list(made) == ["rank0.diff.pftrace", "rank0.diff.metrics.json"]
+    assert made == compared_by_the_command(pair, tmp_path / "plain")
+    flags = ("--to", "perfetto", "--overlay", "--label", "before", "--min-delta-us", 0, "--arrows", 3, "--step", "0:1",
+             "--short-names", "--functions")  # fmt: skip
+    asked = server.wait(
+        compare(
+            server,
+            *inputs,
+            formats=["perfetto"],
+            overlay=True,
+            label="before",
+            min_delta_us=0,
+            arrow_count=3,
+            steps=v1.StepPair(control=0, test=1),
+            short_names=True,
+            functions=True,
+        ).name
+    )
+    made = {artifact.file_name: server.read(artifact.name) for artifact in asked.artifacts}
+    assert list(made) == ["rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "rank0.diff.metrics.json"]
+    assert made == compared_by_the_command(pair, tmp_path / "asked", *flags)
+    metrics = list(server.stub.GetMetrics(calls.GetMetricsRequest(name=asked.name, analyses=["diff_steps"])))
+    assert '"control_step":0,"test_step":1' in metrics[0].metrics.json_rows[0]
+
+
+def test_files_of_the_servers(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    wanted = compared_by_the_command(pair, tmp_path / "out")
+    with serving(tmp_path / "state", roots=(pair[0].parents[1],)) as server:
+        job = server.wait(compare(server, v1.Input(uri=str(pair[0])), input_of(server, pair[1])).name)
+        assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
+        job = server.wait(compare(server, input_of(server, pair[0]), v1.Input(uri=pair[1].as_uri())).name)
+        assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
+
+
+def test_by_the_client(server: Server, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    output: list[str] = []
+    with Client(server.address) as client:
+        got = client.diff(*pair, out=tmp_path / "there", overlay=True, step=1, min_delta_us=2,
+                          progress=lambda stage, _done, _of: output.append(stage))  # fmt: skip
+    wanted = compared_by_the_command(pair, tmp_path / "here", "--overlay", "--step", 1, "--min-delta-us", 2)
+    assert {file.name: file.read_bytes() for file in got.files} == wanted
+    assert got.metrics["compared"][0]["test"]["steps"] == [1]
+    assert output[0] == "sending"
+    assert output[-1] == "fetching"
+    assert not server.stub.ListJobs(calls.ListJobsRequest(states=[v1.Job.STATE_RUNNING])).jobs
+
+
+def test_whose_fault_it_is(server: Server, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}, nonsense')
+    for inputs, name in (((broken, pair[1]), "broken.json"), ((pair[0], broken), "broken.json")):
+        job = server.wait(compare(server, *(input_of(server, each) for each in inputs)).name)
+        assert job.error.reason == "MALFORMED_TRACE"
+        assert job.error.message.startswith(name)
+    with Client(server.address) as client:
+        with pytest.raises(MalformedTrace):
+            client.diff(broken, pair[1], out=tmp_path)
+        with pytest.raises(UsageError, match="has no step 9"):
+            client.diff(*pair, step=9, out=tmp_path)
+        with pytest.raises(UsageError, match="no writer"):
+            client.diff(*pair, formats=["nonsense"], out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"min_delta_us": -1}, "min_delta_us"),
+        ({"arrow_count": 10**9}, "arrow_count"),
+        ({"label": "x" * 201}, "label"),
+        ({"label": "a\nb"}, "label"),
+        ({"formats": ["chrome", "chrome"]}, "named twice"),
+    ],
+)
+def test_comparisons_that_are_refused(
+    server: Server, pair: tuple[Path, Path], spec: dict[str, Any], reason: str
+) -> None:
+    inputs = [input_of(server, path) for path in pair]
+    with pytest.raises(grpc.RpcError, match=reason):
+        compare(server, *inputs, **spec)
+
+
+def test_both_inputs_must_be_there(server: Server, pair: tuple[Path, Path]) -> None:
+    there = input_of(server, pair[0])
+    for inputs in ((there, v1.Input()), (v1.Input(), there)):
+        with pytest.raises(grpc.RpcError, match="must be an upload, a uri or an earlier job"):
+            compare(server, *inputs)
+    with pytest.raises(grpc.RpcError, match="there is no such upload"):
+        compare(server, v1.Input(upload="uploads/0"), there)
+
+
+def test_a_control_that_is_needed_stays(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """What removes old uploads leaves the contents of both inputs alone as long as the job waits or runs."""
+    control = trace(tmp_path / "control.json")
+    with serving(tmp_path / "state") as server:
+        frozen = server.freeze()
+        job = compare(server, input_of(server, control), input_of(server, pair[1]))
+        blobs = tmp_path / "state" / "blobs"
+        for upload in server.core._storage.rows("SELECT id, touched_ns FROM uploads"):
+            server.core._retention.remove_upload(upload["id"])
+        server.core._retention._drop_contents()
+        assert len(list(blobs.iterdir())) == 2
+        for pid in frozen:
+            os.kill(pid, 18)  # SIGCONT
+        assert server.wait(job.name).state == v1.Job.STATE_SUCCEEDED
+        server.core._retention._drop_contents()
+        assert not list(blobs.iterdir())

@@ -1,11 +1,11 @@
-"""``augment run --server``: the same files, words and exit codes as without it."""
+"""``augment run``, ``diff``, ``diagnose`` and ``report`` with ``--server``: the same files, words and exit codes."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Ended:
     code: int
     out: str
     err: str
+    written: dict[str, bytes] = field(default_factory=dict)  #: the files, where a test asks for them
 
 
 Command = Callable[..., Ended]
@@ -36,11 +37,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """``augment run ARGS…`` in this process."""
+def augment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``augment ARGS…`` in this process."""
 
     def command(*args: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["augment", "run", *map(str, args)])
+        monkeypatch.setattr(sys, "argv", ["augment", *map(str, args)])
         capsys.readouterr()
         return Ended(cli.main(), *capsys.readouterr())
 
@@ -48,16 +49,36 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
-def both(run: Command, server: Server, tmp_path: Path) -> Command:
+def run(augment: Command) -> Command:
+    return lambda *args: augment("run", *args)
+
+
+@pytest.fixture
+def both(augment: Command, server: Server, tmp_path: Path) -> Command:
+    """``augment run ARGS…`` with a server; it must say, return and write what it does without one."""
+    return same(augment, server, tmp_path / "out", "run")
+
+
+@pytest.fixture
+def diff(augment: Command, server: Server, tmp_path: Path) -> Command:
+    return same(augment, server, tmp_path / "out", "diff")
+
+
+@pytest.fixture
+def diagnose(augment: Command, server: Server) -> Command:
+    return same(augment, server, None, "diagnose")
+
+
+def same(augment: Command, server: Server, out: Path | None, name: str) -> Command:
     """The command with a server; it must say, return and write what it does without one."""
 
     def command(*args: object) -> Ended:
-        here = run(*args, "-o", tmp_path / "out")
-        kept = files(tmp_path / "out")
-        there = run(*args, "-o", tmp_path / "out", "--server", server.address)
-        assert there == here
-        assert files(tmp_path / "out") == kept
-        return there
+        results = []
+        for there in ((), ("--server", server.address)):
+            ended = augment(name, *args, *(("-o", out) if out else ()), *there)
+            results.append(Ended(ended.code, ended.out, ended.err, files(out) if out else {}))
+        assert results[0] == results[1]
+        return results[0]
 
     return command
 
@@ -264,3 +285,113 @@ def test_without_grpc(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ended = run(write_trace(tmp_path / "a.json"), "--server", "127.0.0.1:1")
     assert ended.code == 2
     assert "pip install 'kineto-augment[client]'" in ended.err
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Control and test."""
+    folder = tmp_path_factory.mktemp("traces")
+    ((control, _),) = simulate(JobOptions(ranks=1, steps=2, layers=1), folder / "control")
+    ((test, _),) = simulate(JobOptions(ranks=1, steps=2, layers=1, slow_kernel="nvjet"), folder / "test")
+    return control, test
+
+
+def test_tables_and_files_of_a_comparison(diff: Command, traces: tuple[Path, Path]) -> None:
+    ended = diff(*traces)
+    assert ended.code == 0
+    assert "Where the difference comes from" in ended.out
+    assert "written: " in ended.err
+    assert sorted(ended.written) == ["rank0.diff.metrics.json", "rank0.diff.pftrace"]
+
+
+def test_every_option_of_a_comparison_goes_there(diff: Command, traces: tuple[Path, Path]) -> None:
+    options = ("--to", "chrome,perfetto", "--overlay", "--label", "before", "--min-delta-us", 5, "--arrows", 3,
+               "--step", "0:1", "--short-names", "--functions")  # fmt: skip
+    ended = diff(*traces, *options, "--json")
+    assert (ended.code, len(ended.written)) == (0, 4)
+    assert ended.out.encode().rstrip() == ended.written["rank0.diff.metrics.json"].rstrip()
+    assert diff(*traces, "--region", "nothing", "--quiet").code == 2
+
+
+@pytest.mark.parametrize("broken_side", [0, 1])
+def test_bad_sides(diff: Command, traces: tuple[Path, Path], tmp_path: Path, broken_side: int) -> None:
+    bad = tmp_path / "bad.json"
+    for content in (None, "", "no trace", '{"traceEvents": [{"ph": "X", "ts": 1}, nonsense'):
+        if content is not None:
+            bad.write_text(content)
+        sides = list(traces)
+        sides[broken_side] = bad
+        ended = diff(*sides)
+        assert (ended.code, ended.written) == (3, {})
+        assert str(bad) in ended.err
+
+
+@pytest.mark.parametrize("args", [["--step", "9"], ["--step", "x"], ["--to", "nothing"]])
+def test_usage_errors_of_a_comparison(diff: Command, traces: tuple[Path, Path], args: list[str]) -> None:
+    assert diff(*traces, *args).code == 2
+
+
+def test_folders_are_compared(diff: Command, tmp_path: Path) -> None:
+    """All ranks are compared, or one of each side; other files there are passed over."""
+    simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "before")
+    simulate(JobOptions(ranks=2, steps=2, layers=1, slow_kernel="nvjet"), tmp_path / "now")
+    ended = diff(tmp_path / "before", tmp_path / "now")
+    assert ended.code == 0
+    assert sorted(ended.written) == ["now.diff.metrics.json", "rank0.diff.pftrace", "rank1.diff.pftrace"]
+    ended = diff(tmp_path / "before", tmp_path / "now", "--control-rank", 1, "--test-rank", 0)
+    assert sorted(ended.written) == ["now.diff.metrics.json", "rank0.diff.pftrace"]
+    rank = next((tmp_path / "now").glob("rank1*.gz"))
+    assert diff(tmp_path / "before", rank, "--control-rank", 1).code == 0
+
+
+def test_what_a_server_does_not_take(augment: Command, server: Server, traces: tuple[Path, Path]) -> None:
+    ended = augment("diff", *traces, "--peak", "dense_bf16_tflops=1000", "--server", server.address)
+    assert ended.code == 2
+    assert "--peak: not supported with --server" in ended.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, and files that are no traces."""
+    folder = tmp_path_factory.mktemp("traces") / "training"
+    simulate(JobOptions(ranks=2, steps=2, layers=1), folder)
+    return folder
+
+
+def test_a_folder_is_diagnosed(diagnose: Command, folder: Path) -> None:
+    ended = diagnose(folder)
+    assert ended.code == 0
+    assert ended.out.startswith("job training, 2 traces:")
+    assert diagnose(folder, "--json").out.count("\n") == 3
+    assert diagnose(folder, "--markdown", "--fail-on", "warning").code in (0, 1)
+
+
+def test_files_are_diagnosed(diagnose: Command, folder: Path, tmp_path: Path) -> None:
+    trace = sorted(folder.glob("*.gz"))[0]
+    (tmp_path / "bad.json").write_text("no trace")
+    assert diagnose(trace).code == 0
+    assert diagnose(tmp_path / "bad.json").code == 3
+    ended = diagnose(trace, tmp_path / "bad.json", tmp_path / "missing.json")
+    assert ended.code == 1
+    assert str(trace) in ended.out
+    assert str(tmp_path / "bad.json") in ended.err
+
+
+def test_reports(
+    augment: Command, folder: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a trace, a folder and a comparison: what they are made of comes from the server."""
+    trace, other = sorted(folder.glob("*.gz"))
+    monkeypatch.chdir(tmp_path)
+
+    def report(*args: object) -> tuple[int, str, dict[str, bytes]]:
+        ended = augment("report", *args)
+        return ended.code, ended.out, files(tmp_path)
+
+    for args in ((trace,), (folder,), ("--diff", trace, other), (folder, "--markdown")):
+        here = report(*args)
+        assert (here[0], len(here[2])) == (0, 0 if "--markdown" in args else 1)
+        with monkeypatch.context() as patched:
+            for name in ("augment.cli.show.analysed", "augment.cli.report._run"):
+                patched.setattr(name, None)
+            assert report(*args, "--server", server.address) == here
