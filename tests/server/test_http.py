@@ -29,7 +29,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.api import service as service_module
-from augment_server.api.http.ranges import part_of
+from augment_server.api.http.calls import part_of
 
 ROOT = Path(__file__).parents[2]
 

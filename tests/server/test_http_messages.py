@@ -11,8 +11,7 @@ import pytest
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.api.http.messages import request_of, streamed, text_of
-from augment_server.api.http.routes import Found, Routes, compiled
+from augment_server.api.http.messages import Found, Routes, compiled, request_of, streamed, text_of
 from augment_server.base.errors import REASONS, Refusal
 
 SERVICE = calls.DESCRIPTOR.services_by_name["AugmentService"]

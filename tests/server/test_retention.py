@@ -27,7 +27,7 @@ from augment.readers import READERS
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.writers import WRITERS
-from augment_server.base.clock import Clock
+from augment_server.jobs.retention import Clock
 from augment_server.storage.storage import Storage
 
 

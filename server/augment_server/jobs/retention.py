@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
-from augment_server.base.clock import Clock
 from augment_server.base.errors import Refusal
 from augment_server.base.limits import Limits
 from augment_server.jobs import parts
@@ -279,3 +280,41 @@ class Retention:
     def _update(self, change: str, *values: object) -> None:
         with self._storage.writing() as db:
             db.execute(change, values)
+
+
+_CATCH_UP = 10  #: while it is behind the time of day, it runs a tenth faster
+
+
+class Clock:
+    """The clock for the age of stored data: advances with the machine's, and is never ahead of the time of day.
+
+    The time of day may be wrong after a jump or at the machine's start, so this clock approaches it slowly. Stored data
+    is then kept longer, and never expires early by more than a tenth of its life, and ``pause_ns`` for each start.
+
+    Args:
+        saved_ns: the last saved time; None if there is none.
+        pause_ns: at most this much of the time without a running server counts.
+        time_of_day: the system's, in ns.
+        monotonic: of the system, in ns.
+    """
+
+    def __init__(
+        self,
+        saved_ns: int | None,
+        pause_ns: int,
+        time_of_day: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._time_of_day, self._monotonic = time_of_day, monotonic
+        now = time_of_day()
+        self._now = now if saved_ns is None else min(now, saved_ns + pause_ns)
+        self._asked = monotonic()
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int:
+        """The time."""
+        with self._lock:
+            monotonic = self._monotonic()
+            passed, self._asked = monotonic - self._asked, monotonic
+            self._now = min(self._now + passed + passed // _CATCH_UP, self._time_of_day())
+            return self._now

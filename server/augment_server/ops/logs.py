@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
+import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TextIO
 
 from augment_server.base.interception import Call
 from augment_server.base.observer import Observer
-from augment_server.base.stderr_capture import relay_stderr
 
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included
@@ -115,3 +117,36 @@ class _Text(logging.Formatter):
 
 def _time(record: logging.LogRecord) -> datetime:
     return datetime.fromtimestamp(record.created, timezone.utc)
+
+
+_LAST_S = 2.0  #: how long to wait at exit for lines that are still in the pipe
+
+
+def relay_stderr(log: Callable[[str], object]) -> TextIO:
+    """From now on pass each line that C libraries, workers or the exiting interpreter write to stderr to ``log``.
+
+    Returns:
+        The original stderr, for output that must not be changed.
+    """
+    sys.stderr.flush()
+    stream = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def relay() -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if text := line.decode(errors="replace").rstrip():
+                    log(text)
+
+    thread = threading.Thread(target=relay, name="stderr", daemon=True)
+    thread.start()
+
+    def restore() -> None:
+        sys.stderr.flush()
+        os.dup2(stream.fileno(), 2)  # the pipe ends
+        thread.join(_LAST_S)
+
+    atexit.register(restore)
+    return stream

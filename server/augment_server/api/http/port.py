@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2
 from augment.errors import AugmentError
 from augment_server.api.http.calls import FILE, Answer, Body, failure
 from augment_server.api.http.chain import Aborted, Chain, Context, Details
-from augment_server.api.http.routes import Found, Routes
+from augment_server.api.http.messages import Found, Routes
 from augment_server.base.errors import Refusal
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer
