@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import mmap
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -17,7 +20,9 @@ from augment.arrays.ordering import (
     is_any,
     order_of,
     ordered,
+    reserved,
     run_starts,
+    sequence_hashes,
     sums,
     where_in,
 )
@@ -90,3 +95,44 @@ def test_distinct_values_and_the_median_are_numpys(values: list[int]) -> None:
     if values:
         assert median(column) == np.median(column)
         assert median(column / 3) == np.median(column / 3)
+
+
+CODES = st.lists(st.integers(0, 2), max_size=24)
+RUNS = st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24)), min_size=1)
+
+
+@given(CODES, RUNS)
+def test_hashes_are_equal_where_sequences_are(codes: list[int], drawn: list[tuple[int, int]]) -> None:
+    runs = [sorted((min(a, len(codes)), min(b, len(codes)))) for a, b in drawn]
+    hashes = sequence_hashes(
+        np.array(codes, np.int32), np.array([run[0] for run in runs]), np.array([run[1] for run in runs])
+    )
+    sequences = [tuple(codes[start:stop]) for start, stop in runs]
+    assert len(set(zip(sequences, hashes.tolist(), strict=True))) == len(set(sequences)) == len(set(hashes.tolist()))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_values_can_be_written(kind: type[np.integer]) -> None:
+    values = reserved(1000, kind)
+    assert values.dtype == kind
+    assert values.flags.writeable
+    assert values.flags.c_contiguous
+    values[:] = 0
+    values[500:] = 7
+    assert values.sum() == 3500
+
+
+def test_no_values() -> None:
+    assert len(reserved(0, np.int64)) == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_only_pages_that_are_filled_are_taken() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    values = reserved(1 << 30, np.uint8)
+    values[:4096] = 1
+    assert resident() - before < 1 << 28
+    assert values[:4096].sum() == 4096

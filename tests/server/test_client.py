@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from cutting import proxy
-from in_process import InnerServer, eventually, serving_within
+from in_process import Server as InnerServer
+from in_process import eventually
 from in_process import serving as in_process
 from serving_process import Server, serving
 
@@ -388,7 +389,7 @@ def test_clients_with_one_file_wait_for_the_one_that_sends_it(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def inner_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InnerServer]:
-    with serving_within(tmp_path_factory.mktemp("state")) as running:
+    with in_process(tmp_path_factory.mktemp("state")) as running:
         yield running
 
 

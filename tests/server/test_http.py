@@ -379,10 +379,10 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def job(page_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A job that is done."""
     path = trace(tmp_path_factory.mktemp("traces") / "rank0.json", count=5000)
-    sent = curl(f"{server.http}/v1/uploads:bytes?fileName=rank0.json", "--data-binary", f"@{path}").json["upload"]
+    sent = curl(f"{page_server.http}/v1/uploads:bytes?fileName=rank0.json", "--data-binary", f"@{path}").json["upload"]
     asked = {"spec": {"augment": {"input": {"upload": sent["name"]}, "only": ["temporal_breakdown"]}}}
-    name = curl(f"{server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"]
-    watched = curl(f"{server.http}/v1/{name}:watch")
+    name = curl(f"{page_server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"]
+    watched = curl(f"{page_server.http}/v1/{name}:watch")
     assert watched.headers["x-accel-buffering"] == "no"
     return dict(watched.lines[-1]["result"]["job"])
 
@@ -394,7 +394,7 @@ def artifact(job: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def url(page_server: Server, artifact: dict[str, Any]) -> str:
-    return f"{server.http}/v1/{artifact['name']}:download"
+    return f"{page_server.http}/v1/{artifact['name']}:download"
 
 
 @pytest.fixture(scope="module")
@@ -419,9 +419,9 @@ def test_head_is_a_download_without_its_bytes(page_server: Server, url: str, job
     assert {name: text for name, text in head.headers.items() if name not in kept} == {
         name: text for name, text in whole.headers.items() if name not in kept
     }
-    assert curl(f"{server.http}/v1/{job['name']}", "--head").status == 200
-    assert curl(f"{server.http}/healthz", "--head").status == 200
-    watched = curl(f"{server.http}/v1/{job['name']}:watch", "--head")  # it has no end that a head could wait for
+    assert curl(f"{page_server.http}/v1/{job['name']}", "--head").status == 200
+    assert curl(f"{page_server.http}/healthz", "--head").status == 200
+    watched = curl(f"{page_server.http}/v1/{job['name']}:watch", "--head")  # it has no end that a head could wait for
     assert (watched.status, watched.headers["allow"]) == (405, "GET")
 
 
@@ -511,9 +511,9 @@ def test_a_page_that_is_named_may_read(page_server: Server, url: str, content: b
     first = curl(url, *PAGE, *asked)
     assert (first.status, first.headers["access-control-allow-origin"]) == (204, ORIGIN)
     assert "Range" in first.headers["access-control-allow-headers"]
-    missing = curl(f"{server.http}/v1/jobs/nothing", *PAGE)  # errors can be read, too
+    missing = curl(f"{page_server.http}/v1/jobs/nothing", *PAGE)  # errors can be read, too
     assert (missing.status, missing.headers["access-control-allow-origin"]) == (404, ORIGIN)
-    changed = curl(f"{server.http}/v1/jobs", *PAGE, "--json", "{}")
+    changed = curl(f"{page_server.http}/v1/jobs", *PAGE, "--json", "{}")
     assert (changed.status, changed.reason) == (403, "ORIGIN_NOT_ALLOWED")
 
 
@@ -540,18 +540,18 @@ def test_origins_are_of_http(tmp_path: Path) -> None:
 
 def test_large_json_is_packed_for_who_accepts_it(page_server: Server, job: dict[str, Any]) -> None:
     accepts = ("-H", "Accept-Encoding: br, gzip;q=0.5")
-    plain, packed = (curl(f"{server.http}/v1/analyses", *options) for options in ((), accepts))
+    plain, packed = (curl(f"{page_server.http}/v1/analyses", *options) for options in ((), accepts))
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "Origin, Accept-Encoding"
     assert gzip.decompress(packed.body) == plain.body
     assert len(packed.body) < len(plain.body) / 2
-    metrics = f"{server.http}/v1/{job['name']}/metrics"
+    metrics = f"{page_server.http}/v1/{job['name']}/metrics"
     streamed = curl(metrics, *accepts)
     assert gzip.decompress(streamed.body) == curl(metrics).body
-    assert "content-encoding" not in curl(f"{server.http}/healthz", *accepts).headers
+    assert "content-encoding" not in curl(f"{page_server.http}/healthz", *accepts).headers
     for artifact in job["artifacts"]:  # a file is sent as it is, also of JSON
-        file = curl(f"{server.http}/v1/{artifact['name']}:download", *accepts)
+        file = curl(f"{page_server.http}/v1/{artifact['name']}:download", *accepts)
         assert "content-encoding" not in file.headers
         assert hashlib.sha256(file.body).hexdigest() == artifact["sha256"]
     assert "content-encoding" not in curl(metrics, "-H", "Accept-Encoding: gzip;q=0").headers
@@ -563,9 +563,11 @@ def test_each_line_of_a_packed_stream_comes_at_once(page_server: Server, tmp_pat
 
     with page_server.frozen():
         path = trace(tmp_path / "later.json", count=7)
-        sent = curl(f"{server.http}/v1/uploads:bytes?fileName=later.json", "--data-binary", f"@{path}").json["upload"]
+        sent = curl(f"{page_server.http}/v1/uploads:bytes?fileName=later.json", "--data-binary", f"@{path}").json[
+            "upload"
+        ]
         asked = {"spec": {"augment": {"input": {"upload": sent["name"]}, "only": ["temporal_breakdown"]}}}
-        name = curl(f"{server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"]
+        name = curl(f"{page_server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"]
         connection = http.client.HTTPConnection(page_server.http.removeprefix("http://"), timeout=PATIENCE_S)
         connection.request("GET", f"/v1/{name}:watch", headers={"Accept-Encoding": "gzip"})
         response = connection.getresponse()

@@ -84,31 +84,19 @@ def test_what_is_refused_at_once(tmp_path: Path, args: list[str], message: str) 
     assert ended.stderr.count("\n") == 1
 
 
-def test_only_the_lines_of_the_file_are_tokens(tmp_path: Path) -> None:
+def test_tokens_are_the_lines_of_their_file_and_change_with_it(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("# a comment\n\n first \nsecond\n")
     tokens = Tokens(path)
-    known = [fir for fir in ("first", "second", "", "# a comment", "firs", "first ", "third") if tokens.client(fir)]
-    assert known == ["first", "second"]
-
-
-def test_tokens_change_with_their_file(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text("first\n")
-    tokens = Tokens(path)
-    replace(path, "second\n")
+    asked = ("first", "second", "", "# a comment", "firs", "first ", "third")
+    assert [token for token in asked if tokens.client(token)] == ["first", "second"]
+    path.with_name("other").write_text("second\n")
+    os.replace(path.with_name("other"), path)  # as Kubernetes does it: another file under the same name
     assert (bool(tokens.client("first")), bool(tokens.client("second"))) == (False, True)
     path.unlink()
     assert not tokens.client("second")
     path.write_text("third\n")
     assert tokens.client("third")
-
-
-def replace(path: Path, text: str) -> None:
-    """As Kubernetes does it: another file under the same name."""
-    other = path.with_name("other")
-    other.write_text(text)
-    os.replace(other, path)
 
 
 @pytest.fixture(scope="module")
@@ -148,23 +136,13 @@ def tls_server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_tls_with_the_right_authority(tls_server: Server, authority: Authority, trace: Path) -> None:
     works(tls_server.address, trace, tls=Tls(authority.cert))
-
-
-def test_tls_by_the_command(tls_server: Server, authority: Authority, trace: Path) -> None:
     ended = augment("run", trace, "--server", f"localhost:{tls_server.port}", "--tls-ca", authority.cert)
     assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 2)
 
 
-def test_tls_with_another_authority(tls_server: Server, trace: Path, tmp_path: Path) -> None:
-    other = Authority(tmp_path / "other", "other")
-    assert refused(tls_server.address, trace, tls=Tls(other.cert)).code == "UNAVAILABLE"
-
-
-def test_tls_with_the_systems_authorities(tls_server: Server, trace: Path) -> None:
-    assert refused(tls_server.address, trace, tls=True).code == "UNAVAILABLE"
-
-
-def test_tls_in_clear(tls_server: Server, trace: Path) -> None:
+def test_tls_with_other_authorities_and_without(tls_server: Server, trace: Path, tmp_path: Path) -> None:
+    for tls in (Tls(Authority(tmp_path / "other", "other").cert), True):  # another's, and the system's
+        assert refused(tls_server.address, trace, tls=tls).code == "UNAVAILABLE"
     error = refused(tls_server.address, trace)
     assert error.code == "UNAVAILABLE"
     assert "both sides use TLS or neither does" in str(error)
@@ -226,21 +204,14 @@ def mutual_server(pair: Pair, authority: Authority, tmp_path_factory: pytest.Tem
 def test_mutual_signed_by_the_authority(mutual_server: Server, authority: Authority, trace: Path) -> None:
     part = authority.sign("somebody")
     works(mutual_server.address, trace, tls=Tls(authority.cert, part.cert, part.key))
-
-
-def test_mutual_by_the_command(mutual_server: Server, authority: Authority, trace: Path) -> None:
-    part = authority.sign("somebody")
     flags = ("--tls-ca", authority.cert, "--tls-cert", part.cert, "--tls-key", part.key)
     assert augment("run", trace, "--server", mutual_server.address, *flags).returncode == 0
 
 
-def test_mutual_none(mutual_server: Server, authority: Authority, trace: Path) -> None:
-    assert refused(mutual_server.address, trace, tls=Tls(authority.cert)).code == "UNAVAILABLE"
-
-
-def test_mutual_signed_by_another(mutual_server: Server, authority: Authority, trace: Path, tmp_path: Path) -> None:
+def test_mutual_none_or_anothers(mutual_server: Server, authority: Authority, trace: Path, tmp_path: Path) -> None:
     part = Authority(tmp_path / "other", "other").sign("somebody")
-    assert refused(mutual_server.address, trace, tls=Tls(authority.cert, part.cert, part.key)).code == "UNAVAILABLE"
+    for tls in (Tls(authority.cert), Tls(authority.cert, part.cert, part.key)):
+        assert refused(mutual_server.address, trace, tls=tls).code == "UNAVAILABLE"
 
 
 def test_mutual_each_sees_its_own(mutual_server: Server, authority: Authority, trace: Path) -> None:
@@ -266,8 +237,11 @@ def token_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("token", ["one-good-token", "another-good-token"])
-def test_tokens_good(token_server: Server, trace: Path, token: str) -> None:
+def test_tokens_good(token_server: Server, trace: Path, tmp_path: Path, token: str) -> None:
     works(token_server.address, trace, token=token)
+    (tmp_path / "token").write_text(f"{token}\n")
+    ended = augment("run", trace, "--server", token_server.address, "--token-file", tmp_path / "token")
+    assert ended.returncode == 0
 
 
 def seen(address: str, token: str, upload: str) -> bool:
@@ -387,12 +361,6 @@ def pieces(path: Path, go_on: threading.Event | None = None) -> Iterator[service
     yield service_pb2.UploadTraceRequest(finish=True)
 
 
-def test_tokens_by_the_command(token_server: Server, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("one-good-token\n")
-    ended = augment("run", trace, "--server", token_server.address, "--token-file", tmp_path / "token")
-    assert ended.returncode == 0
-
-
 def test_tokens_missing(token_server: Server, trace: Path) -> None:
     error = refused(token_server.address, trace)
     assert (error.code, error.reason) == ("UNAUTHENTICATED", "TOKEN_MISSING")
@@ -417,16 +385,13 @@ def test_tokens_every_call_wants_one(token_server: Server) -> None:
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED, method.name
 
 
-def test_tokens_health_wants_none(token_server: Server) -> None:
-    with grpc.insecure_channel(token_server.address) as channel:
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-def test_tokens_nobody_holds_calls_without_one(token_server: Server) -> None:
+def test_tokens_health_wants_none_but_for_watching(token_server: Server) -> None:
     """Whoever watches the health takes one of the calls that may be made at once, for as long as they like."""
-    with grpc.insecure_channel(token_server.address) as channel, pytest.raises(grpc.RpcError) as caught:
-        next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S))
+    with grpc.insecure_channel(token_server.address) as channel:
+        stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+        assert stub.Check(request, timeout=PATIENCE_S).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stub.Watch(request, timeout=PATIENCE_S))
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
