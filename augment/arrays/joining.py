@@ -65,15 +65,12 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
         begins[touching[np.flatnonzero(above < next(enough, _GREATEST_NS))]] = False
     first = np.flatnonzero(begins)
     count = np.diff(first, append=len(start)).astype(np.int64)
-    return Joined(first, count, first if len(first) == len(start) else _longest(first, dur, kind))
-
-
-def _longest(first: Places, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
-    """Of each group, the longest piece of the kind that takes most of its time."""
-    kinds, code = numbered(kind)
-    times = np.empty(len(first), np.int64)
-    native("sorted_columns.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), times)
-    return times
+    longest = first
+    if len(first) < len(start):
+        kinds, code = numbered(kind)
+        longest = np.empty(len(first), np.int64)
+        native("sorted_columns.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), longest)
+    return Joined(first, count, longest)
 
 
 def longest(dur: Int64s, most: int) -> Places:

@@ -231,17 +231,11 @@ def sequence_hashes(codes: npt.NDArray[Any], start: Places, stop: Places) -> Int
     np.multiply.accumulate(power, out=power)
     np.multiply.accumulate(back, out=back)
     until = np.zeros(count + 1, np.uint64)
-    np.cumsum(_mixed_bits(codes) * power[:-1], out=until[1:])
-    return ((until[stop] - until[start]) * back[start]).view(np.int64)
-
-
-def _mixed_bits(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Sixty-four pseudo-random bits for each code (the finalizer of SplitMix64)."""
-    bits = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(_BASE)
+    bits = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(_BASE)  # mixed as the finalizer of SplitMix64 does
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: npt.NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
-    return mixed
+    np.cumsum((bits ^ (bits >> np.uint64(31))) * power[:-1], out=until[1:])
+    return ((until[stop] - until[start]) * back[start]).view(np.int64)
 
 
 Value = TypeVar("Value", bound=np.generic)

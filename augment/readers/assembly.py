@@ -21,7 +21,6 @@ from augment.core.trace import (
     Decode,
     Diagnostic,
     EventTable,
-    Identity,
     Source,
     SourceBytes,
     SparseColumn,
@@ -105,6 +104,8 @@ def assemble(
     category = _categories(raw)
     tracks, track = _tracks(raw, category, rank)
     events = _table(raw, category, track, base_ns, threads)
+    listed = outline.members.get("deviceProperties")
+    devices = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     closing = None
     if outline.partial and outline.insert_at is not None:
         closing = b"]" if outline.array else b"]}"
@@ -122,7 +123,7 @@ def assemble(
         closing=closing,
         rank_from=rank_from,
         metadata=outline.members,
-        devices=_devices(outline.members),
+        devices=tuple((identity(row.get("id")), str(row["name"])) for row in devices if row.get("name")),
         decode=decode,
     )
     diagnostics = (*_diagnostics(raw, outline, beyond), *odd)
@@ -151,12 +152,6 @@ def _integer(value: Any) -> int | None:
         return int(value) if value is not None and not isinstance(value, bool) else None
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
-    listed = members.get("deviceProperties")
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    return tuple((identity(row.get("id")), str(row["name"])) for row in rows if row.get("name"))
 
 
 def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -93,7 +94,10 @@ def _parse_leniently(data: bytes) -> ScannedEvent | None:
     taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args}
     event = made(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
     event.args = Args(**taken) if loaded.get("args") is None or isinstance(loaded["args"], dict) else NO_OBJECT
-    event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode("utf-8", "replace")) for k in ("ts", "dur"))
+    for k in ("ts", "dur"):
+        time = loaded.get(k)
+        text = str(time) if isinstance(time, (int, Decimal, str)) and not isinstance(time, bool) else "null"
+        setattr(event, k, msgspec.Raw(text.encode("utf-8", "replace")))
     return event
 
 
@@ -106,10 +110,6 @@ def _loaded(text: str) -> Any:
 
 def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
-
-
-def _number_text(value: Any) -> str:
-    return str(value) if isinstance(value, (int, Decimal, str)) and not isinstance(value, bool) else "null"
 
 
 def ns_of(raw: bytes) -> int | None:
@@ -159,7 +159,9 @@ def row_of(event: ScannedEvent | None, text: bytes, offset: int, names: TrackNam
     if isinstance(event, MendedEvent):
         tally.add("mended_event", offset)
     if event.ph == "M":
-        names.add(_as_dict(text))
+        with suppress(ValueError):
+            if isinstance(loaded := mended_json(text), dict):
+                names.add(loaded)
         return None
     ts = ns_of(bytes(event.ts))
     if not isinstance(event.ph, str) or not event.ph or ts is None:
@@ -192,11 +194,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return clean(value)
     return "" if value is None else str(value)
-
-
-def _as_dict(text: bytes) -> dict[str, Any]:
-    try:
-        loaded = mended_json(text)
-    except ValueError:
-        return {}
-    return loaded if isinstance(loaded, dict) else {}

@@ -261,12 +261,8 @@ def _flow_events(rows: PacketRows, columns: dict[str, Any], kept: Bools) -> _Flo
     hosts &= ~tasks[columns["name"][into]]  # from a queue
     name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
     flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
-    return _both_ends(out, into, name, flow_id & _POSITIVE)
-
-
-def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEvents:
-    """The events of arrows. All arrows of one id from one row share a beginning."""
-    by_start = np.lexsort((flow_id, out))
+    flow_id &= _POSITIVE
+    by_start = np.lexsort((flow_id, out))  # all arrows of one id from one row share a beginning
     again = np.zeros(len(out), np.bool_)
     again[by_start[1:]] = (out[by_start[1:]] == out[by_start[:-1]]) & (flow_id[by_start[1:]] == flow_id[by_start[:-1]])
     first = ~again

@@ -147,14 +147,11 @@ class _Packet:
         if has_event and flags & wire.NEEDED and not sequence.valid:
             scanner.tally.add("lost_state", self._offset)
         elif has_event and (ts := self._time()) is not None:
-            self._take_event(ts)
-
-    def _take_event(self, ts: int) -> None:
-        if wire.PACKET_STAGE in self._parts:
-            self._take_stage(ts, *self._parts[wire.PACKET_STAGE])
-        if wire.PACKET_EVENT in self._parts:
-            event = _Event(self._scanner, self._sequence, self._data, *self._parts[wire.PACKET_EVENT])
-            event.add(ts, self._offset, self._length)
+            if wire.PACKET_STAGE in self._parts:
+                self._take_stage(ts, *self._parts[wire.PACKET_STAGE])
+            if wire.PACKET_EVENT in self._parts:
+                event = _Event(scanner, sequence, data, *self._parts[wire.PACKET_EVENT])
+                event.add(ts, self._offset, self._length)
 
     def _time(self) -> int | None:
         """The packet's time on the trace's clock. None if it has no usable time; this is counted."""
@@ -199,7 +196,9 @@ class _Packet:
         name = text(data, *members[wire.STAGE_NAME]) if wire.STAGE_NAME in members else ""
         name = name or rows.strings.all[now.names.get(number.get(wire.STAGE_NAME_IID, -1), 0)]
         name = name or now.kernels.get(number.get(wire.STAGE_KERNEL_IID, -1), "") or stage
-        category = _category_of_stage(stage or name, kind)
+        category = stage = stage or name
+        if kind != _GRAPHICS:
+            category = "gpu_memset" if _SETS.search(stage) else "gpu_memcpy" if _COPIES.search(stage) else "kernel"
         device = identity(args.get("device", signed(number.get(wire.STAGE_GPU, 0))))
         correlation = integer(args.get("correlation", signed(number.get(wire.STAGE_ID, -1))))
         stream = identity(args["stream"]) if "stream" in args else _queue(number, now.stages)
@@ -303,12 +302,6 @@ class _Event:
             number = re.search(r"(\d+)$", str(args[layout.AGENT_ARG]))
             device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
         return self._scanner.rows.place(track, device, stream)
-
-
-def _category_of_stage(stage: str, kind: int) -> str:
-    if kind == _GRAPHICS:
-        return stage
-    return "gpu_memset" if _SETS.search(stage) else "gpu_memcpy" if _COPIES.search(stage) else "kernel"
 
 
 def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | str:

@@ -59,33 +59,27 @@ class Described(Struct):
             elif tag == wire.TRACK_DESCRIPTION:
                 self.description = text(data, value, end)
             elif tag == wire.TRACK_PROCESS:
-                self._take_process(data, value, end)
+                self.pid = self.pid or 0
+                for inner, first, last in fields(data, value, end):
+                    if inner == wire.PROCESS_PID:
+                        self.pid = signed(first)
+                    elif inner == wire.PROCESS_NAME:
+                        self.process_name = text(data, first, last)
             elif tag == wire.TRACK_THREAD:
-                self._take_thread(data, value, end)
+                self.pid, self.tid = self.pid or 0, 0
+                for inner, first, last in fields(data, value, end):
+                    if inner == wire.THREAD_PID:
+                        self.pid = signed(first)
+                    elif inner == wire.THREAD_TID:
+                        self.tid = signed(first)
+                    elif inner == wire.THREAD_NAME:
+                        self.thread_name = text(data, first, last)
             elif tag == wire.TRACK_COUNTER:
                 self.is_counter = True
                 self.added = any(  # by us, as its category says
                     inner == wire.COUNTER_CATEGORY and data.startswith(b"augment.", first, last)
                     for inner, first, last in fields(data, value, end)
                 )
-
-    def _take_process(self, data: bytes, start: int, stop: int) -> None:
-        self.pid = self.pid or 0
-        for tag, value, end in fields(data, start, stop):
-            if tag == wire.PROCESS_PID:
-                self.pid = signed(value)
-            elif tag == wire.PROCESS_NAME:
-                self.process_name = text(data, value, end)
-
-    def _take_thread(self, data: bytes, start: int, stop: int) -> None:
-        self.pid, self.tid = self.pid or 0, 0
-        for tag, value, end in fields(data, start, stop):
-            if tag == wire.THREAD_PID:
-                self.pid = signed(value)
-            elif tag == wire.THREAD_TID:
-                self.tid = signed(value)
-            elif tag == wire.THREAD_NAME:
-                self.thread_name = text(data, value, end)
 
 
 class FileTracks:

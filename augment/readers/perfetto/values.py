@@ -92,21 +92,17 @@ def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
     return value if isinstance(value, (int, float, str)) else None
 
 
-def _new_value(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
-    """Decode an annotation for the first time. Annotations of numbers are not cached, because they rarely recur."""
-    made = key_and_value(data, start, stop, now)
-    if not isinstance(made[1], (int, float)) and len(now.decoded) < MOST_VALUES:
-        now.decoded[data[start:stop]] = made
-    return made
-
-
 def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
     """All args of a ``TrackEvent``; a counter's is its ``value``."""
     args: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.EVENT_ANNOTATION:
-            key, value = now.decoded.get(data[at:end]) or _new_value(data, at, end, now)
-            args[key] = value
+            made = now.decoded.get(data[at:end])
+            if made is None:
+                made = key_and_value(data, at, end, now)
+                if not isinstance(made[1], (int, float)) and len(now.decoded) < MOST_VALUES:  # numbers rarely recur
+                    now.decoded[data[at:end]] = made
+            args[made[0]] = made[1]
         elif tag == wire.EVENT_DOUBLE_COUNTER:
             args["value"] = double(at)
         elif tag == wire.EVENT_COUNTER:
@@ -125,7 +121,9 @@ def stage_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str,
                     key = text(data, first, last)
                 elif inner == wire.EXTRA_VALUE:
                     value = text(data, first, last)
-            args[key] = _number_or_text(value)
+            digits = value.removeprefix("-")
+            is_number = digits.isascii() and digits.isdigit() and len(digits) < 20
+            args[key] = int(value) if is_number else value
         elif tag == wire.STAGE_LAUNCH:
             args.update(_launch_args(data, at, end, now))
     return args
@@ -161,12 +159,6 @@ def _launch_arg(data: bytes, start: int, stop: int, now: Generation) -> tuple[st
         elif tag == wire.ARG_STRING_IID:
             value = now.strings.get(at)
     return key, value
-
-
-def _number_or_text(value: str) -> Any:
-    """The number that the text spells, else the text."""
-    digits = value.removeprefix("-")
-    return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else value
 
 
 def _json(value: str) -> Any:
