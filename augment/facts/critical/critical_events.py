@@ -7,7 +7,7 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -88,23 +88,18 @@ def event_graph(trace: Trace) -> EventGraph:
     row[start], row[start + 1], is_start[start] = work.row, work.row, True
     runs = (start, start + 1, run, np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _all(WAY, len(run)))
     parts = [_across(trace, graph, chains, start, run), *(_along(trace, graph, chain) for chain in chains), runs]
-    return EventGraph(
-        ts, row, is_start, *_distinct(nodes, [np.concatenate(column) for column in zip(*parts, strict=True)])
-    )
-
-
-def _all(value: int, count: int) -> Bytes:
-    return np.full(count, value, np.uint8)
-
-
-def _distinct(nodes: int, columns: Sequence[Any]) -> list[Any]:
-    """The edges in order of rank. Of several between the same nodes, the deciding edge stays, else the heaviest."""
+    columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    # in order of rank; of several edges between the same nodes, the deciding one stays, else the heaviest
     source, target, weight, *_, rank = columns
     order = np.lexsort((-weight, rank, target, source))
     pair = source[order] * nodes + target[order]
     kept = np.sort(order[np.flatnonzero(np.diff(pair, prepend=-1))])
     kept = kept[np.argsort(rank[kept], kind="stable")]
-    return [column[kept] for column in columns[:-1]]
+    return EventGraph(ts, row, is_start, *(column[kept] for column in columns[:-1]))
+
+
+def _all(value: int, count: int) -> Bytes:
+    return np.full(count, value, np.uint8)
 
 
 def _chains(trace: Trace, graph: CriticalGraph) -> Iterator[_Chain]:

@@ -86,7 +86,13 @@ def gpu_work(trace: Trace) -> GpuWork:
     tied = (ts[1:] == ts[:-1]) & (code[order[1:]] == code[order[:-1]])
     if (better := settled(tied, end)) is not None:
         row, end, order = row[better], end[better], order[better]
-    devices = _devices(streams)
+    devices: list[Device] = []
+    for stream in streams:
+        start, track = stream.start, stream.track
+        if devices and (devices[-1].rank, devices[-1].device) == (stream.rank, stream.device):
+            last = devices.pop()
+            start, track = last.start, last.track
+        devices.append(Device(stream.rank, stream.device, track, start, stream.stop))
     return GpuWork(
         row=row,
         ts=ts,
@@ -95,7 +101,7 @@ def gpu_work(trace: Trace) -> GpuWork:
         launch=launches(trace).of(correlations_of(trace, row)),
         by_time=_by_time(order, code, streams, devices, ts, end),
         streams=streams,
-        devices=devices,
+        devices=tuple(devices),
     )
 
 
@@ -131,23 +137,11 @@ def work_of_several_processes(trace: Trace) -> int:
     return sum(stream.stop - stream.start for stream in work.streams if len(pids[stream.device, stream.stream]) > 1)
 
 
-def _devices(streams: tuple[Stream, ...]) -> tuple[Device, ...]:
-    """The devices of ascending ``streams``."""
-    devices: list[Device] = []
-    for stream in streams:
-        start, track = stream.start, stream.track
-        if devices and (devices[-1].rank, devices[-1].device) == (stream.rank, stream.device):
-            last = devices.pop()
-            start, track = last.start, last.track
-        devices.append(Device(stream.rank, stream.device, track, start, stream.stop))
-    return tuple(devices)
-
-
 def _by_time(
     order: Places,
     code: Int32s,
-    streams: tuple[Stream, ...],
-    devices: tuple[Device, ...],
+    streams: Sequence[Stream],
+    devices: Sequence[Device],
     ts: Int64s,
     end: Int64s,
 ) -> Places:

@@ -55,29 +55,24 @@ def queued_tasks(trace: Trace) -> QueuedTasks:
     arrows = arrows[events.category[arrows] == Category.OTHER]
     begins, put = _slices_at(trace, arrows[events.phase[arrows] == ord("s")], puts)
     ends, taken = _slices_at(trace, arrows[events.phase[arrows] == ord("f")], takes)
-    begin = _begins_of(trace, begins, ends)
+    # of each end, the latest that begins at or before it with its number, in its process: numbers of several ranks in a
+    # file may be equal
+    both = np.concatenate((begins, ends))
+    codes: dict[object, int] = {}
+    process = np.array([codes.setdefault(track.pid, len(codes)) for track in trace.tracks], np.int64)
+    of, number = process[events.track[both]], events.flow_id.at(both, 0)
+    is_end = np.arange(len(both)) >= len(begins)
+    order = np.lexsort((is_end, events.ts[both], number, of))
+    last = np.maximum.accumulate(np.where(is_end[order], -1, np.arange(len(order))))
+    nearest = order[np.maximum(last, 0)]
+    same = (last >= 0) & (of[nearest] == of[order]) & (number[nearest] == number[order])
+    begin = np.full(len(ends), -1, np.int64)
+    begin[order[is_end[order]] - len(begins)] = np.where(same, nearest, -1)[is_end[order]]
     put, taken = put[begin[begin >= 0]], taken[begin >= 0]
     known = events.track[put] != events.track[taken]
     put, taken = put[known], taken[known]
     order = np.argsort(events.ts[taken], kind="stable")
     return QueuedTasks(put[order], taken[order])
-
-
-def _begins_of(trace: Trace, begins: Int64s, ends: Int64s) -> Int64s:
-    """The place in ``begins`` of the latest that begins at or before each of ``ends`` with its number, in its process:
-    numbers of several ranks in a file may be equal. -1 for none."""
-    events, arrows = trace.events, np.concatenate((begins, ends))
-    codes: dict[object, int] = {}
-    process = np.array([codes.setdefault(track.pid, len(codes)) for track in trace.tracks], np.int64)
-    of, number = process[events.track[arrows]], events.flow_id.at(arrows, 0)
-    is_end = np.arange(len(arrows)) >= len(begins)
-    order = np.lexsort((is_end, events.ts[arrows], number, of))
-    last = np.maximum.accumulate(np.where(is_end[order], -1, np.arange(len(order))))
-    begin = order[np.maximum(last, 0)]
-    same = (last >= 0) & (of[begin] == of[order]) & (number[begin] == number[order])
-    places = np.full(len(ends), -1, np.int64)
-    places[order[is_end[order]] - len(begins)] = np.where(same, begin, -1)[is_end[order]]
-    return places
 
 
 def _slices_at(trace: Trace, arrows: Int64s, named: Bools) -> tuple[Int64s, Int64s]:

@@ -165,30 +165,22 @@ def _by_flows(trace: Trace) -> ForwardBackward:
     last = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), -1))  # the beginning before each end
     ends = np.flatnonzero(~begins & (last >= 0))
     ends = ends[ids[last[ends]] == ids[ends]]
-    operator = _operators_at(trace, events.track[rows], events.ts[rows])
+    # the operator that each arrow binds to: the outermost that begins at its moment, else the innermost around it
+    stacks, bounds = call_stacks(trace), thread_bounds(trace)
+    is_op = events.category[stacks.row] == Category.CPU_OP
+    track, ts = events.track[rows], events.ts[rows]
+    operator, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
+    for index, asked in each(track, len(trace.tracks)):
+        low, high = bounds[index : index + 2]
+        place = low + np.flatnonzero(is_op[low:high])
+        if len(place):
+            start = events.ts[stacks.row[place]]
+            here = np.minimum(np.searchsorted(start, ts[asked]), len(place) - 1)
+            operator[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], operator[asked])
     forward, backward = operator[last[ends]], operator[ends]
     linked = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
     backward, first = np.unique(backward[linked], return_index=True)
     return ForwardBackward(forward[linked][first], backward)
-
-
-def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
-    """The operator that each arrow binds to: the outermost one that begins at its moment, else the innermost around
-    it."""
-    stacks, events = call_stacks(trace), trace.events
-    is_op = events.category[stacks.row] == Category.CPU_OP
-    bounds = thread_bounds(trace)
-    rows, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
-    for index, asked in each(track, len(trace.tracks)):
-        low, high = bounds[index : index + 2]
-        place = low + np.flatnonzero(is_op[low:high])
-        if not len(place):
-            continue
-        start = events.ts[stacks.row[place]]
-        where = np.searchsorted(start, ts[asked])
-        here = np.minimum(where, len(place) - 1)
-        rows[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], rows[asked])
-    return rows
 
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3

@@ -189,19 +189,14 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     if len(place):
         at = call_stacks(trace).place_of[launches]
         operator[:] = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1)
-    kernels = _names(trace, launches)
+    kernels: tuple[str, ...] = ()  # the names of the launches' kernels, which ROCm records; empty if any is missing
+    if all(name.startswith("hip") for name in {*trace.names_of(launches)}):
+        names_of_kernels = [args.get("kernel") for args in trace.args_of(launches)]
+        kernels = tuple(name for name in names_of_kernels if isinstance(name, str))
+        kernels = kernels if len(kernels) == len(names_of_kernels) else ()
     for first, last in bounds:
         if first < last:
             yield _Section(operator[first:last], kernels[first:last], kind, calls, works)
-
-
-def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
-    """The name of the kernel of each launch, which ROCm records; empty if any is missing."""
-    if not all(name.startswith("hip") for name in {*trace.names_of(launches)}):
-        return ()
-    names = [args.get("kernel") for args in trace.args_of(launches)]
-    texts = tuple(name for name in names if isinstance(name, str))
-    return texts if len(texts) == len(names) else ()
 
 
 def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_Section]) -> _Section | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -21,18 +22,11 @@ def product(call: Call, left: int, right: int, batch: int, m: int, n: int, k: in
     if number in _SPARSE_OR_COMPLEX:
         raise Unrecorded(left)
     k *= PACKED.get(number, 1)
-    return exactly(2 * batch * m * n * k, _bytes(call, left, right, batch * m * n, size, extra), number)
-
-
-def _bytes(call: Call, left: int, right: int, out: int, size: int, extra: int | None) -> int | None:
-    """The bytes of both operands, of the added tensor, and of the result, which has the type of the left operand, or
-    two bytes per element for narrow types.
-    """
-    try:
+    moved: int | None = None
+    with suppress(Unrecorded):  # the result has the type of the left operand, or two bytes an element for narrow types
         added = call.bytes_of(extra) if extra is not None and call.has(extra) else 0
-        return call.bytes_of(left) + call.bytes_of(right) + added + out * max(size, 2)
-    except Unrecorded:
-        return None
+        moved = call.bytes_of(left) + call.bytes_of(right) + added + batch * m * n * max(size, 2)
+    return exactly(2 * batch * m * n * k, moved, number)
 
 
 def _same(first: int, other: int) -> int:
@@ -280,13 +274,6 @@ class _Sizes(Struct, frozen=True):
         return size * once * (2 if backward else 1)
 
 
-def _attended(call: Call, place: int, sizes: _Sizes, pairs: tuple[int, int], backward: bool) -> Work:
-    number, size = call.type_of(place)
-    each = 2 * sizes.heads * (3 * sizes.d + 2 * sizes.dv if backward else sizes.d + sizes.dv)
-    again = 2 * sizes.heads * sizes.d * pairs[0] if backward else 0
-    return Work(pairs[0] * each, pairs[1] * each, sizes.bytes_of(size, backward), number, again)
-
-
 def _stacked(q: Shape, k: Shape, v: Shape, heads_first: bool, mask: Mask) -> tuple[_Sizes, tuple[int, int]]:
     """The sizes for tensors of shape (batch, heads, length, size) or (batch, length, heads, size)."""
     if not len(q) == len(k) == len(v) == 4:
@@ -341,10 +328,13 @@ class _Places(Struct, frozen=True):
             sequences = prod(call.shape(self.cu, 1)) - 1
             q, k, v = (shape[1:] if len(shape) == 4 and shape[0] == 1 else shape for shape in (q, k, v))
             longest = call.number(self.longest) if self.longest >= 0 else None
-            sizes = _packed(q, k, v, sequences, longest, mask)
+            sizes, pairs = _packed(q, k, v, sequences, longest, mask)
         else:
-            sizes = _stacked(q, k, v, self.heads_first, mask)
-        return _attended(call, self.q, *sizes, self.backward)
+            sizes, pairs = _stacked(q, k, v, self.heads_first, mask)
+        number, size = call.type_of(self.q)
+        each = 2 * sizes.heads * (3 * sizes.d + 2 * sizes.dv if self.backward else sizes.d + sizes.dv)
+        again = 2 * sizes.heads * sizes.d * pairs[0] if self.backward else 0
+        return Work(pairs[0] * each, pairs[1] * each, sizes.bytes_of(size, self.backward), number, again)
 
     def _mask(self, call: Call) -> Mask:
         causal = call.flag(self.causal) if self.causal >= 0 else False

@@ -115,8 +115,19 @@ def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where unknown."""
     rows = [*rows_of(tables_of(trace).get("peak", ())), *shipped_rows()]
     values = tables_of(trace).get(VALUES, ())
-    devices = {device.device: _device(trace, device.device) for device in gpu_work(trace).devices}
-    return {index: _with_values(_peak(rows, device), values, device) for index, device in devices.items()}
+    peaks: dict[Identity, Peak | None] = {}
+    for index in (device.device for device in gpu_work(trace).devices):
+        device = _device(trace, index)
+        peak = peaks[index] = _peak(rows, device)
+        # the user's single figures for the device in place of its own; they may be the only figures
+        numbers = [number for number in values if number["of"].lower() in device.name.lower()]
+        given = {name: value for number in numbers for name, value in number.items() if name != "of"}
+        if given:
+            peak = peak or Peak(device.name, {}, None)
+            tflops = {**peak.tflops, **{number: given[number] for number in NUMBERS if number in given}}
+            memory, cache = given.get("memory_gbps", peak.memory_gbps), given.get("l2_bytes", peak.l2_bytes)
+            peaks[index] = Peak(device.name, tflops, memory, cache)
+    return peaks
 
 
 def name_of(trace: Trace, device: Identity) -> str:
@@ -147,23 +158,6 @@ def why_not_of(trace: Trace, device: Identity, number: str) -> str:
     if number == "bf16" and capability is not None and capability < (8, 0):
         return f"{name_of(trace, device)} has no units for bf16, and so no peak of it"
     return f"{name_of(trace, device)} has no known peak of {number}: give --peak {number}=… (10^12 operations a second)"
-
-
-def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
-    """The peak with the user's single figures for the device in place of its own. They may be the only figures."""
-    given = {
-        name: value
-        for number in values
-        if number["of"].lower() in device.name.lower()
-        for name, value in number.items()
-        if name != "of"
-    }
-    if not given:
-        return peak
-    peak = peak or Peak(device.name, {}, None)
-    tflops = {**peak.tflops, **{number: given[number] for number in NUMBERS if number in given}}
-    memory, cache = given.get("memory_gbps", peak.memory_gbps), given.get("l2_bytes", peak.l2_bytes)
-    return Peak(device.name, tflops, memory, cache)
 
 
 def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:

@@ -266,7 +266,13 @@ def recomputed(trace: Trace) -> Bools:
     again = inside & checkpoints[node[called]]
     work = ops.where(lambda name: not _OF_ENGINE.match(name))
     work = work[node[work] >= 0]  # an operator that records gradients within a node lies in the node itself
-    recording = _with_gradients(trace, work)
+    # those with a sequence number that are not nodes themselves
+    columns, rows = arg_columns(trace), stacks.row[work]
+    order = np.argsort(rows, kind="stable")
+    number, forward_thread = np.empty((2, len(rows)), np.int64)
+    number[order] = columns.ints("Sequence number").at(rows[order], -1)
+    forward_thread[order] = columns.ints("Fwd thread id").at(rows[order], 0)
+    recording = work[(number >= 0) & (forward_thread == 0)]
     if len(recording):
         around = enclosing(trace, recording).astype(np.intp)
         plain = work[~_in_node(recording, nodes, around[work], node[work])]
@@ -274,18 +280,6 @@ def recomputed(trace: Trace) -> Bools:
         does_plain[node[plain]] = True
         again |= inside & _in_node(recording, nodes, around[called], node[called]) & does_plain[node[called]]
     return again
-
-
-def _with_gradients(trace: Trace, work: Places) -> Places:
-    """Which of ``work`` have a sequence number and are not nodes themselves."""
-    columns, stacks = arg_columns(trace), call_stacks(trace)
-    rows = stacks.row[work]
-    order = np.argsort(rows, kind="stable")
-    number, forward_thread = np.empty((2, len(rows)), np.int64)
-    number[order] = columns.ints("Sequence number").at(rows[order], -1)
-    forward_thread[order] = columns.ints("Fwd thread id").at(rows[order], 0)
-    with_gradients: Places = work[(number >= 0) & (forward_thread == 0)]
-    return with_gradients
 
 
 def _in_node(recording: Places, nodes: Places, around: Places, node: Places) -> Bools:

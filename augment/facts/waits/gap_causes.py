@@ -103,11 +103,19 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
     causes = list(causes_of_gaps(trace))
     if consecutive_kernel_delay_ns != KERNEL_DELAY_NS:
         causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in gaps_of]
-    host = _host_evidence(trace, gaps_of, causes)
-    return [
-        IdlePieces(gaps.start, gaps.end, cause, _work_evidence(trace, gaps, cause) | doing, row)
-        for gaps, cause, (doing, row) in zip(gaps_of, causes, host, strict=True)
-    ]
+    work, pieces = gpu_work(trace), []
+    for gaps, cause, (doing, row) in zip(gaps_of, causes, _host_evidence(trace, gaps_of, causes), strict=True):
+        delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
+        unknown = np.where(before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
+        known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_INDEX)
+        evidence: dict[str, ArgColumn] = {  # the work that ends each gap, and the work that ran before
+            "correlation": trace.events.correlation[work.row[gaps.next]],
+            "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
+            "launch": Texts(np.where(known, np.int32(-1), unknown), LAUNCH),
+            "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, -1),
+        }
+        pieces.append(IdlePieces(gaps.start, gaps.end, cause, evidence | doing, row))
+    return pieces
 
 
 def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
@@ -170,20 +178,6 @@ def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
     launch = gpu_work(trace).launch[gaps.next]
     within: Bools = (launch != NO_INDEX) & (trace.events.ts[launch] > gaps.start)
     return within
-
-
-def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgColumn]:
-    """The evidence from GPU work: the work that ends each gap, and the work that ran before."""
-    work, events = gpu_work(trace), trace.events
-    delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
-    unknown = np.where(before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
-    known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_INDEX)
-    return {
-        "correlation": events.correlation[work.row[gaps.next]],
-        "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
-        "launch": Texts(np.where(known, np.int32(-1), unknown), LAUNCH),
-        "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, -1),
-    }
 
 
 def _host_evidence(
