@@ -94,8 +94,8 @@ def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float]
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:
     from augment.cli.terminal import complain, emit, say
-    from augment.viewer.link import ui_link
     from augment.viewer.server import PERFETTO_UI
+    from augment.viewer.view import ui_link
 
     address = server.offer(prepared.path, ui)
     link = ui_link(server.url if ui else PERFETTO_UI, address, prepared.view)

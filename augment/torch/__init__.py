@@ -14,7 +14,6 @@ PyTorch is imported only by :func:`profile`.
 
 from __future__ import annotations
 
-from augment.torch.handler import file_handler, trace_handler
-from augment.torch.preset import profile
+from augment.torch.handler import file_handler, profile, trace_handler
 
 __all__ = ["file_handler", "profile", "trace_handler"]

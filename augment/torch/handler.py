@@ -1,4 +1,5 @@
-"""Writes the profiler's traces and has each augmented by a process of its own.
+"""Writes the profiler's traces and has each augmented by a process of its own; and a profiler whose settings are those
+that the analyses need.
 
 The training process only writes the trace, as ``torch.profiler.tensorboard_trace_handler`` does, and starts the other
 process. Threads that wait for it sleep. A failure becomes one line of the logger ``augment.torch``.
@@ -7,6 +8,7 @@ process. Threads that wait for it sleep. A failure becomes one line of the logge
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import socket
@@ -17,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from augment.errors import UsageError
 
 WAIT_S = 120.0  #: how long the end of the training process waits for traces that are being augmented
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -30,6 +34,66 @@ class Profiler(Protocol):
 
     def export_chrome_trace(self, path: str) -> None:
         """Write the trace."""
+
+
+def profile(
+    folder: str | os.PathLike[str],
+    *,
+    wait: int = 10,
+    warmup: int = 2,
+    active: int = 5,
+    repeat: int = 1,
+    shapes: bool = True,
+    memory: bool = False,
+    stacks: bool = False,
+    syncs: bool = True,
+    run: str | None = None,
+    server: str | None = None,
+    keep_source: bool = True,
+    wait_s: float = WAIT_S,
+    **more: Any,
+) -> Any:
+    """A ``torch.profiler.profile`` whose traces are augmented: call its ``step()`` after each step.
+
+    Args:
+        folder: where traces and outputs go.
+        wait: steps that are not recorded; the first ones compile kernels and fill caches.
+        warmup: steps in which the profiler runs and nothing is kept: its start takes time.
+        active: steps that are recorded; five are few enough for a browser and enough to see how steps vary.
+        repeat: how often to do all this; 0: until the end.
+        shapes: record the shapes of operators, which rooflines and MFU need.
+        memory: record each allocation, which the memory analyses need.
+        stacks: record Python functions and modules, which times by module need; the slowest setting by far.
+        syncs: record synchronization of streams (``cuda_sync``), which critical paths need; CUDA only.
+        run: see :func:`trace_handler`, as for ``server``, ``keep_source`` and ``wait_s``.
+        server: a service that does the work.
+        keep_source: whether to keep the traces themselves.
+        wait_s: how long the end of the process waits for traces that are being augmented.
+        more: further arguments of ``torch.profiler.profile``, which replace those of the preset.
+
+    Raises:
+        UsageError: PyTorch is not installed.
+    """
+    try:
+        import torch.profiler as profiler
+    except ImportError as error:
+        raise UsageError("augment.torch.profile needs PyTorch: pip install torch") from error
+    schedule: Callable[[int], Any] = profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    settings: dict[str, Any] = {
+        "activities": profiler.supported_activities(),
+        "schedule": schedule,
+        "on_trace_ready": trace_handler(folder, run=run, server=server, keep_source=keep_source, wait_s=wait_s),
+        "record_shapes": shapes,
+        "profile_memory": memory,
+        "with_stack": stacks,
+        "experimental_config": None,
+    }
+    if syncs:
+        with contextlib.suppress(ImportError, TypeError):  # a PyTorch before 2.1 lacks the setting
+            from torch._C._profiler import _ExperimentalConfig
+
+            settings["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
+    return profiler.profile(**{**settings, **more})
 
 
 def trace_handler(

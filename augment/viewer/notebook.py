@@ -14,10 +14,10 @@ from pathlib import Path
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.errors import AugmentError, UsageError
-from augment.viewer.link import ui_link
 from augment.viewer.packages import has_ui, ui_folder
 from augment.viewer.preparing import Prepared, augmented_into, prepare
 from augment.viewer.server import PERFETTO_UI, PORT, TraceServer
+from augment.viewer.view import ui_link
 
 MOST_EMBEDDED_BYTES = 32 << 20
 HEIGHT = 700  #: pixels

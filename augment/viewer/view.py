@@ -1,8 +1,12 @@
-"""The first view of a trace: the rows that show problems, the devices, and a step in the middle."""
+"""The first view of a trace (the rows that show problems, the devices, and a step in the middle), and the link that
+opens it in the Perfetto UI.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -219,3 +223,29 @@ def _escaped(name: object) -> str:
 def exactly(names: Iterable[str]) -> str:
     """A JavaScript regular expression, without anchors, for exactly these names."""
     return "|".join(re.sub(r"[\\^$.*+?()[\]{}|/]", r"\\\g<0>", name) for name in dict.fromkeys(names))
+
+
+_PIN = "dev.perfetto.PinTracksByRegex"
+_EXPAND = "dev.perfetto.ExpandTracksByRegex"
+
+
+def ui_link(ui: str, trace_url: str | None, view: View) -> str:
+    """The link to the UI at ``ui`` with the trace: added tracks pinned, devices expanded, zoomed in.
+
+    Without ``trace_url`` the UI waits for a trace from the window that opened it.
+    """
+    arguments = {} if trace_url is None else {"url": trace_url}
+    arguments["startupCommands"] = json.dumps(commands(view), separators=(",", ":"))
+    if view.window:
+        arguments["visStart"], arguments["visEnd"] = map(str, view.window)
+    return f"{ui}/#!/?{urllib.parse.urlencode(arguments, quote_via=urllib.parse.quote)}"
+
+
+def commands(view: View) -> list[dict[str, object]]:
+    """The commands that the UI runs once the trace is loaded; links may use all of them.
+
+    Each command pins in the order of the tree, so each pin is a command.
+    """
+    made: list[dict[str, object]] = [{"id": _PIN, "args": [f"^({pattern})$"]} for pattern in view.pins]
+    patterns = [exactly(view.groups), view.group_pattern]
+    return made + [{"id": _EXPAND, "args": [f"^({pattern})$"]} for pattern in patterns if pattern]

@@ -27,10 +27,9 @@ from augment.errors import AugmentError, UsageError
 from augment.pipeline import augment as augmented
 from augment.readers import read
 from augment.viewer import packages, preparing, server
-from augment.viewer.link import commands, exactly, ui_link
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
-from augment.viewer.view import TIMELINE, UNKNOWN, View, timeline_view, view_of
+from augment.viewer.view import TIMELINE, UNKNOWN, View, commands, exactly, timeline_view, ui_link, view_of
 from augment.writers import write_all
 from simulator import JobOptions, simulate
 from traces import kernel, launch, step, write_trace

@@ -15,7 +15,6 @@ from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.job.answer import Answer
-    from augment.job.rank_answers import RankAnswer
     from augment.readers.limits import Limits
 
 
@@ -43,7 +42,17 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
-        return _report(path, *_judged(path, stage, limits))
+        from augment.job.ranks.summary import summarize
+        from augment.pipeline import augment
+        from augment.readers import read
+        from augment.readers.limits import UNLIMITED
+        from augment.writers.metrics import as_read
+
+        stage(f"reading {path}")
+        trace = read(path, limits=limits or UNLIMITED)
+        stage(_ANALYSIS)
+        augmented = augment(trace, only=[_ANALYSIS])
+        return _report(path, as_read(augmented), summarize(augmented))
     with readable(path):
         report = _report(path, read_sidecar(path), None)
         json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
@@ -66,21 +75,6 @@ def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report
     return {"input": path, "verdict": text, "rows": rows, "summary": summary}
 
 
-def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:
-    """The sidecar of a trace with the diagnosis alone, and its summary."""
-    from augment.job.ranks.summary import summarize
-    from augment.pipeline import augment
-    from augment.readers import read
-    from augment.readers.limits import UNLIMITED
-    from augment.writers.metrics import as_read
-
-    stage(f"reading {path}")
-    trace = read(path, limits=limits or UNLIMITED)
-    stage(_ANALYSIS)
-    augmented = augment(trace, only=[_ANALYSIS])
-    return as_read(augmented), summarize(augmented)
-
-
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     """The report on each job: the ranks in one folder that communicate with each other.
 
@@ -89,6 +83,8 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     from augment.job.answer import answer
     from augment.job.rank_answers import rank_answer
     from augment.job.sidecar import document
+    from augment.results.sidecars import in_job
+    from augment.writers.files import TOLD
 
     folders: dict[str, list[Report]] = {}
     for report in reports:
@@ -101,23 +97,16 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
-            _in_job(rank, rank_answer(result, member))
+            answered = rank_answer(result, member)
+            if answered.verdict:
+                alone = {
+                    "verdict": {"text": rank["verdict"], "rows": []},
+                    "analyses": {_ANALYSIS: {"rows": rank["rows"]}},
+                    TOLD: {"verdict": answered.verdict, "rows": answered.rows},
+                }
+                known = in_job(alone)
+                rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
         yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result)}
-
-
-def _in_job(report: Report, answered: RankAnswer) -> None:
-    """Let a rank say what its job tells."""
-    from augment.results.sidecars import in_job
-    from augment.writers.files import TOLD
-
-    if answered.verdict:
-        alone = {
-            "verdict": {"text": report["verdict"], "rows": []},
-            "analyses": {_ANALYSIS: {"rows": report["rows"]}},
-            TOLD: {"verdict": answered.verdict, "rows": answered.rows},
-        }
-        known = in_job(alone)
-        report["verdict"], report["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
 
 
 def job_findings(answer: Answer) -> list[Report]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from augment.core.text import TIMES, percent, scale_of, short, time
@@ -17,23 +17,21 @@ _DELTA = "delta_per_step_ns"
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
     control, test = sidecar["control"]["name"], sidecar["source"]["name"]
+    facts = []
+    for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
+        devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
+        facts.append((side, f"{source['name']} ({devices}), SHA-256 {source['sha256']}"))
+    facts.append(("made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"))
     sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=f"{test} against {control}",
         subject="comparison",
         verdict=sidecar.get("verdict", {}).get("text") or [_sentence(sidecar)],
-        facts=list(_facts(sidecar)),
+        facts=facts,
         sections=[section for section in (*sections, others(sidecar, shown)) if section],
         diagnostics=sidecar["diagnostics"],
     )
-
-
-def _facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
-    for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
-        devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
-        yield side, f"{source['name']} ({devices}), SHA-256 {source['sha256']}"
-    yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"
 
 
 def _sentence(sidecar: Sidecar) -> str:

@@ -120,7 +120,12 @@ def heat(sidecar: Sidecar) -> Section:
             text = f"Time of each rank in each step: {title} (ms)"
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
     longest = max(rows, key=lambda row: row["wait_ns"] or 0)
-    waited = _waited(sidecar, longest)
+    waited = f"{time(longest['wait_ns'] or 0)} within collectives"
+    for row in rows_of(sidecar, "job_step_efficiency"):
+        if (row["trace"], row["step"]) == (longest["trace"], longest["step"]):
+            # only the wait in which the rank computes nothing makes the step longer
+            waited += f", of which {time(row['exposed_wait_ns'])} without computing"
+            break
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=True),
@@ -128,15 +133,6 @@ def heat(sidecar: Sidecar) -> Section:
         *table(sidecar, "job_step_efficiency", "Where each step went", by="exposed_wait_ns", folded=True),
     ]
     return Section("Ranks and steps", lead, maps, tables)
-
-
-def _waited(sidecar: Sidecar, cell: Row) -> str:
-    """How long a rank waits in a step, and of that while it computes nothing: only this makes the step longer."""
-    waited = time(cell["wait_ns"] or 0)
-    for row in rows_of(sidecar, "job_step_efficiency"):
-        if (row["trace"], row["step"]) == (cell["trace"], cell["step"]):
-            return f"{waited} within collectives, of which {time(row['exposed_wait_ns'])} without computing"
-    return f"{waited} within collectives"
 
 
 def path(sidecar: Sidecar) -> Section:

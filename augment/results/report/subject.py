@@ -68,7 +68,8 @@ def _of_folder(folder: str, analyse: Analyse) -> Document:
     job = Path(folder) / JOB_METRICS
     if job.exists():
         return _of_metrics(read_sidecar(str(job)))
-    metrics = [each for each in sidecars_in([folder]) if "control" not in each.content] if _has_metrics(folder) else []
+    written = any(True for _ in Path(folder).rglob(f"*{METRICS_SUFFIX}"))
+    metrics = [each for each in sidecars_in([folder]) if "control" not in each.content] if written else []
     if len(metrics) == 1:
         return _of_metrics(metrics[0].content)
     if metrics:
@@ -80,10 +81,6 @@ def _of_folder(folder: str, analyse: Analyse) -> Document:
 
 def _name(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2] if "://" in folder else os.path.basename(os.path.abspath(folder))
-
-
-def _has_metrics(folder: str) -> bool:
-    return any(True for _ in Path(folder).rglob(f"*{METRICS_SUFFIX}"))
 
 
 def _of_metrics(sidecar: Mapping[str, Any]) -> Document:
