@@ -8,24 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from augment.core.annotations import SliceTrack, Texts
+from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import ArgsEncoder, Events, text_args
-from augment.writers.perfetto.wire import (
-    COUNTER,
-    END,
-    EVENT_CATEGORY_IID,
-    EVENT_NAME_IID,
-    EVENT_TRACK,
-    EVENT_TYPE,
-    NEEDED,
-    PACKET_EVENT,
-    PACKET_FLAGS,
-    PACKET_SEQUENCE,
-    PACKET_TIMESTAMP,
-    SEQUENCE,
-    message,
-    number,
-    varint,
-)
 from augment.writers.templates import (
     MISSING,
     Column,
@@ -77,11 +61,12 @@ def _texts(column: Column, rows: slice) -> list[bytes]:
     return [text.rstrip(b"0").rstrip(b".") for text in texts] if column.trim else texts
 
 
-_SEQUENCE = number(PACKET_SEQUENCE, SEQUENCE)
-_FLAGS = number(PACKET_FLAGS, NEEDED)
-_KINDS = {kind: number(EVENT_TYPE, kind) for kind in range(5)}
+_SEQUENCE = wire.number(wire.PACKET_SEQUENCE, wire.SEQUENCE)
+_FLAGS = wire.number(wire.PACKET_FLAGS, wire.NEEDED)
+_KINDS = {kind: wire.number(wire.EVENT_TYPE, kind) for kind in range(5)}
 _TIMESTAMP, _TRACK, _CATEGORY, _NAME = (
-    varint(field << 3) for field in (PACKET_TIMESTAMP, EVENT_TRACK, EVENT_CATEGORY_IID, EVENT_NAME_IID)
+    wire.varint(field << 3)
+    for field in (wire.PACKET_TIMESTAMP, wire.EVENT_TRACK, wire.EVENT_CATEGORY_IID, wire.EVENT_NAME_IID)
 )
 
 
@@ -93,13 +78,15 @@ def packets(events: Events) -> bytes:
 
 
 def _packet(kind: int, ts: int, track: int, category: int, name: int, blob: bytes) -> bytes:
-    event = _KINDS[kind] + _TRACK + varint(track)
+    event = _KINDS[kind] + _TRACK + wire.varint(track)
     if category:
-        event += _CATEGORY + varint(category)
+        event += _CATEGORY + wire.varint(category)
     if name:
-        event += _NAME + varint(name)
-    flags = _FLAGS if kind != END and kind != COUNTER else b""
-    return message(1, _TIMESTAMP + varint(ts) + _SEQUENCE + flags + message(PACKET_EVENT, event + blob))
+        event += _NAME + wire.varint(name)
+    flags = _FLAGS if kind != wire.END and kind != wire.COUNTER else b""
+    return wire.message(
+        1, _TIMESTAMP + wire.varint(ts) + _SEQUENCE + flags + wire.message(wire.PACKET_EVENT, event + blob)
+    )
 
 
 def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> list[bytes]:
