@@ -98,4 +98,4 @@ def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
         if key in figures.of_device
     }
     most = max(grown, key=lambda name: grown[name], default="")
-    return (most, grown[most] / growth) if most and 2 * grown[most] > growth else ("", 0.0)
+    return (most, min(grown[most] / growth, 1.0)) if most and 2 * grown[most] > growth else ("", 0.0)
