@@ -26,8 +26,9 @@ The track ``Idle`` shows the gaps of the device, named after their cause. A trac
 stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:
 so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
 ``device_idle_ns`` is the sum of the shorter gaps of the device within it. Below a slice, as long as it, stands what
-was waited for: the owner for host_wait, ``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``,
-or ``after`` the work before. Nothing stands there where it is unknown. The args of a slice:
+was waited for: the owner for host_wait (the function, if it took longer and the owner less than half of the gap);
+``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``, or ``after`` the work before.
+Nothing stands there where it is unknown. The args of a slice:
 
 - ``launch`` (other): ``not recorded``, or ``before the recording``, if the launch of the work is not in the trace.
 - ``correlation``: that of the work that ends the device's gap; for ``other_stream_busy``, the stream's gap.
@@ -83,7 +84,7 @@ from augment.core.annotations import Ends, Flows, SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import Stream, gpu_work
-from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
+from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle, is_longer
 from augment.facts.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 
 NAME = "idle_time_breakdown"
@@ -202,7 +203,11 @@ def _causes(idle: IdlePieces) -> Texts:
         column = idle.evidence.get(arg)
         if not isinstance(column, Texts):
             continue
-        chosen = np.flatnonzero((idle.cause == cause) & (column.codes >= 0) & (codes < 0))
+        is_known = (idle.cause == cause) & (column.codes >= 0) & (codes < 0)
+        if arg == "owner" and "python_function_ns" in idle.evidence:
+            owner_ns, function_ns = (np.asarray(idle.evidence[name]) for name in ("owner_ns", "python_function_ns"))
+            is_known &= ~is_longer(function_ns, owner_ns, idle.end - idle.start)
+        chosen = np.flatnonzero(is_known)
         stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)
         (name, number), which = combinations(column.codes[chosen], streams)

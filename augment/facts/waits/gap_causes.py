@@ -195,13 +195,14 @@ def _host_evidence(
     end = np.minimum(end, launch_end(trace, following))  # what the host did later delayed nothing
     thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
-    busy = np.full(len(launch), NO_INDEX, np.int64)
+    busy, longest = np.full(len(launch), NO_INDEX, np.int64), np.zeros(len(launch), np.int64)
     bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
         name, ns, row, _ = occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
-        busy = np.where(busy == NO_INDEX, row, busy)
+        covers = (row != NO_INDEX) & ((busy == NO_INDEX) | is_longer(ns, longest, end - start))
+        busy, longest = np.where(covers, row, busy), np.where(covers, ns, longest)
         for args, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
             args[arg] = Texts(spread(name[low:high], which, len(which)), trace.strings)
             args[f"{arg}_ns"] = spread(ns[low:high], which, len(which))
@@ -210,6 +211,13 @@ def _host_evidence(
         spread(busy[low:high], which, len(which)) for which, low, high in zip(late, bounds, bounds[1:], strict=False)
     )
     return list(zip(evidence, rows, strict=True))
+
+
+def is_longer(ns: Int64s, owner_ns: Int64s, whole_ns: Int64s) -> Bools:
+    """Whether a function covers more of a gap than its owner, which covers less than half: the gap is the function's,
+    not that of the operator that ends it."""
+    longer: Bools = (ns > owner_ns) & (2 * owner_ns < whole_ns)
+    return longer
 
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
