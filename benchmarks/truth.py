@@ -39,6 +39,7 @@ from augment.job.answer import Answer, answer  # noqa: E402
 from augment.job.rank_answers import rank_in_job  # noqa: E402
 from augment.job.ranks.summary import summarize  # noqa: E402
 from augment.readers import read  # noqa: E402
+from augment.results.report.health import job_findings  # noqa: E402
 
 MATTERS = 0.06  #: share of a step; a warning begins at 5 %
 APART = 0.03  #: a promise that exceeds the truth by more is false in a run without fault
@@ -123,18 +124,20 @@ def _contended(work: Workload, fault: Fault, _: Sequence[int] | None) -> Any:
     long there."""
     sim, config, slower = generator(), work.config(), fault.get("slower")
 
-    def layer(rank: Any, run: Callable[..., Any], place: int, us: float) -> Any:
+    def layer(rank: Any, run: Callable[..., Any], place: int) -> Any:
         beside = slower is not None and place % 2 == work.seed % 2
+        before = len(rank.ops)
         if beside:
             rank.waitev(13, 7)
-            yield from rank.launch(sim.EL.replace("vectorized", "unrolled") % ("prep", "prep"), dur=us, stream=13)
             rank.kf = slower
         yield from run(rank, config, {}, place)
         rank.kf = 1.0
+        if beside:
+            us = sum(kernel.dur for kernel in rank.ops[before:])
+            yield from rank.launch(sim.EL.replace("vectorized", "unrolled") % ("prep", "prep"), dur=us, stream=13)
 
     def program(rank: Any) -> Any:
         rank.hf = work.host
-        forward = work.scale * 2150 * (slower or 1.0)
         for step in range(-2, work.steps):
             rank.newstep(step)
             if step == 0:
@@ -144,10 +147,10 @@ def _contended(work: Workload, fault: Fault, _: Sequence[int] | None) -> Any:
             sim.loader(rank, {}, step)
             yield from sim.h2d(rank, {}, config.T * 16)
             for place in range(work.layers):
-                yield from layer(rank, sim.layer_fwd, place, forward)
+                yield from layer(rank, sim.layer_fwd, place)
             rank.tid = rank.bwd
             for place in reversed(range(work.layers)):
-                yield from layer(rank, sim.layer_bwd, place, 2 * forward)
+                yield from layer(rank, sim.layer_bwd, place)
             rank.tid = rank.main
             yield from sim.optimizer(rank, config, {}, 0)
             if work.reads_loss:
@@ -461,8 +464,6 @@ def _findings(trace: Any) -> Iterator[Said]:
 
 
 def _of_job(result: Answer) -> list[str]:
-    from augment.results.report.health import job_findings
-
     return [row["rule"] for row in job_findings(result)]
 
 

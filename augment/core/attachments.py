@@ -99,6 +99,9 @@ class LateRank(Struct, frozen=True):
     confidence: Literal["high", "medium"]
 
 
+WORKERS = "_MultiProcessingDataLoaderIter"  #: in the name of a fetch from a data loader with workers
+
+
 class RankInJob(Struct, frozen=True):
     """What the traces of all ranks tell of one: figures of a steady step, ns.
 
@@ -122,5 +125,8 @@ class RankInJob(Struct, frozen=True):
 
     @property
     def most_saved_ns(self) -> int:
-        """What faster communication of the rank saves at most: a rank that only waits gains nothing by it."""
+        """What faster communication of the rank saves at most: a rank that only waits gains nothing by it, nor does one
+        that waits for a rank which the workers of its data loader pace: a batch comes at a moment of the clock."""
+        if any(WORKERS in late.reason.name for late in self.late_ranks):
+            return 0
         return self.transfer_ns if self.transfer_gain_ns is None else min(self.transfer_ns, self.transfer_gain_ns)

@@ -12,10 +12,11 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, touched, union
-from augment.arrays.ordering import distinct, each, is_among, sums
+from augment.arrays.ordering import distinct, each, is_among, is_any, sums
 from augment.arrays.types import Bools, Int32s, Int64s
+from augment.core.attachments import WORKERS
 from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.measure import (
@@ -53,6 +54,9 @@ _COMPILING = re.compile(
     r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
 )
 _RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
+_COLLECTING = re.compile(
+    r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
+)
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
@@ -78,7 +82,7 @@ def is_paced_by_workers(trace: Trace) -> bool:
     cause = fetching(trace)
     if cause is None or measure(trace).ratio(cause.saved_ns) < WARNING_RATIO:
         return False
-    workers = strings_where(trace, lambda name: "_MultiProcessingDataLoaderIter" in name)
+    workers = strings_where(trace, lambda name: WORKERS in name)
     waits = cause.spans.row[
         workers[trace.events.name[cause.spans.row]] & (trace.events.dur[cause.spans.row] >= LONG_NS)
     ]
@@ -130,6 +134,17 @@ def starving(trace: Trace) -> Cause | None:
 
 
 @derived
+def collecting(trace: Trace) -> Cause | None:
+    """Collections of Python's garbage, on the main thread where they are on one that launches nothing."""
+    rows = _collections(trace)
+    if not len(rows):
+        return None
+    track = trace.events.track[rows]
+    track = np.where(np.isin(track, critical_graph(trace).lane), track, main_track(trace)).astype(np.int32)
+    return _of_spans(trace, Spans.of(trace, rows), track)
+
+
+@derived
 def compiling(trace: Trace) -> Cause | None:
     """Work of the compiler in steady steps; without steps it cannot be said whether it goes on."""
     rows = compilations(trace)
@@ -148,7 +163,7 @@ def capturing(trace: Trace) -> Cause | None:
     return _of_spans(trace, spans, trace.events.track[spans.row])
 
 
-CAUSES = (fetching, allocating, calling, starving, stalling, compiling, capturing)
+CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compiling, capturing)
 
 
 @derived
@@ -222,6 +237,21 @@ def compilations(trace: Trace) -> Int64s:
     return rows[compiles(trace)[trace.events.name[rows]]]
 
 
+@derived
+def _collections(trace: Trace) -> Int64s:
+    """The rows of collections in steady steps; of those within each other, the outermost."""
+    events = trace.events
+    named = matching(trace, _COLLECTING)
+    rows = np.flatnonzero((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
+    rows = rows[~is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
+    rows = rows_in_steps(trace, rows)
+    end = events.ts[rows] + events.dur[rows]
+    inside = np.zeros(len(rows), np.bool_)
+    inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
+    kept: Int64s = rows[~inside]
+    return kept
+
+
 def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
     """Whether each stretch, which crosses no limit of ``times``, is in one of them."""
     first, stop = touched(start, end, times)
@@ -233,6 +263,8 @@ def _stretches(trace: Trace) -> Spans:
     """The long stretches of the launching threads, and all within operators that launch a kernel for the first time
     and take long for it; of other threads than the main one only those in a slice."""
     segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
+    spans = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace)))
+    others = union(spans.start, spans.end)
     parts = [(np.empty(0, np.int64),) * 3]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
@@ -240,16 +272,15 @@ def _stretches(trace: Trace) -> Spans:
         long = (np.diff(ts) >= LONG_NS) | inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
         chosen &= ~is_among(ts[:-1], standstills(trace).start)
-        chosen[chosen] = ~_of_profiler(trace, ts[:-1][chosen], ts[1:][chosen])
+        chosen[chosen] = ~_mostly(others, ts[:-1][chosen], ts[1:][chosen])
         chosen[chosen] = ~elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _of_profiler(trace: Trace, start: Int64s, end: Int64s) -> Bools:
-    """Whether the profiler itself holds a thread up for most of each stretch."""
-    spans = Spans.of(trace, profiler_slices(trace))
-    which, _, parts = clip(Intervals(start, end), union(spans.start, spans.end))
+def _mostly(times: Intervals, start: Int64s, end: Int64s) -> Bools:
+    """Whether most of each stretch is in ``times``."""
+    which, _, parts = clip(Intervals(start, end), times)
     most: Bools = 2 * sums(which, parts.end - parts.start, len(start)) > end - start
     return most
 

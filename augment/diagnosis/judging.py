@@ -36,11 +36,14 @@ def judged(
 
 
 def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
-    """A finding of a rank whose job is known: less communication saves no more than what the job gains by it."""
+    """A finding of a rank whose job is known: less communication saves no more than what the job gains by it, and what
+    a faster host saves, the rank waits longer for late ones."""
     seen, most = finding.seen.in_job(job)
+    if seen.is_of_host and finding.saved_ns is not None:
+        most = max(finding.saved_ns - job.wait_ns, 0)
     if most is None or finding.saved_ns is None:
         return replace(finding, seen=seen)
-    saved, known = min(finding.saved_ns, most), job.transfer_gain_ns is not None
+    saved, known = min(finding.saved_ns, most), seen.is_of_host or job.transfer_gain_ns is not None
     if words.ratio(saved) < LEAST_RATIO:
         return Fine(seen, saved)
     limited = saved < finding.saved_ns  # then other ranks decide, of which the cut knows nothing

@@ -17,7 +17,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Confidence, Spans
-from augment.facts.critical.what_if import Cut, saved_ns, without_host_time
+from augment.facts.critical.what_if import Cut, lasting_ns, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_idle import StepIdle, step_idle
@@ -27,6 +27,8 @@ from augment.facts.waits.gap_causes import GapCategory
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
+AGAIN = 1.25  #: and so many times as long as each later one but the second, else it is what comes again
+DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued
 HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
 _GRAPHS = re.compile(r"GraphLaunch")
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
@@ -73,6 +75,7 @@ def measure(trace: Trace) -> Measure:
         windows = replace(windows, begin=np.maximum(windows.begin, _first_returned(trace, windows.start)))
     length = windows.end - windows.start
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
+    warm_up &= bool(length[0] > AGAIN * length[2:].max(initial=0))
     hidden = real and len(length) > 2 and _is_hidden(windows)
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
@@ -148,6 +151,32 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 def saved_a_step(trace: Trace, cut: Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns."""
     return saved_ns(trace, cut) // measure(trace).count
+
+
+def saved_ahead(trace: Trace, cut: Cut) -> int:
+    """As :func:`saved_a_step`, where ``cut`` lets the host run ahead of the devices, as far as it gets if the steps go
+    on; as far as it gets in a recording without steps, or if the first is left out."""
+    whole, saved = measure(trace), saved_a_step(trace, cut)
+    if whole.unit == "step" and not (whole.warm_up or whole.hidden):
+        host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
+        before, after = (lasting_ns(trace, each, host, since) for each in (Cut.nothing(), cut))
+        saved = max(saved, (before - after) // whole.count)
+    waits = [(idle.end - idle.start)[idle.category == GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)]
+    remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
+    return max(saved - remaining // whole.count, 0)
+
+
+@derived
+def delay_ns(trace: Trace) -> int:
+    """What a device takes between two kernels of which the second is queued, ns, and what remains of any wait for the
+    host: the median of such gaps, or :data:`USUAL_DELAY_NS` where there are too few."""
+    work = gpu_work(trace)
+    later = np.flatnonzero(work.launch != NO_INDEX)
+    later = later[~np.isin(later, [stream.start for stream in work.streams])]
+    gap = work.ts[later] - work.end[later - 1]
+    queued = trace.events.ts[work.launch[later]] + trace.events.dur[work.launch[later]] < work.end[later - 1]
+    gaps = gap[queued & (gap >= 0) & (gap < DELAY_NS)]
+    return int(median(gaps)) if len(gaps) >= LEAST_DELAYS else USUAL_DELAY_NS
 
 
 def saved_by_host(trace: Trace, cut: Cut) -> int:

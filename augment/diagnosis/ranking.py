@@ -21,6 +21,7 @@ from augment.facts.critical.what_if import Cut, joined
 from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
+NEARLY = 0.9  #: share of what no wait would save, from which on its reason is named first
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -87,12 +88,14 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
     return Finding(rule, severity, problem, ratio)
 
 
-def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, int]:
+def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]:
     """What must come first; what is merely possible last (with ``few`` pieces of work, all is); then by severity, then
-    what is about the recording, then by the time that would be saved."""
+    what is about the recording, then by the time that would be saved. A wait costs time where the host has much to do:
+    what that is comes before the wait if it saves nearly as much."""
     problem, grade = finding.found, SEVERITIES.index(finding.severity)
     unsure = problem.confidence == "low" and not few
-    return not problem.first, unsure, grade, not problem.of_recording, -(problem.saved_ns or 0)
+    saved = (problem.saved_ns or 0) * (NEARLY if finding.rule == "synchronizing_calls" else 1.0)
+    return not problem.first, unsure, grade, not problem.of_recording, -saved
 
 
 def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:

@@ -76,6 +76,11 @@ class Seen(Struct, frozen=True):
         return self, None
 
     @property
+    def is_of_host(self) -> bool:
+        """Whether a cure only makes the host of this rank faster: in a job it then waits longer for late ranks."""
+        return False
+
+    @property
     def figures(self) -> dict[str, Any]:
         """The fields by name, as plain data; the first :data:`MOST_LISTED` entries of a list."""
         plain: dict[str, Any] = msgspec.to_builtins(self)

@@ -13,6 +13,7 @@ from simulator.program import Program, Slot
 from simulator.schedules import Schedules
 
 COPY, SIDE = 20, 30
+CONTENDED = 1.5  #: as long a kernel takes beside another stream
 #: of AdamW on one parameter
 _SINGLE = ("aten::mul_", "aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::div_", "aten::add_",
            "aten::addcdiv_")  # fmt: skip
@@ -189,6 +190,18 @@ class _Model(Schedules):
                 ns = size / GPUS[self.options.gpu].host_copy_gbps
                 b.launch("Memcpy DtoH (Device -> Pinned)", ns, COMPUTE, category="gpu_memcpy", size=size)
 
+    def contended_layer(self, layer: int) -> None:
+        """A layer's forward; if streams contend, each second one takes longer, beside a kernel of another stream."""
+        if "contention" not in self.options.faults or layer % 2 == 0:
+            self.forward_layer(layer)
+            return
+        before, speed = len(self.b.ops), self.speed
+        self.speed /= CONTENDED
+        self.forward_layer(layer)
+        self.speed = speed
+        ns = sum(op.base_ns for op in self.b.ops[before:])
+        self.b.launch(kernels.CAST, ns, SIDE + 9, waits=(before - 1,))
+
     def forward_layer(self, layer: int) -> None:
         """Attention and the feed-forward block."""
         b = self.b
@@ -283,7 +296,7 @@ class _Model(Schedules):
             self.await_op(pending)
             pending = following
             with self.b.graph(self.options.graphs):
-                self.forward_layer(layer)
+                self.contended_layer(layer)
         if self.last:
             self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
         if self.part < 0:

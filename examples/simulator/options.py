@@ -52,6 +52,7 @@ FAULTS = (
     "unfused_optimizer",  #: a kernel for each operation of the optimizer
     "plain_products",  #: products of FP32 without matrix units, twice as slow
     "late_copies",  #: results are copied to the host in the middle of the step
+    "contention",  #: each second layer's forward runs beside a kernel of another stream, and takes 1.5 times as long
     "small_messages",  #: each layer's backward sums eight small tensors over the ranks, and waits
 )
 

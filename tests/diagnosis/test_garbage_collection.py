@@ -43,5 +43,6 @@ def test_collections_are_named_and_predicted(name: str, tmp_path: Path) -> None:
     assert isinstance(answer, Found)
     assert title_of(answer).startswith("Python collects garbage 1 time per step, for up to 6.")
     assert answer.saved_ns is not None
+    assert not isinstance(host_gaps.check(trace), Found), "a collection is told once"
     true = 1 - measure(trace_of(changed(**JOB))).length_ns / measure(bare).length_ns
     assert abs(measure(trace).ratio(answer.saved_ns) - true) < POINTS

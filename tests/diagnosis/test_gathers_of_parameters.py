@@ -80,6 +80,24 @@ def test_a_late_gather_is_told_of_parameters_alone() -> None:
     assert problem_of(exposed_communication.check(server)).saved_ns
 
 
+def test_a_gather_after_the_optimizer_is_not_late() -> None:
+    """Metamorphic: of the same times, parameters that the work before changed could not be gathered earlier."""
+    late = {}
+    for phase in ("Optimizer.step#AdamW.step", "loss"):
+        events = list[Event]()
+        for number in range(1, 9):
+            at = 100 * US * number
+            events.append(annotation(phase, at, at + 4 * US))
+            events.append(annotation("FSDP::pre_forward (layers.0)", at + 5 * US, at + 9 * US))
+            for place, (name, stream, start, end) in enumerate((("gemm", 7, 20, 60), (GATHER, 9, 60, 90))):
+                begin, correlation = at + (5 * place + 1) * US, 2 * number + place
+                events.append(call("cudaLaunchKernel", begin, begin + 2 * US, correlation=correlation))
+                events.append(kernel(name, at + start * US, at + end * US, stream=stream, correlation=correlation))
+        answer = late_gathers.check(table_of(*events))
+        late[phase] = getattr(answer, "saved_ns", 0)
+    assert late["loss"] > 0 == late["Optimizer.step#AdamW.step"]
+
+
 def test_advice_of_buckets_and_units_is_for_training() -> None:
     for name, words in ((REDUCE, "bucket_cap_mb"), (GATHER, "forward_prefetch")):
         trained, served = job(*[("backward", name)] * 20), job(*[("execute_model", name)] * 20)

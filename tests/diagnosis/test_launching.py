@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from augment.core.trace import Trace
 from augment.diagnosis.host_causes import _long_handovers
+from augment.diagnosis.measure import delay_ns
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, synchronizing_calls
 from augment.readers import read
@@ -131,3 +132,26 @@ def test_no_operator_begins_in_recorded_stalls_between_threads(name: str) -> Non
     for start, end in zip(stalls.start, stalls.end, strict=True):
         assert not ((begun > start) & (begun < end)).any()
         assert not ((ended > start) & (ended < end)).any()
+
+
+@pytest.mark.parametrize(("queued", "delay"), [(0, 1_000), (64, 1_500)])
+def test_between_kernels_a_delay_remains(queued: int, delay: int) -> None:
+    """200 kernels of 5 µs come every 8 µs, as the host launches them; where others were queued, 1.5 µs lie between."""
+    events = [annotation("ProfilerStep#0", 0, 2_400_000)]
+    for place in range(200):
+        at = 8_000 * place
+        events += [
+            call("cudaLaunchKernel", at, at + 7_000, correlation=place + 1),
+            kernel("gemm", at + 9_000, at + 14_000, correlation=place + 1),
+        ]
+    for place in range(queued):
+        start = 1_700_000 + 6_500 * place
+        events += [
+            call("cudaLaunchKernel", 1_601_000 + 100 * place, 1_601_090 + 100 * place, correlation=1_000 + place),
+            kernel("gemm", start, start + 5_000, correlation=1_000 + place),
+        ]
+    trace = trace_of(*sorted(events, key=lambda event: event.ts))
+    answer = launch_bound.check(trace)
+    assert isinstance(answer, Found)
+    assert delay_ns(trace) == delay
+    assert queued or answer.saved_ns == pytest.approx(199 * (3_000 - delay), abs=20_000)

@@ -47,6 +47,11 @@ INJECTED = (
     ("single_operations", "elementwise_chains", ({}, {"gpu": "A100", "collectives": "fsdp"})),
     ("unfused_optimizer", "unfused_optimizer", ({"work": 0.6, "collectives": "none"},)),
     ("plain_products", "matrix_units", ({}, {"gpu": "A100", "work": 0.5})),
+    (
+        "contention",
+        "stream_contention",
+        ({"collectives": "none", "run_ahead": None}, {"layers": 8, "collectives": "none", "gpu": "A100"}),
+    ),
     ("late_copies", "exposed_copies", ({}, {"gpu": "A100", "work": 0.6})),
     ("small_messages", "small_collectives", ({"work": 0.3},)),
 )
@@ -69,8 +74,13 @@ FAULTS: dict[str, tuple[str, JobOptions, JobOptions]] = {
     ),
     "waits after a slow loader": (
         "synchronizing_calls",
-        changed(host_stall_us=5_000.0, run_ahead=None),
-        changed(host_stall_us=5_000.0, run_ahead=2),
+        changed(host_stall_us=5_000.0, run_ahead=None, steps=12),  # only the first step lacks a host that is ahead
+        changed(host_stall_us=5_000.0, run_ahead=2, steps=12),
+    ),
+    "waits beside pauses": (
+        "synchronizing_calls",
+        changed(faults=("pauses",), work=0.4, collectives="none", run_ahead=None, steps=12),
+        changed(faults=("pauses",), work=0.4, collectives="none", run_ahead=2, steps=12),
     ),
     "pageable memory": (
         "pageable_copies",

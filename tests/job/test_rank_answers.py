@@ -18,11 +18,15 @@ from click.testing import CliRunner
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace
+from augment.core.text import words_of
 from augment.core.trace import Trace
+from augment.diagnosis.judging import judged_in_job
 from augment.diagnosis.late_ranks import fix_rank
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Fine, Found
+from augment.diagnosis.rule import NOWHERE, Fine, Found
+from augment.diagnosis.rules.straggling_rank import of_job
+from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import RankAnswer, rank_answer, rank_in_job, track
 from augment.job.ranks.summary import summarize
@@ -199,6 +203,30 @@ def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> Non
         assert isinstance(answered, Fine) or answered.at_most == (gain is None)
         saved[gain] = answered.saved_ns or 0
     assert saved[0] == 0 < saved[200_000] <= 200_000 < saved[None] <= known.transfer_ns
+
+
+def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
+    """Metamorphic: the same finding, of a rank that waits for others for part of what it saves, and for all of it."""
+    words = words_of("nvidia", "step", 10_000_000)
+    alone = Found(SynchronizingCalls(1, 5_000_000, [], []), NOWHERE, "high", 3_000_000)
+    assert judged_in_job(alone, RankInJob(0, 0), words) == alone
+    beside = judged_in_job(alone, RankInJob(1_000_000, 0), words)
+    assert isinstance(beside, Found)
+    assert (beside.saved_ns, beside.confidence, beside.at_most) == (2_000_000, "high", False)
+    assert isinstance(judged_in_job(alone, RankInJob(2_900_000, 0), words), Fine)
+
+
+@pytest.mark.parametrize(("loader", "transfers"), [("_MultiProcessing", 0), ("_SingleProcess", 1_000_000)])
+def test_transfers_hide_again_without_the_wait_but_pace_no_workers(loader: str, transfers: int) -> None:
+    """A rank whose transfers are exposed as another is late gains both; faster transfers gain nothing where the late
+    rank's batches come at moments of the clock."""
+    reason = Reason("host", "annotation", f"enumerate(DataLoader)#{loader}DataLoaderIter.__next__")
+    late = LateRank("rank 2", is_own=False, reason=reason, charged_ns=9, gain_ns=3_500_000, confidence="high")
+    job = RankInJob(2_000_000, 1_000_000, "rank 2", 1.0, (late,), 4_000_000)
+    waiting = of_job(job, words_of("nvidia", "step", 10_000_000))
+    assert isinstance(waiting, Found)
+    assert waiting.saved_ns == 3_000_000
+    assert job.most_saved_ns == transfers
 
 
 def test_waits_of_a_pipeline_are_no_transfers() -> None:

@@ -29,6 +29,7 @@ from augment.diagnosis.rules import (
     starved_host,
     step_outliers,
     straggling_rank,
+    stream_contention,
     synchronizing_calls,
     unaligned_shapes,
     unfused_optimizer,
@@ -66,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     slow_start,
     step_outliers,
     clock_drop,
+    stream_contention,
     memory_capacity,
 )
 

@@ -11,33 +11,20 @@ explicit calls of ``gc.collect()`` show with stacks. The prediction takes both o
 
 from __future__ import annotations
 
-import re
-
-import numpy as np
-
-from augment.arrays.ordering import is_any
-from augment.arrays.types import Int64s
 from augment.core.text import Words, called_from, counted, time
-from augment.core.trace import COMPLETE, ON_DEVICE, Category, Trace
+from augment.core.trace import Trace
+from augment.diagnosis.host_causes import collecting
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
+from augment.diagnosis.measure import longest, measure
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,
     Seen,
-    Spans,
 )
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import python_lines
-from augment.facts.names.name_masks import matching
 
 NAME = "garbage_collection"
-_NAMES = re.compile(
-    r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
-)
-_FLAG = "_ExperimentalConfig(record_python_gc_info=True) with with_stack=True"
 
 
 class Collections(Seen, frozen=True):
@@ -68,31 +55,13 @@ def check(trace: Trace) -> Answer:
     """Predict steps without collections."""
     if not len(gpu_work(trace)):
         return NotApplicable("no {gpu} work was recorded that the host could hold up")
-    rows = collections(trace)
-    if not len(rows):
+    cause = collecting(trace)
+    if cause is None:
         return NotApplicable("no collection of Python's garbage was recorded")
-    spans = Spans.of(trace, rows)
-    track = trace.events.track[rows]
-    track = np.where(np.isin(track, critical_graph(trace).lane), track, main_track(trace)).astype(np.int32)
-    cut = host_cut(trace, track, spans.start, spans.end)
-    saved = saved_by_host(trace, cut)
+    spans = cause.spans
     seen = Collections(
-        collection_count=len(rows) / measure(trace).count,
+        collection_count=len(spans) / measure(trace).count,
         longest_ns=int((spans.end - spans.start).max()),
         lines=python_lines(trace, longest(spans, 64).row),
     )
-    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut)
-
-
-def collections(trace: Trace) -> Int64s:
-    """The rows of collections in steady steps; of those within each other, the outermost."""
-    events = trace.events
-    named = matching(trace, _NAMES)
-    rows = np.flatnonzero((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
-    rows = rows[~is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
-    rows = rows_in_steps(trace, rows)
-    end = events.ts[rows] + events.dur[rows]
-    inside = np.zeros(len(rows), np.bool_)
-    inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
-    kept: Int64s = rows[~inside]
-    return kept
+    return judged(trace, seen, cause.saved_ns, spans=spans, confidence="high", cut=cause.cut)

@@ -1,8 +1,9 @@
 """Do gathers of parameters begin later than they could?
 
 FSDP gathers the parameters of the next unit while it computes this one. A gather that begins only when computation
-already waits for it was asked for too late, if its stream was free before. The prediction takes that exposed part of
-the gathers out. Other gathers carry what was just computed (tensor, sequence and expert parallelism, servers, sharded
+already waits for it was asked for too late, if its stream was free before, and the optimizer was done with the
+parameters: the first gather of a step cannot begin earlier. The prediction takes that exposed part of the gathers out.
+Other gathers carry what was just computed (tensor, sequence and expert parallelism, servers, sharded
 optimizers) and cannot begin earlier: only those count that FSDP or ZeRO-3 launches, or whose group also scatters
 gradients, in the backward pass alone.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.core.attachments import RankInJob
 from augment.core.text import Words, counted, time
 from augment.core.trace import Trace
@@ -28,6 +30,7 @@ from augment.diagnosis.rule import (
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.collectives.sharding import gathers_of_parameters
 from augment.facts.critical.what_if import without_work
+from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "late_gathers"
@@ -70,8 +73,8 @@ def check(trace: Trace) -> Answer:
     place = every.place[chosen]
     starts = np.array([stream.start for stream in work.streams])
     first = np.isin(place, starts)
-    before = np.where(first, place, np.maximum(place - 1, 0))
-    free = np.where(first, 0, np.maximum(work.ts[place] - work.end[before], 0))
+    before = np.where(first, work.ts[place], work.end[np.maximum(place - 1, 0)])
+    free = np.maximum(work.ts[place] - np.maximum(before, _updated(trace, work.ts[place])), 0)
     less = np.minimum(every.exposed_ns[chosen], free)
     cut = without_work(trace, place, less)
     saved = saved_a_step(trace, cut)
@@ -80,3 +83,13 @@ def check(trace: Trace) -> Answer:
     seen = LateGathers(gather_count=int(late.sum()) / measure(trace).count, exposed_ns=exposed)
     spans = Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]])
     return judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)
+
+
+def _updated(trace: Trace, moments: Int64s) -> Int64s:
+    """When the optimizer's work that began before each moment was done, int64 ns."""
+    work = gpu_work(trace)
+    places = np.flatnonzero(in_optimizer(trace))
+    places = places[np.argsort(work.ts[places], kind="stable")]
+    done = np.concatenate((np.full(1, np.iinfo(np.int64).min // 2), np.maximum.accumulate(work.end[places])))
+    updated: Int64s = done[np.searchsorted(work.ts[places], moments)]
+    return updated

@@ -7,7 +7,7 @@ and so does what other rules name: fetches of batches, calls of the allocator, s
 of graphs, standstills, and operators that launch a kernel for the first time and take far longer for it than others of
 their name. Calls that wait for the device stay, too. No more is saved than the time in which the device idles while
 the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too slow in
-launching.
+launching. What a device takes between two kernels anyway, a microsecond or as the recording shows, remains.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -33,6 +33,7 @@ from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, is_paced_by_wor
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import (
     HELD_NS,
+    delay_ns,
     host_cut,
     measure,
     saved_a_step,
@@ -107,6 +108,10 @@ class LaunchBound(Seen, frozen=True):
     call_ns: int  #: the median call that launches one
     has_stacks: bool
 
+    @property
+    def is_of_host(self) -> bool:
+        return True
+
     def title(self, words: Words) -> str:
         number = counted(self.kernel_count, "kernel")
         graphs = f" in {counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
@@ -168,7 +173,9 @@ def check(trace: Trace) -> Answer:
         has_stacks=stacks,
     )
     confidence: Confidence = "medium" if stacks or skewed else "high"
-    saved = 0 if is_paced_by_workers(trace) else min(saved_a_step(trace, cut), waited)
+    delays = int(np.minimum(waits.end - waits.start, delay_ns(trace)).sum()) // measure(trace).count
+    saved = min(saved_a_step(trace, cut), max(waited - delays // max(len(type_coverage(trace)), 1), 0))
+    saved = 0 if is_paced_by_workers(trace) else saved
     return judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 

@@ -94,6 +94,6 @@ def of_job(job: RankInJob, words: Words) -> Answer:
         return Fine(StragglingRank(job.wait_ns))
     named = job.waits_for
     late = next((each for each in job.late_ranks if each.name == named), next(iter(job.late_ranks), None))
-    saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns), 0)
+    saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
     seen = StragglingRank(job.wait_ns, named, job.most_ratio, late)
     return Found(seen, NOWHERE, "medium" if late is None else late.confidence, saved)

@@ -4,7 +4,8 @@
 ``torch.cuda.synchronize()`` make the host wait until the device is done. Meanwhile it launches nothing, so that the
 device then waits for the host. The prediction lets these calls return at once; where the device has work enough,
 nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
-longer for the batch.
+longer for the batch. The prediction is that of steps that go on: without waits, the host is further ahead from step to
+step. Where the traces of all ranks are known, what a rank waits for late ones is not saved.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
@@ -19,7 +20,7 @@ from augment.core.text import Words, called_from, counted, listed, time
 from augment.core.trace import Trace
 from augment.diagnosis.host_causes import is_paced_by_workers
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import confidence_in, longest, measure, saved_a_step
+from augment.diagnosis.measure import confidence_in, longest, measure, saved_ahead
 from augment.diagnosis.rule import (
     Answer,
     NotApplicable,
@@ -40,6 +41,10 @@ class SynchronizingCalls(Seen, frozen=True):
     wait_ns: int  #: per step
     callers: list[str]  #: the longest first
     lines: list[str]  #: of the user's program
+
+    @property
+    def is_of_host(self) -> bool:
+        return True
 
     def _waits(self, words: Words) -> str:
         calls = f"{counted(self.call_count, 'call')} {words.per_step}"
@@ -71,7 +76,7 @@ def check(trace: Trace) -> Answer:
     if not len(calls):
         return NotApplicable("no call of a step waits for the {gpu}")
     cut = without_waits(trace, calls)
-    saved = 0 if is_paced_by_workers(trace) else saved_a_step(trace, cut)
+    saved = 0 if is_paced_by_workers(trace) else saved_ahead(trace, cut)
     spans = Spans.of(trace, calls)
     seen = SynchronizingCalls(
         call_count=len(calls) / measure(trace).count,

@@ -20,6 +20,7 @@ from augment.arrays.ordering import (
     each,
     group_bounds,
     grouped,
+    is_any,
     numbered,
     reserved,
     sums,
@@ -29,6 +30,7 @@ from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph, saved
+from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import (
     BoundBy,
     critical_path,
@@ -49,6 +51,8 @@ from augment.kernels.native import native
 # Delays keep their length.
 
 
+_GOING_ON = (DependencyKind.THREAD, DependencyKind.OPEN)  #: from a moment of a thread to its next, or the end
+_REPLAYS = 4  #: of a recording that comes again and again
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
 
@@ -133,12 +137,44 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
     if not len(cut.edge):
         return 0
     graph = critical_graph(trace)
-    last = len(graph) - 1
-    leaving = np.flatnonzero(graph.target == last)
-    due = np.full(len(leaving), graph.ts[-1])
-    jobs = np.array([[0, last, 0, len(leaving), 0, len(cut.edge)]], np.int64)
+    return max(_gain(graph, cut, np.flatnonzero(graph.target == len(graph) - 1)), 0)
+
+
+def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int:
+    """How long the recording would be each time if it came again and again, ns: with ``cut``, or an empty one.
+
+    A host that is faster than the devices is further ahead each time, until they never wait for it. So the recording is
+    replayed with work that begins later by what the host has gained, until it gains no more. ``host``: when it began
+    the first step and left the last, ns, as it may wait for the devices behind that. ``since`` earlier work was done:
+    the devices may begin then.
+    """
+    graph, work = critical_graph(trace), gpu_work(trace)
+    nodes = np.flatnonzero((graph.lane == main_track(trace)) & (graph.ts <= host[1]))
+    going_on = np.flatnonzero(is_any(graph.kind, _GOING_ON) & np.isin(graph.source, nodes[-1:]))
+    ending = np.flatnonzero((graph.target == len(graph) - 1) & (graph.source >= graph.first_work))
+    first = graph.first_work + np.array([stream.start for stream in work.streams])
+    begins = np.flatnonzero(is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
+    begins = begins[np.isin(graph.target[begins], first)]
+    head = max(min(graph.ts[first].tolist(), default=since) - since, 0)  # in which devices idle until the first launch
+    whole = int((graph.ts[graph.source[ending]] + graph.weight[ending]).max(initial=since)) - since
+    ahead, length = 0, whole
+    for _ in range(_REPLAYS):
+        later = Cut(np.append(cut.edge, begins), np.append(cut.ns, np.full(len(begins), -max(ahead - head, 0))))
+        of_host = host[1] - host[0] - _gain(graph, later, going_on)
+        of_devices = whole - ahead - _gain(graph, later, ending)
+        length = min(length, max(of_host, of_devices))
+        if of_devices <= of_host:
+            break
+        ahead += of_devices - of_host
+    return length
+
+
+def _gain(graph: CriticalGraph, cut: Cut, leaving: Int64s) -> int:
+    """By how much earlier the last of the edges ``leaving`` ends, ns."""
+    ends = graph.ts[graph.source[leaving]] + graph.weight[leaving]
+    jobs = np.array([[0, len(graph), 0, len(leaving), 0, len(cut.edge)]], np.int64)
     columns = (graph.order, graph.head, graph.following, graph.source, graph.weight, graph.ts)
-    return max(int(saved(*columns, due, leaving, cut.edge, cut.ns, jobs)[0]), 0)
+    return int(saved(*columns, np.full(len(leaving), ends.max(initial=0)), leaving, cut.edge, cut.ns, jobs)[0])
 
 
 @derived(until="rules")

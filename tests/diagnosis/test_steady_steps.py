@@ -1,0 +1,57 @@
+"""Which first step is no steady one, and what a host gains that no longer waits if the steps go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from augment.core.trace import Trace
+from augment.diagnosis.measure import measure
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.rule import Found
+from augment.diagnosis.rules import synchronizing_calls
+from tables import Event, annotation, call, kernel, op, trace_of
+
+MS = 1_000_000
+
+
+def run(*pauses: int, work: int = 10 * MS) -> Trace:
+    """Steps in which the host pauses for so long, launches a kernel, and waits for it."""
+    events, at = list[Event](), 0
+    for number, pause in enumerate(pauses):
+        begin, launch = at, at + pause
+        start = launch + 10_000
+        at = start + work
+        events += [
+            annotation(f"ProfilerStep#{number}", begin, at + 5_000),
+            op("aten::mm", launch - 5_000, launch + 8_000),
+            call("cudaLaunchKernel", launch, launch + 5_000, correlation=number + 1),
+            kernel("gemm", start, start + work, correlation=number + 1),
+            call("cudaDeviceSynchronize", launch + 9_000, at + 1_000, correlation=100 + number),
+        ]
+        at += 6_000
+    return trace_of(*sorted(events, key=lambda event: event.ts))
+
+
+@pytest.mark.parametrize(
+    ("pauses", "is_warm_up"),
+    [((20, 1, 1, 1, 1), True), ((20, 18, 1, 1, 1), True), ((20, 1, 20, 1, 20, 1, 1), False), ((30, 1, 1, 14), True)],
+)
+def test_what_comes_again_is_no_warm_up(pauses: tuple[int, ...], is_warm_up: bool) -> None:
+    trace = run(*(pause * MS for pause in pauses))
+    assert measure(trace).warm_up == is_warm_up
+
+
+@pytest.mark.parametrize(("pause", "work"), [(5, 10), (9, 10), (20, 10)])
+def test_a_host_that_never_waits_is_ahead_from_step_to_step(pause: int, work: int) -> None:
+    """Truth: a step then takes what takes longer, the pause or the work; the first step's pause is hidden, too."""
+    trace = run(*[pause * MS] * 5, work=work * MS)
+    answer = synchronizing_calls.check(trace)
+    assert isinstance(answer, Found)
+    saved = min(pause, work) / (pause + work)
+    assert measure(trace).ratio(answer.saved_ns or 0) == pytest.approx(saved, abs=0.01)
+
+
+def test_what_makes_a_wait_cost_time_comes_before_the_wait() -> None:
+    """The pause alone would save as much as not waiting for it."""
+    findings = [each.rule for each in diagnose(run(*[5 * MS] * 5)).findings]
+    assert findings.index("host_gaps") < findings.index("synchronizing_calls")
