@@ -42,7 +42,7 @@ from augment.facts.collectives.collective_kernels import (
     collectives,
     exposed_ns,
 )
-from augment.facts.collectives.sharding import SMALL_BYTES, trains
+from augment.facts.collectives.collective_roles import SMALL_BYTES, trains
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER

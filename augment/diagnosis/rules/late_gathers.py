@@ -28,7 +28,7 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.facts.collectives.collective_kernels import collectives
-from augment.facts.collectives.sharding import gathers_of_parameters
+from augment.facts.collectives.collective_roles import gathers_of_parameters
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work

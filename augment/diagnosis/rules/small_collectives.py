@@ -26,7 +26,7 @@ from augment.diagnosis.rule import (
     Spans,
 )
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
-from augment.facts.collectives.sharding import SMALL_BYTES, carries_activations
+from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations
 from augment.facts.critical.what_if import without_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
