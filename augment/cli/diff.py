@@ -137,7 +137,7 @@ def command(
     elif quiet:
         emit("\n".join(map(str, paths)))
     else:
-        from augment.cli.diff_tables import print_diff
+        from augment.cli.table_output import print_diff
 
         print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
         for path in paths:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from odd_work import dies_of_some
-from running import Ended, environment, start
-from test_job_tracks import batch, contents
+from running import Ended, contents, environment, start
+from test_job_tracks import batch
 
 from augment.batch import execution as running_batch
 from augment.batch.inputs import Input

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from odd_work import fails, long_result
-from test_job_tracks import FORMATS, batch, contents, lines
+from running import contents
+from test_job_tracks import FORMATS, batch, lines
 
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from many_ranks import write_ranks
-from running import environment
+from running import contents, environment
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +31,6 @@ def start(log: Path, source: Path, out: Path, *lines: int, jobs: int = JOBS) -> 
 
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:

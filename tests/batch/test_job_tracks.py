@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from running import contents
 
 from augment.batch import execution
 from augment.batch.execution import Run
@@ -81,10 +82,6 @@ def batch(
 
 def states(results: list[Result]) -> Counter[str]:
     return Counter(result.status for result in results)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -37,6 +37,11 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name, but for manifests."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
+
+
 def unpacked(path: Path) -> bytes:
     """The content of an output, without its compression."""
     from augment.readers.containers import open_text

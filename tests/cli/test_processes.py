@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,18 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from running import Augment, environment, start
+from odd_work import dies_of_some
+from running import Augment, contents, environment, start
 
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Result
 from augment.batch.workers import Processes, work_through
 from traces import kernel, launch, write_trace
 
 pytestmark = pytest.mark.slow
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
 
 
 def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apart: Augment) -> None:
@@ -37,15 +32,6 @@ def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apar
     assert contents(tmp_path / "out") == by_one
     assert (two.code, two.out, two.err) == (ended.code, ended.out, ended.err)
     assert ended.code == 1
-
-
-def dies_of_some(input: Input) -> Result:
-    """Work that kills its process when the input is called so, having begun to write."""
-    Path(input.folder, f".{input.path}.augmented.pftrace.0123456789ab.tmp").write_bytes(b"half")
-    if input.path.startswith("deadly"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    Path(input.folder, f".{input.path}.augmented.pftrace.0123456789ab.tmp").unlink()
-    return Result(input.path, "augmented")
 
 
 def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
