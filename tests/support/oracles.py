@@ -86,18 +86,23 @@ def _place(memory: Any) -> tuple[int, int]:
     return start, start + (memory.nbytes if is_array else sizeof(memory))
 
 
-def plain_kernel(name: str, memory: Memory | None = None) -> Callable[..., int]:
+class PlainKernel:
     """A kernel as the plain Python that it is written in."""
-    module, function = name.split(".")
-    kernel = getattr(importlib.import_module(f"augment.kernels.{module}"), function)
 
-    def call(*arguments: Any) -> int:
-        if memory is not None:
-            memory.begin_call(name)
+    def __init__(self, name: str, memory: Memory | None = None) -> None:
+        module, function = name.split(".")
+        self._name, self._memory = name, memory
+        self._kernel = getattr(importlib.import_module(f"augment.kernels.{module}"), function)
+
+    def __call__(self, *arguments: Any) -> int:
+        if self._memory is not None:
+            self._memory.begin_call(self._name)
+        checked = (each.view(Checked) if isinstance(each, np.ndarray) else each for each in arguments)
         with np.errstate(over="ignore"):  # words wrap around
-            return int(kernel(*(each.view(Checked) if isinstance(each, np.ndarray) else each for each in arguments)))
+            return int(self._kernel(*checked))
 
-    return call
+    def prepared(self, *arguments: Any) -> Callable[[], int]:
+        return partial(self, *arguments)
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def plain_kernels() -> Iterator[Memory]:
     """Have all kernels run as plain Python, which touches no memory but that of columns."""
     memory = Memory()
     with (
-        patch("augment.kernels.native._native", partial(plain_kernel, memory=memory)),
+        patch("augment.kernels.native._native", partial(PlainKernel, memory=memory)),
         patch("augment.kernels.native._address", memory.address),
         patch("augment.kernels.memory._at", memory.at),
     ):

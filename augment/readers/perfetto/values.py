@@ -11,7 +11,7 @@ import numpy as np
 from augment.arrays.types import Int64s
 from augment.facts.source.event_args import PADDING, Block, ScanTask, plain
 from augment.kernels import packet_args as layout
-from augment.kernels.native import Native, address, native
+from augment.kernels.native import Kernel, address, native
 from augment.kernels.packet_layout import DEEPEST, LEAST_DEEP_BYTES
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.state import Generation, PacketSequence, strings_at
@@ -230,7 +230,7 @@ class ArgScan:
     """Fills the columns of a job, block by block: in compiled code, and in Python where that meets odd packets."""
 
     def __init__(self, sequences: Mapping[int, PacketSequence]) -> None:
-        self._scan: Native = native("packet_args.scan_args")
+        self._scan: Kernel = native("packet_args.scan_args")
         self._sequences = sequences
         self._state = layout.ArgScanState()
         self._state.begins = self._state.ends = -1

@@ -153,6 +153,9 @@ def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Bl
 _INT64 = 1 << 63
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class InternedTexts:
     """Assigns numbers to texts, from 1 on in order of arrival, separately for each kind (``INTERNED_…``)."""
 
@@ -169,7 +172,7 @@ class InternedTexts:
         """The number of a value's JSON text. It lies among the strings, but differs from the number of a string with
         equal text.
         """
-        written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        written = _JSON(value)
         numbers = self._numbers.setdefault(wire.INTERNED_STRINGS, {})
         content = wire.text(2, written) + wire.number(wire.INTERNED_IS_JSON, 1)
         return numbers.get((written,)) or self._add(wire.INTERNED_STRINGS, numbers, (written,), content)
@@ -199,6 +202,15 @@ class ArgsEncoder:
     def args(self, args: Mapping[str, Any]) -> bytes:
         """All args of an event, as fields of a TrackEvent."""
         return b"".join([self.arg(name, value) for name, value in args.items()])
+
+    def number(self, args: Mapping[str, Any]) -> None:
+        """Number the texts of all args, as :meth:`args` does."""
+        for name, value in args.items():
+            self._interned.number(wire.INTERNED_KEYS, name)
+            if isinstance(value, str):
+                self._interned.number(wire.INTERNED_STRINGS, value)
+            elif not isinstance(value, (bool, int, float)) or abs(value) > _INT64:
+                self._value(value)
 
     def arg(self, name: str, value: Any) -> bytes:
         """One arg."""

@@ -241,32 +241,37 @@ class ArgsScanner:
         state = self._state
         state.row = state.at = 0
         state.ready_row = -1
+        scan_args: Callable[[], int] | None = None
         while True:
             out = self._out
-            why = native("encode_blobs.scan_args")(
-                address(block.data) + PADDING,
-                block.base,
-                offsets,
-                lengths,
-                address(out),
-                len(out),
-                start,
-                size,
-                block.start,
-                *self._suffixes,
-                self._known.known,
-                state,
-                self._of_packets,
-            )
+            if scan_args is None:
+                scan_args = native("encode_blobs.scan_args").prepared(
+                    address(block.data) + PADDING,
+                    block.base,
+                    offsets,
+                    lengths,
+                    address(out),
+                    len(out),
+                    start,
+                    size,
+                    block.start,
+                    *self._suffixes,
+                    self._known.known,
+                    state,
+                    self._of_packets,
+                )
+            why = scan_args()
             if why == kernel.DONE:
                 return Blobs(out, start, size)
             if why == kernel.FULL:
                 self._out = np.concatenate([out, np.empty(len(out) + state.ready_size, np.uint8)])
+                scan_args = None
                 continue
             row = state.row
             offset = int(offsets[row])
             if why == kernel.OTHER_STRINGS:
                 self._turn_to(state.sequence, offset)
+                scan_args = None
                 continue
             at = offset - block.base + PADDING
             text = block.data[at : at + int(lengths[row])].tobytes()
@@ -285,7 +290,7 @@ class ArgsScanner:
         """
         if row != self._row:
             self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
-            self._encoder.args(self._args)
+            self._encoder.number(self._args)
         origin = address(data)
         text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
         is_key = bool(self._state.miss_is_key)
