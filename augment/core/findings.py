@@ -156,10 +156,10 @@ class AugmentedTrace(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """What notebooks display."""
-        breakdown = self.outcomes.get("temporal_breakdown")
-        rows = breakdown.rows if isinstance(breakdown, Findings) else ()
+        steps = self.outcomes.get("steps")
+        shares = tabular.shares_of(steps.rows) if isinstance(steps, Findings) else ()
         outcomes = {name: outcome.summary for name, outcome in self.outcomes.items()}
-        return tabular.notebook_page(self.trace.summary, self.verdict.text, map(tabular.share_of, rows), outcomes)
+        return tabular.notebook_page(self.trace.summary, self.verdict.text, shares, outcomes)
 
     @property
     def annotations(self) -> list[Annotation]:

@@ -249,17 +249,24 @@ _SWATCH = "display:inline-block;width:.8em;height:.8em;border-radius:2px;vertica
 
 
 class Share(Struct, frozen=True):
-    """A device and its temporal breakdown: ns by column of :data:`PARTS`, which add up to ``span_ns``."""
+    """A device and its time: ns by column of :data:`PARTS`, which add up to ``wall_ns``."""
 
     label: str
-    span_ns: int
+    wall_ns: int
     parts: Mapping[str, int]
 
 
-def share_of(row: Any) -> Share:
-    """The share of a row of ``temporal_breakdown``."""
-    rank = "" if row.rank is None else f"rank {row.rank}, "
-    return Share(f"{rank}device {row.device}", row.span_ns, {name: getattr(row, name) for name, _, _ in PARTS})
+def shares_of(steps: Iterable[Any]) -> list[Share]:
+    """The share of each device in the steady ones of these rows of the table ``steps``."""
+    rows: dict[str, list[Any]] = {}
+    for row in steps:
+        if row.is_steady and row.busy_ns is not None:
+            rank = "" if row.rank is None else f"rank {row.rank}, "
+            rows.setdefault(f"{rank}device {row.device}", []).append(row)
+    sums = {
+        label: {name: sum(getattr(row, name) for row in some) for name, _, _ in PARTS} for label, some in rows.items()
+    }
+    return [Share(label, sum(parts.values()), parts) for label, parts in sums.items()]
 
 
 def notebook_page(title: str, verdict: Sequence[str], shares: Iterable[Share], outcomes: Mapping[str, str]) -> str:
@@ -282,17 +289,17 @@ def _bar(share: Share) -> str:
     import html
 
     known = [(word, colour, share.parts[name]) for name, word, colour in PARTS if share.parts.get(name)]
-    text = ", ".join(f"{word} {100 * ns / share.span_ns:.1f} %" for word, _, ns in known)
+    text = ", ".join(f"{word} {100 * ns / share.wall_ns:.1f} %" for word, _, ns in known)
     pieces = "".join(
-        f"<span style='width:{100 * ns / share.span_ns:.3f}%;background:{colour}' title='{word}: {ns:,} ns'></span>"
+        f"<span style='width:{100 * ns / share.wall_ns:.3f}%;background:{colour}' title='{word}: {ns:,} ns'></span>"
         for word, colour, ns in known
     )
     legend = " ".join(
         f"<span style='white-space:nowrap'><span style='{_SWATCH};background:{colour}'></span> "
-        f"{word} {100 * ns / share.span_ns:.1f} %</span>&ensp;"
+        f"{word} {100 * ns / share.wall_ns:.1f} %</span>&ensp;"
         for word, colour, ns in known
     )
-    label = html.escape(f"{share.label}, {share.span_ns / 1e6:,.3f} ms")
+    label = html.escape(f"{share.label}, {share.wall_ns / 1e6:,.3f} ms")
     spoken = html.escape(f"{share.label}: {text}")
     return (
         f"<div style='margin:.4em 0'><div>{label}</div>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ def test_outputs_lie_beside_the_input(tmp_path: Path, augment: Augment) -> None:
     assert "rank0.pt.trace.json.gz: 6 events, 100.000 µs, rank 0, 1 step" in ended.err
     assert "100.000 µs  20.0 %     10.0 %" in ended.err
     assert f"augment open {ended.lines[0]}; all figures: augment show {ended.lines[-1]}" in ended.err
+
+
+def test_one_screen_has_one_figure_for_one_thing(shared_traces: Path, tmp_path: Path, augment: Augment) -> None:
+    """Exposed communication in the verdict, in the table of devices, and in what takes the rest of the MFU."""
+    said = augment("run", shared_traces / "h100_8rank_modded_nanogpt" / "rank0.json.gz", "-o", tmp_path).err
+    busy, verdict = re.search(r"busy ([\d.]+) % of a step .*? ([\d.]+) % exposed communication", said).groups()  # type: ignore[union-attr]
+    device = re.search(r"^  0 +[\d.]+ ms +([\d.]+) % +[\d.]+ % +([\d.]+) %", said, re.M)
+    rest = re.search(r"^ +([\d.]+) +exposed communication", said, re.M)
+    assert device
+    assert rest
+    assert float(device[1]) == pytest.approx(float(busy), abs=0.51)
+    assert [float(device[2]), float(rest[1])] == pytest.approx([float(verdict)] * 2, abs=0.51)
 
 
 def test_quiet_says_nothing(tmp_path: Path, augment: Augment) -> None:
