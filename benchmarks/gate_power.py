@@ -30,7 +30,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from augment.compare.first_step import without_outlying_first_step  # noqa: E402
+from augment.compare.compared_steps import without_outlying_first_step  # noqa: E402
 from augment.compare.gate import check  # noqa: E402
 from augment.compare.totals import Floats, Samples  # noqa: E402
 

@@ -37,7 +37,7 @@ from augment import (
 )
 from augment.analyses import ANALYSES, Analysis, options_of
 from augment.cli.registry import COMMANDS, command_named, group
-from augment.compare.sidecar import ROWS, diff_schema
+from augment.compare.outputs import ROWS, diff_schema
 from augment.core.findings import columns_of
 from augment.diagnosis.rules import RULES
 from augment.facts.names.kernel_types import PATTERNS

@@ -23,8 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, Int64s, distinct
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.device_activity import (

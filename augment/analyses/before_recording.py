@@ -27,8 +27,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import total, union
-from augment.arrays.types import Bools, Int64s
+from augment.arrays import Bools, Int64s, total, union
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace

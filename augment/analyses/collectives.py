@@ -32,9 +32,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.ordering import combinations, each
-from augment.arrays.types import Places
+from augment.arrays import Places, combinations, each, intervals
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace

@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays import Int64s, Places
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace

@@ -68,8 +68,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import is_any
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX, is_any
 from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
@@ -78,7 +77,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)

@@ -29,7 +29,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 
 NAME = "critical_path_operators"
 NEEDS = (LAUNCHES,)

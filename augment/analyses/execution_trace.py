@@ -26,8 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, compressed, each, group_bounds, sums
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, compressed, each, group_bounds, sums
 from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.core.attachments import ExecutionNodes
 from augment.core.findings import Findings, Skipped, column

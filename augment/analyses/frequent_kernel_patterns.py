@@ -29,9 +29,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import expand
-from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts, sequence_hashes
-from augment.arrays.types import Int64s, Places
+from augment.arrays import Int64s, Places, combinations, expand, group_bounds, grouped, run_starts, sequence_hashes
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace

@@ -27,7 +27,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
 from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of

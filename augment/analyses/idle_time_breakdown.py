@@ -77,9 +77,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations
-from augment.arrays.statistics import distribution
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX, combinations, distribution
 from augment.core.annotations import Ends, Flows, SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace

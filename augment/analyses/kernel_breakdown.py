@@ -28,9 +28,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, group_bounds, grouped, sums
-from augment.arrays.statistics import grouped_statistics
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, sort_key

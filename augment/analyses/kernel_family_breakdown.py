@@ -26,9 +26,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.ordering import each, is_any
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, each, intervals, is_any
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of

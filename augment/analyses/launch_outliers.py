@@ -31,8 +31,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct, each, run_starts
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays import NO_INDEX, Int32s, Int64s, Places, distinct, each, run_starts
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace

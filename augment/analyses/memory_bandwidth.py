@@ -22,9 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.statistics import time_weighted
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, intervals, time_weighted
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace

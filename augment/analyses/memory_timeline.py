@@ -28,8 +28,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import changing
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, changing
 from augment.core.annotations import CounterTrack, byte_unit, in_unit
 from augment.core.attachments import MemoryChanges
 from augment.core.findings import Findings, Skipped, column

@@ -31,8 +31,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int32s, Int64s, Places
+from augment.arrays import Int32s, Int64s, Places, combinations, sums
 from augment.core.annotations import Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import Category, Trace

@@ -27,9 +27,18 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts, sequence_hashes
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays import (
+    NO_INDEX,
+    Int32s,
+    Int64s,
+    Places,
+    combinations,
+    group_bounds,
+    grouped,
+    grouped_medians,
+    run_starts,
+    sequence_hashes,
+)
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work

@@ -20,9 +20,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import changing
-from augment.arrays.statistics import time_weighted
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, changing, time_weighted
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace

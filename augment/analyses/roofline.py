@@ -58,9 +58,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.ordering import combinations, each, is_among, numbered
-from augment.arrays.types import Bytes, Int64s, Places
+from augment.arrays import Bytes, Int64s, Places, combinations, each, intervals, is_among, numbered
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace

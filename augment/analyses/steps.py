@@ -37,8 +37,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.statistics import OUTLIER, median, robust_z
-from augment.arrays.types import Int64s
+from augment.arrays import OUTLIER, Int64s, median, robust_z
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import TIMES, four_digits
@@ -46,8 +45,7 @@ from augment.core.trace import Identity, Trace
 from augment.diagnosis.measure import measure
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import memory_peaks, step_figures
-from augment.facts.steps.step_windows import StepWindows, recorded_windows
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import StepWindows, recorded_windows, steps
 
 NAME = "steps"
 NEEDS = ()

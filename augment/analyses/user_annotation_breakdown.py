@@ -18,8 +18,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, group_bounds, grouped
-from augment.arrays.statistics import grouped_statistics
+from augment.arrays import combinations, group_bounds, grouped, grouped_statistics
 from augment.core.findings import Findings, column
 from augment.core.trace import Category, Identity, Trace
 from augment.facts.gpu.gpu_work import sort_key

@@ -13,7 +13,7 @@ from augment.core.trace import Trace
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.source.cut_mark import mark
 from augment.facts.source.several_ranks import rank_of_track
-from augment.facts.steps import cutting
+from augment.facts.steps import window
 from augment.readers import read
 from augment.writers.cut_file import write_cut
 from augment.writers.files import replacing, stem
@@ -44,13 +44,13 @@ def cut(name: str, out: Path, choice: CutChoice) -> tuple[int, int]:
 def _cut(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
-        keep &= cutting.of_steps(trace, *choice.steps)
+        keep &= window.of_steps(trace, *choice.steps)
     limits = _limits(trace, choice)
     if limits is not None:
-        keep &= cutting.of_time(trace, *limits)
+        keep &= window.of_time(trace, *limits)
     if choice.dropped:
-        keep &= cutting.without(trace, choice.dropped)
-    keep = cutting.whole(trace, keep)
+        keep &= window.without(trace, choice.dropped)
+    keep = window.whole(trace, keep)
     if not keep.any():
         raise UsageError(f"{trace.source.path}: no event would be left")
     members = trace.source.metadata

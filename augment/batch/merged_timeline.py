@@ -183,7 +183,7 @@ def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Merged
 
 def _look(member: Member, request: Request) -> _MergedRank:
     from augment.core.findings import AugmentedTrace
-    from augment.facts.steps.steps import steps
+    from augment.facts.steps.step_windows import steps
     from augment.job.ranks.summary import summarize
     from augment.readers.attachments.tables import with_tables
 

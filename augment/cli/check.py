@@ -94,7 +94,7 @@ def command(
     change of a figure do not count.
     """
     from augment.cli.terminal import bar, complain, emit
-    from augment.compare import gate, gate_files
+    from augment.compare import gate
 
     if (baseline is None) == (store is None):
         raise UsageError("name one of --baseline and --against-history")
@@ -107,12 +107,12 @@ def command(
         else:
             lines, names, notes = _against_steps(baseline or "", test, region, limits, shown)
     if markdown:
-        _write(markdown, gate_files.markdown(lines, *names, notes))
+        _write(markdown, gate.markdown(lines, *names, notes))
     if junit:
-        _write(junit, gate_files.junit(lines, *names))
+        _write(junit, gate.junit(lines, *names))
     for note in notes if not quiet else ():
         complain(note)
-    for text in map(_as_json, lines) if as_json else gate_files.texts_of(lines, brief=quiet):
+    for text in map(_as_json, lines) if as_json else gate.texts_of(lines, brief=quiet):
         emit(text)
     return _exit_code({line.status for line in lines}, uncertain)
 
@@ -130,9 +130,8 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: GateLim
     """Compare the steps of two runs."""
     from augment.cli.runs import label_of, recording_of
     from augment.compare import gate
-    from augment.compare.devices import difference
-    from augment.compare.first_step import without_outlying_first_step
-    from augment.compare.regions import offer
+    from augment.compare.compared_steps import offer, without_outlying_first_step
+    from augment.compare.diff_verdict import difference
 
     control, changed = recording_of(baseline, region, shown), recording_of(test, region, shown)
     before, after = control.samples, changed.samples
@@ -165,13 +164,15 @@ def _against_runs(
     from augment.cli.history import change_text
     from augment.cli.runs import label_of, recording_of, run_of
     from augment.core.text import counted
-    from augment.history import Store, gate
+    from augment.history import Store
+    from augment.history.changes import baselines as baselines_of
+    from augment.history.changes import check as check_run
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")
     runs = [label for label in Store(store).runs(run.labels) if label.recordings != run.recordings]
     alike = [each for each in runs if each.rank_count == run.rank_count]
-    baselines = gate.baselines(alike)
+    baselines = baselines_of(alike)
     notes = [
         f"{figure.name} {change_text(known.change, figure.name)} at {known.runs[0].name}; compared with the runs since"
         for figure, known in baselines.items()
@@ -180,7 +181,7 @@ def _against_runs(
     if not alike:
         wanted = ", ".join(f"{key}={value}" for key, value in run.labels.items())
         notes.append(f"{store} holds no other run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
-    return gate.check(baselines, run, limits), (f"{counted(len(alike), 'run')} of {store}", label_of(test)), notes
+    return check_run(baselines, run, limits), (f"{counted(len(alike), 'run')} of {store}", label_of(test)), notes
 
 
 def _config(path: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from augment.errors import InputError, UnknownFormat
 
 if TYPE_CHECKING:
     from augment.cli.terminal import Bar
-    from augment.compare.regions import Regions
+    from augment.compare.compared_steps import Regions
     from augment.compare.totals import Samples
     from augment.core.trace import Trace
     from augment.history import Run
@@ -92,8 +92,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
         InputError: there is no file, or none with anything to compare.
     """
     from augment.analyses import steps
-    from augment.compare.baseline import samples_of_sidecar
-    from augment.compare.totals import mean_of_ranks
+    from augment.compare.totals import mean_of_ranks, samples_of_sidecar
     from augment.results.sidecars import is_sidecar, read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
 
@@ -113,8 +112,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
 
 
 def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
-    from augment.compare.compared_steps import windows_in
-    from augment.compare.regions import regions_of
+    from augment.compare.compared_steps import regions_of, windows_in
     from augment.compare.totals import mean_of_ranks, samples_of
     from augment.writers.metrics import source_of
 

@@ -6,16 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, Int64s
 from augment.compare.alignment import Alignment
-from augment.compare.calls import Side
+from augment.compare.calls import Names, Paths, Side
 from augment.compare.diff_rows import Change, NameRow, PathRow
-from augment.compare.ledger import CONTROL, TEST, Ledger
-from augment.compare.names import Names, Paths
 from augment.compare.noise import chance_of, corrected
-from augment.compare.totals import verdict_of
+from augment.compare.totals import CONTROL, TEST, Ledger, verdict_of
 from augment.core.trace import LAUNCHES, Category
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 
 KERNELS_SHOWN = 4
 _CPU, _GPU = 0, 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from msgspec import Struct
+import re
+from collections.abc import Mapping
 
-from augment.compare.regions import offer, regions_of
-from augment.core.trace import Diagnostic, Trace
+import numpy as np
+from msgspec import Struct, field
+
+from augment.arrays import OUTLIER, robust_z, sums
+from augment.compare.totals import Samples
+from augment.core.text import value_text
+from augment.core.trace import Category, Diagnostic, Trace
 from augment.errors import UsageError
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
@@ -90,3 +95,81 @@ def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
     lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
     message = f"{lacking} ProfilerStep: whole recordings are compared"
     return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
+
+
+# Finds annotations that can serve as steps in recordings without steps: those that recur on both sides.
+
+
+OFFERED = 3
+_DIGITS = re.compile(r"\d+")
+
+
+class Region(Struct):
+    """Annotations whose names differ only in numbers: their names, count and total time."""
+
+    names: set[str] = field(default_factory=set)
+    count: int = 0
+    ns: int = 0
+
+
+Regions = Mapping[str, Region]  #: by their pattern, numbers as ``*``
+
+
+def regions_of(trace: Trace) -> Regions:
+    """The annotations of the host, by pattern."""
+    events = trace.events
+    rows = events.slices_of(Category.USER_ANNOTATION)
+    names = events.name[rows].astype("int64")
+    count, ns = sums(names, rows * 0 + 1, len(trace.strings)), sums(names, events.dur[rows], len(trace.strings))
+    regions: dict[str, Region] = {}
+    for code in count.nonzero()[0].tolist():
+        name = trace.strings[code]
+        region = regions.setdefault(_DIGITS.sub("*", name), Region())
+        region.names.add(name)
+        region.count += int(count[code])
+        region.ns += int(ns[code])
+    return regions
+
+
+def offer(control: Regions, test: Regions) -> str:
+    """Suggestions for ``--region``: the annotations with most time that recur on both sides; empty if none do."""
+    recurring = [
+        pattern for pattern in control if pattern in test and min(control[pattern].count, test[pattern].count) > 1
+    ]
+    recurring.sort(key=lambda pattern: (-min(control[pattern].ns, test[pattern].ns), pattern))
+    offers = []
+    for pattern in recurring[:OFFERED]:
+        names = control[pattern].names | test[pattern].names
+        counts = dict.fromkeys((control[pattern].count, test[pattern].count))
+        name = names.pop() if len(names) == 1 else pattern
+        offers.append(f"--region '{name}' ({' and '.join(map(str, counts))} times)")
+    return f"annotations that recur on both sides can be the steps: {', '.join(offers)}" if offers else ""
+
+
+# Is the first step an outlier, by the rule of the analysis ``steps``? Then it says nothing about the other steps.
+
+
+_FEWEST = 3  #: minimum of steps per side for leaving one out
+
+
+def outlying_first_step(control: Samples, test: Samples) -> str:
+    """The reason to leave the first step out on both sides, in a sentence; empty if there is none."""
+    sides = [("control", control["wall_ns"]), ("test", test["wall_ns"])]
+    if min(len(steps) for _, steps in sides) < _FEWEST:
+        return ""
+    reasons = []
+    for side, steps in sides:
+        z = robust_z(np.rint(steps).astype(np.int64))
+        if z is not None and abs(z[0]) > OUTLIER:
+            lengths = f"{value_text(float(steps[0]), 'ns')}, the median {value_text(float(np.median(steps)), 'ns')}"
+            reasons.append(f"in the {side} it takes {lengths}")
+    return f"the first step is an outlier and left out on both sides: {'; '.join(reasons)}" if reasons else ""
+
+
+def without_outlying_first_step(control: Samples, test: Samples) -> tuple[Samples, Samples, str]:
+    """Both sides without their first steps if one is an outlier, and the reason."""
+    why = outlying_first_step(control, test)
+    if not why:
+        return control, test, ""
+    control, test = ({name: values[1:] for name, values in side.items()} for side in (control, test))
+    return control, test, why

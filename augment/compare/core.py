@@ -10,20 +10,23 @@ from msgspec import Struct
 
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByName, ByPath
-from augment.compare.calls import Side, side_of
-from augment.compare.compared_steps import ChosenSteps, StepChoice, choose
-from augment.compare.devices import difference
+from augment.compare.calls import Names, Paths, Side, side_of
+from augment.compare.compared_steps import ChosenSteps, StepChoice, choose, outlying_first_step
 from augment.compare.diff_rows import ROWS, StepRow
+from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
-from augment.compare.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
-from augment.compare.first_step import outlying_first_step
-from augment.compare.kinds import ByKind
-from augment.compare.late_ranks import RankParts, late_rank
-from augment.compare.ledger import CONTROL, TEST
-from augment.compare.names import Names, Paths
-from augment.compare.tiling import tiles_of
-from augment.compare.totals import Samples, figures_outcome, mean_of_ranks, samples_of
-from augment.compare.waterfall import Waterfall
+from augment.compare.totals import (
+    CONTROL,
+    TEST,
+    EfficiencySamples,
+    Samples,
+    efficiency_outcome,
+    efficiency_samples,
+    figures_outcome,
+    mean_of_ranks,
+    samples_of,
+)
+from augment.compare.waterfall import ByKind, Waterfall, tiles_of
 from augment.core import tabular
 from augment.core.findings import Findings, Outcome, Verdict, table_of
 from augment.core.tabular import Table

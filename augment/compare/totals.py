@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
+from augment.analyses import steps
+from augment.arrays import Int64s, Places
 from augment.compare.diff_rows import FigureRow, Verdict
 from augment.compare.noise import ALPHA, corrected, noise_of
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
+from augment.errors import UnknownFormat
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.peaks import device_peaks
+from augment.facts.operators.step_time_parts import step_efficiency, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import memory_peaks, step_figures
 from augment.facts.steps.step_windows import StepWindows
 
@@ -134,3 +142,146 @@ def figures_outcome(control: Samples, test: Samples, judged_from: int = 0) -> Fi
     if neither:
         parts.append(f"on neither side: {', '.join(neither)}")
     return Findings(rows, partial="; ".join(parts) or None)
+
+
+# Sums by key, for control and test.
+
+
+CONTROL, TEST = 0, 1
+
+
+class Ledger:
+    """For each key (a non-negative int64), ``width`` int64 sums on each side."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._sums: dict[int, Int64s] = {}
+
+    def add(self, side: int, key: npt.NDArray[np.integer], place: Places | Int64s, value: Int64s) -> None:
+        """Add each ``value`` to the column ``place`` of its ``key``."""
+        distinct, which = np.unique(key, return_inverse=True)
+        sums = np.zeros((len(distinct), self.width), np.int64)
+        np.add.at(sums, (which, place), value)
+        for number, row in zip(distinct.tolist(), sums, strict=True):
+            if number not in self._sums:
+                self._sums[number] = np.zeros((2, self.width), np.int64)
+            self._sums[number][side] += row
+
+    def __iter__(self) -> Iterator[tuple[int, Int64s]]:
+        """Each key with its sums, of shape (2, width)."""
+        return iter(self._sums.items())
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __getitem__(self, key: int) -> Int64s:
+        return self._sums[key]
+
+
+# The samples of a run from its sidecars, so that a baseline needs no traces.
+
+
+def samples_of_sidecar(path: str, sidecar: Mapping[str, Any]) -> Samples:
+    """The figures of each step in the sidecar read from ``path``, averaged over its devices.
+
+    Raises:
+        UnknownFormat: the sidecar has no figures of steps.
+    """
+    analysis = sidecar["analyses"].get(steps.NAME)
+    if not analysis or not analysis["rows"]:
+        why = analysis["reason"] if analysis else "it was written without that analysis"
+        remedy = "" if analysis else "; make them with augment run without --only, or name the traces"
+        raise UnknownFormat(path, f"these metrics have no {steps.NAME}: {why}{remedy}")
+    devices: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in analysis["rows"]:
+        devices.setdefault((row["rank"], row["device"]), []).append(row)
+    samples: dict[str, Floats] = {}
+    for figure in FIGURES:
+        columns = [[row.get(figure.name) for row in rows] for rows in devices.values()]
+        if all(value is not None for column in columns for value in column):
+            samples[figure.name] = np.mean(np.array(columns, np.float64), axis=0)
+    return with_overlap(samples)
+
+
+# MFU, and what each step's computation went into, of both sides beside each other.
+
+
+EFFICIENCY = (
+    Figure("mfu_ratio", "ratio", "higher"),
+    Figure("hfu_ratio", "ratio", "neither"),
+    Figure("covered_ratio", "ratio", "neither"),
+    Figure("model_flops", "FLOP", "neither"),
+    Figure("ideal_compute_ns", "ns", "neither"),
+    Figure("compute_above_ns", "ns"),
+    Figure("memory_ideal_ns", "ns", "neither"),
+    Figure("memory_above_ns", "ns"),
+    Figure("latency_bound_ns", "ns"),
+    Figure("unmodelled_ns", "ns", "neither"),
+)
+_BY_PEAK = ("mfu_ratio", "hfu_ratio")
+_SIDES = ("control", "test")
+
+
+class EfficiencySamples(Struct, frozen=True):
+    """The figures of each step of one rank, averaged over devices. ``lacking`` says why there is no MFU, if so; where
+    shapes or peaks are not known, there are no figures at all. ``peak`` names the peaks that were used."""
+
+    samples: Samples
+    lacking: str | None
+    peak: str = ""
+
+
+def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
+    """The figures of one side of one rank."""
+    work = gpu_work(trace)
+    if not len(work):
+        return EfficiencySamples({}, "no GPU work")
+    lacking = next(filter(None, (why_no_mfu(trace, place) for place in range(len(work.devices)))), None)
+    if not operator_work(trace).recorded or None in device_peaks(trace).values():
+        return EfficiencySamples({}, lacking)
+    known: dict[str, list[Floats]] = {}
+    used: dict[str, None] = {}
+    both = [
+        (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
+        for place, figures in enumerate(step_figures(trace, windows))
+    ]
+    for figures, efficiency in both:
+        beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.wall_ns.tolist())
+        lacking = lacking or next(filter(None, beyond), None)
+    for place, (figures, efficiency) in enumerate(both):
+        if peak := device_peaks(trace)[work.devices[place].device]:
+            used[peak.text(efficiency.numbers)] = None
+        wall = np.maximum(figures.wall_ns, 1)
+        samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in efficiency.parts.items()}
+        samples |= {"covered_ratio": efficiency.covered, "model_flops": efficiency.model_flops}
+        if lacking is None:
+            samples |= {"mfu_ratio": efficiency.model_peak_ns / wall, "hfu_ratio": efficiency.peak_ns / wall}
+        for name, values in samples.items():
+            known.setdefault(name, []).append(values)
+    return EfficiencySamples(
+        {name: np.mean(values, axis=0) for name, values in known.items()}, lacking, "; ".join(used)
+    )
+
+
+def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from: int = 0) -> Findings | Skipped:
+    """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none.
+
+    Where the sides are held against different peaks, neither MFU is the better one.
+    """
+    reasons = [
+        (label, [rank.lacking for rank in ranks if rank.lacking]) for label, ranks in zip(_SIDES, sides, strict=True)
+    ]
+    why = "; ".join(f"no MFU of the {label}: {reasons_[0]}" for label, reasons_ in reasons if reasons_)
+    if any(not rank.samples for ranks in sides for rank in ranks):
+        return Skipped(why)
+    control, test = (mean_of_ranks([rank.samples for rank in ranks]) for ranks in sides)
+    rows = figure_rows(control, test, judged_from, EFFICIENCY)
+    before, after = ("; ".join(dict.fromkeys(rank.peak for rank in ranks)) for ranks in sides)
+    for place, row in enumerate(rows):
+        if row.figure not in _BY_PEAK:
+            continue
+        rows[place] = row = replace(row, control_peak=before, test_peak=after)
+        if before != after:
+            verdict = "different" if row.verdict in ("regression", "improvement") else row.verdict
+            rows[place] = replace(row, better="neither", verdict=verdict)
+    return Findings(rows, partial=why or None)

@@ -18,7 +18,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import STEP, starting
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 
 MOST_NAMED = 3  #: operators
 TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told

@@ -20,9 +20,8 @@ from augment.diagnosis.rule import Confidence, Spans
 from augment.facts.critical.what_if import Cut, lasting_ns, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
-from augment.facts.steps.step_idle import StepIdle, step_idle
-from augment.facts.steps.step_windows import StepWindows, recorded_windows, step_of_work
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_figures import StepIdle, step_idle
+from augment.facts.steps.step_windows import StepWindows, recorded_windows, step_of_work, steps
 from augment.facts.waits.gap_causes import GapCategory
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin

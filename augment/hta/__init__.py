@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from augment.hta.analysis import TraceAnalysis
-from augment.hta.counters import TimeSeriesTypes
-from augment.hta.execution_trace import add_et_column, correlate_execution_trace, load_execution_trace
-from augment.hta.memory_analysis import MemoryAnalysis
+from augment.hta.counters import MemoryAnalysis, TimeSeriesTypes
+from augment.hta.frames import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
 from augment.hta.trace_filter import (
     CompositeFilter,
     CPUOperatorFilter,
@@ -32,8 +31,7 @@ from augment.hta.trace_filter import (
     ZeroDurationFilter,
 )
 from augment.hta.tracediff import DeviceType, LabeledTrace, TraceDiff
-from augment.hta.traces import Trace
-from augment.hta.utils import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
+from augment.hta.traces import Trace, add_et_column, correlate_execution_trace, load_execution_trace
 
 if TYPE_CHECKING:
     from augment.hta.cp_graph import CPEdge, CPEdgeType, CPGraph, CPNode, restore_cpgraph

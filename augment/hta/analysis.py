@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from augment import stragglers
 from augment.errors import UsageError
-from augment.hta import breakdowns, counters, critical_path, launches, plots
+from augment.hta import breakdowns, counters, critical_path, launches
+from augment.hta import frames as plots
 from augment.hta.counters import TimeSeriesTypes
 from augment.hta.critical_path import Instance
 from augment.hta.frames import pandas

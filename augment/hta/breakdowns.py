@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX
 from augment.core.trace import Category
 from augment.facts.gpu.gpu_time import annotations_of_work
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.hta import plots
+from augment.hta import frames
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
 
@@ -40,7 +40,7 @@ def temporal_breakdown(t: Trace, visualize: bool) -> pd.DataFrame:
     frame = table(records, ["rank", "device", *columns])
     if visualize and len(frame):
         title = "Temporal breakdown across ranks"
-        plots.show(lambda px: px.bar(frame, x="rank", y=[f"{part}_pctg" for part in parts], title=title))
+        frames.show(lambda px: px.bar(frame, x="rank", y=[f"{part}_pctg" for part in parts], title=title))
     return frame
 
 
@@ -54,7 +54,7 @@ def comm_comp_overlap(t: Trace, visualize: bool) -> pd.DataFrame:
     frame = table(records, ["rank", "device", "comp_comm_overlap_pctg"])
     if visualize and len(frame):
         title = "Computation-Communication Overlap"
-        plots.show(lambda px: px.bar(frame, x="rank", y="comp_comm_overlap_pctg", title=title))
+        frames.show(lambda px: px.bar(frame, x="rank", y="comp_comm_overlap_pctg", title=title))
     return frame
 
 
@@ -92,7 +92,7 @@ def idle_time_breakdown(
         y = "idle_time_ratio" if visualize_pctg else "idle_time"
         shown = frame.assign(stream=frame["stream"].astype(str))
         title = "Idle time breakdown per stream"
-        plots.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
+        frames.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
     return frame, _gap_statistics(gaps) if show_idle_interval_stats else None
 
 
@@ -150,7 +150,7 @@ def gpu_kernel_breakdown(
     kernels = table(records, [*_COLUMNS, "kernel_type", "rank"])
     if visualize and len(kernels):
         title = "Kernel Type Percentage Across All Ranks"
-        plots.show(lambda px: px.pie(by_type, values="percentage", names="kernel_type", title=title), renderer)
+        frames.show(lambda px: px.pie(by_type, values="percentage", names="kernel_type", title=title), renderer)
         for kernel_type, of_type in kernels.groupby("kernel_type"):
             _show_shares(of_type, f'Kernel type "{kernel_type}" - kernel distribution on each rank', renderer)
     return by_type, kernels
@@ -222,7 +222,7 @@ def _pooled(name: str, rows: Sequence[_Named]) -> _Named:
 
 def _show_shares(frame: pd.DataFrame, title: str, renderer: str | None) -> None:
     """A pie for each rank."""
-    plots.show(lambda px: px.pie(frame, values="sum (us)", names="name", facet_col="rank", title=title), renderer)
+    frames.show(lambda px: px.pie(frame, values="sum (us)", names="name", facet_col="rank", title=title), renderer)
 
 
 def gpu_kernels_with_user_annotations(

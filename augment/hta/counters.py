@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.arrays.statistics import time_weighted
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, time_weighted
 from augment.facts.gpu.device_activity import copy_rates, queue_lengths, rows_of_changes
+from augment.hta import frames
 from augment.hta.frames import frame_of, pandas, without_single_device
 from augment.hta.traces import Trace
 from augment.pipeline import augment
+from augment.readers.attachments.recorded_files import CATEGORIES, read_memory_timeline
 from augment.writers import chrome
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 _STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
 
@@ -164,3 +166,41 @@ def _beside(path: str, suffix: str) -> str:
     folder, name = os.path.split(path)
     first, dot, _ = name.partition(".json")
     return os.path.join(folder, f"{first if dot else name}{suffix}.json.gz")
+
+
+# HTA's memory timeline, read from the raw files of ``export_memory_timeline``.
+
+
+class MemoryAnalysis:
+    """The memory timeline at ``path``; compressed or not."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+
+    def _process_raw_events(self) -> tuple[list[int], list[list[int]]]:
+        """Times in ns, ascending, and the bytes of each category from that time on."""
+        columns = read_memory_timeline(self.path)
+        sizes = np.stack([columns[name] for name in CATEGORIES], axis=1)
+        return columns["ts"].tolist(), sizes.tolist()
+
+    def plot_memory_timeline(self, save_graph: bool = False) -> None:
+        """Draw a stacked plot; ``save_graph`` writes ``images/memory_plot.png``, for which plotly needs kaleido."""
+        if not frames.installed():
+            return
+        import os
+
+        import plotly.graph_objects as go
+
+        columns = read_memory_timeline(self.path)
+        figure = go.Figure()
+        ms = (columns["ts"] - columns["ts"][:1]) / 1e6
+        for name in CATEGORIES:
+            figure.add_scatter(x=ms, y=columns[name] / 1024**3, name=name, stackgroup="memory", line_shape="hv")
+        figure.update_xaxes(title="Time (ms)")
+        figure.update_yaxes(title="Memory (GiB)")
+        figure.update_layout(title_text="Memory timeline", title_x=0.5, width=1200, height=800)
+        if save_graph:
+            os.makedirs("images", exist_ok=True)
+            figure.write_image("images/memory_plot.png")
+        else:
+            frames.show(lambda _: figure)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.trace import COMPLETE, Category
 from augment.core.trace import Trace as Events
 from augment.errors import UsageError

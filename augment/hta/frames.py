@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import NO_INDEX, Int64s
-from augment.compare.names import short_name
+from augment.arrays import NO_INDEX, Int64s
+from augment.compare.calls import short_name
 from augment.core.jsontext import lenient_json
 from augment.core.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames
-from augment.facts.steps.steps import steps, steps_of_gpu_work
+from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 NO_STREAM = -1  #: value for events on the host, as in HTA
 NO_ARG = -1  #: value of an arg that the event lacks; an arg that is no number keeps its text
@@ -234,3 +239,66 @@ def _iterations(trace: Trace) -> Int64s:
     place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
     iteration: Int64s = number[place]
     return iteration
+
+
+# Plots with plotly, if it is installed: shown in the notebook; a browser opens only on request.
+
+
+Figure = Any
+_TOLD: set[str] = set()
+
+
+def installed() -> bool:
+    """Whether plotly is installed; warns once if it is not."""
+    if importlib.util.find_spec("plotly") is not None:
+        return True
+    if not _TOLD:
+        _TOLD.add("plotly")
+        message = "nothing is drawn: plotly is not installed (pip install 'kineto-augment[plots]', or visualize=False)"
+        warnings.warn(message, stacklevel=4)
+    return False
+
+
+def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None = None) -> None:
+    """Show the figures that ``draw`` makes, given ``plotly.express``.
+
+    plotly shows a figure in the notebook in which it runs, else in a browser. The browser opens only if the environment
+    variable ``PLOTLY_RENDERER`` or HTA's argument ``image_renderer`` names a renderer. If a renderer fails, a warning
+    replaces the plots, and the computed figures are still returned.
+    """
+    if not installed():
+        return
+    chosen = renderer or os.environ.get("PLOTLY_RENDERER") or _of_notebook()
+    if not chosen:
+        return
+    drawn = draw(importlib.import_module("plotly.express"))
+    try:
+        for figure in [drawn] if hasattr(drawn, "show") else drawn:
+            figure.show(renderer=chosen)
+    except (ValueError, ImportError, RuntimeError) as error:  # a package is missing, or the renderer is unknown
+        warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=4)
+
+
+def _of_notebook() -> str | None:
+    """The renderer that plotly chose; none if it would open a browser."""
+    chosen: str = importlib.import_module("plotly.io").renderers.default or ""
+    return None if chosen in ("", "browser") else chosen
+
+
+# HTA's utilities that notebooks use: names, and the counters of floating-point instructions.
+
+
+shorten_name = short_name  #: HTA's term
+
+#: operations per instruction that a CUPTI counter counts, as the analysis ``cupti_counters`` weighs them for ``flop``
+CUDA_SASS_INSTRUCTION_COUNTER_FLOPS: dict[str, float] = {
+    f"smsp__sass_thread_inst_executed_op_{precision}{operation}_pred_on.sum": count
+    for precision in "fhd"
+    for operation, count in (("fma", 2), ("mul", 1), ("add", 1))
+}
+
+
+def flatten_column_names(df: pd.DataFrame) -> None:
+    """Join the levels of the columns of ``df`` with ``_``, in place; single-level columns stay unchanged."""
+    if df.columns.nlevels > 1:
+        df.columns = ["_".join(map(str, levels)).rstrip("_") for levels in df.columns]

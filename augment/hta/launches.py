@@ -13,7 +13,7 @@ from augment.core.trace import Category
 from augment.facts.gpu.counter_ranges import counter_ranges
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launch_delays
-from augment.hta import plots
+from augment.hta import frames as plots
 from augment.hta.frames import frame_of, microseconds, pandas
 from augment.hta.traces import Trace, overlaid
 from augment.pipeline import augment

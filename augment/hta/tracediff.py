@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augment.compare.names import short_name
+from augment.compare.calls import short_name
 from augment.core.trace import GPU_WORK
 from augment.errors import UsageError
-from augment.facts.steps.steps import steps
-from augment.hta import plots
+from augment.facts.steps.step_windows import steps
+from augment.hta import frames as plots
 from augment.hta.frames import NO_STREAM, pandas
 from augment.hta.traces import Trace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import warnings
@@ -11,23 +12,77 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from augment.arrays.types import NO_INDEX
-from augment.compare.names import short_name
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays import NO_INDEX
+from augment.compare.calls import short_name
 from augment.core.findings import Skipped
 from augment.core.trace import Trace as Events
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.steps.steps import steps
-from augment.facts.steps.window import between
+from augment.facts.host.execution_links import Node, attribute, execution_links
+from augment.facts.steps.step_windows import steps
+from augment.facts.steps.window import between, rows_in_whole
 from augment.hta.frames import SymbolTable, events_frame, framed
-from augment.hta.raw_events import counter_events, flow_event
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.attachments.recorded_files import read_nodes, with_nodes
 from augment.readers.containers import read_document
 from augment.writers.files import is_output
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Chrome JSON events in HTA's form, for users who append them to a raw trace.
+
+
+RawEvent = dict[str, Any]
+
+
+def counter_events(series: pd.DataFrame, origin_ns: int, counter_name: str, counter_col: str) -> list[RawEvent]:
+    """A counter event for each row; an empty list and a warning if the frame lacks a column.
+
+    ``series`` has ``pid``, ``ts`` (us from ``origin_ns``) and ``counter_col``, and may have ``name`` and ``id``.
+    """
+    missing = [column for column in ("pid", "ts", counter_col) if column not in series]
+    if missing:
+        warnings.warn(f"no counter {counter_name}: the frame has no column {', '.join(missing)}", stacklevel=3)
+        return []
+    absolute = np.rint(series["ts"].to_numpy(np.float64) * 1000).astype(np.int64) + origin_ns
+    events = [
+        {"ph": "C", "name": counter_name, "pid": pid, "ts": _us(ns), "args": {counter_name: value}}
+        for pid, ns, value in zip(series["pid"].tolist(), absolute.tolist(), series[counter_col].tolist(), strict=True)
+    ]
+    for column in ("name", "id"):
+        for event, value in zip(events, series[column].tolist() if column in series else (), strict=False):
+            event[column] = value
+    return events
+
+
+def flow_event(
+    id: int,  # noqa: A002 - HTA's word
+    pid: int,
+    tid: int,
+    ts: float,
+    is_start: bool,
+    name: str,
+    cat: str,
+    args: RawEvent | None = None,
+) -> RawEvent:
+    """The start of a flow, or its end in the slice around ``ts``."""
+    event: RawEvent = {"ph": "s" if is_start else "f", "id": id, "pid": pid, "tid": tid, "ts": ts}
+    event |= {"cat": cat, "name": name}
+    if args is not None:
+        event["args"] = args
+    return event if is_start else event | {"bp": "e"}
+
+
+def _us(ns: int) -> int | float:
+    """Whole microseconds as an integer, to avoid rounding as a float."""
+    return ns / 1000 if ns % 1000 else ns // 1000
+
 
 PathName = str | os.PathLike[str]
 TraceFiles = Mapping[int, PathName] | Sequence[PathName]
@@ -262,3 +317,88 @@ def overlaid(folder: str, prefix: str, path: str) -> str:
     """The path of a compressed copy of the trace at ``path``, in ``folder``."""
     name = prefix + os.path.basename(path)
     return os.path.join(folder, name if name.endswith(".gz") else name + ".gz")
+
+
+# HTA's functions of execution traces, on the links of the analysis ``execution_trace``.
+
+
+COLUMNS = ("op_schema", "input_shapes", "input_types", "output_shapes", "output_types", "et_node_name")
+
+
+class ExecutionNode(Struct, frozen=True):
+    """A node as it is in the file; None for missing members."""
+
+    id: int
+    name: str
+    rf_id: int | None
+    op_schema: str | None
+    input_shapes: Any
+    input_types: Any
+    output_shapes: Any
+    output_types: Any
+
+    @classmethod
+    def of(cls, node: Node) -> ExecutionNode:
+        """From the JSON of a node, of any schema."""
+        values = {name: attribute(node, name) for name in ("rf_id", *COLUMNS[:-1])}
+        return cls(id=node["id"], name=str(node.get("name", "")), **values)
+
+
+class ExecutionTrace:
+    """The nodes of a file by ``id``; ``raw`` holds the nodes as they are in the file."""
+
+    def __init__(self, raw: Sequence[Node]) -> None:
+        self.raw = raw
+        self.nodes = {node["id"]: ExecutionNode.of(node) for node in raw if isinstance(node.get("id"), int)}
+
+
+def load_execution_trace(et_file: str | os.PathLike[str]) -> ExecutionTrace:
+    """The execution trace at ``et_file``, compressed or not.
+
+    Raises:
+        InputError: the file cannot be read, or is no execution trace.
+    """
+    return ExecutionTrace(read_nodes(os.path.expanduser(os.fspath(et_file))))
+
+
+def correlate_execution_trace(trace: Trace, rank: int, et: ExecutionTrace) -> None:
+    """Add the column ``et_node`` to the frame of ``rank``: the ``id`` of each event's node, NaN without a node.
+
+    If no event has a node, a warning is issued and the column is not added.
+
+    Raises:
+        UsageError: there is no such rank.
+    """
+    frame, part = trace.get_trace(rank), trace.of_rank(rank)
+    links = execution_links(with_nodes(trace.whole[rank], et.raw))
+    if not len(links.row):
+        warnings.warn(f"rank {rank}: no et_node: no execution trace node matches an event", stacklevel=2)
+        return
+    ids = np.array([_number(links.nodes[node].get("id")) for node in links.node.tolist()])
+    node_of = np.full(int(links.row[-1]) + 2, math.nan)  # by row of the whole trace; the last: no row
+    node_of[links.row] = ids
+    rows = rows_in_whole(part, frame["index"].to_numpy(np.int64))
+    frame["et_node"] = node_of[np.minimum(rows, len(node_of) - 1)]
+
+
+def add_et_column(trace_df: pd.DataFrame, et: ExecutionTrace, column: str) -> None:
+    """Add the value of ``column`` (one of :data:`COLUMNS`) from each event's node; NaN without a node.
+
+    Without ``et_node``, or for an unknown column, a warning is issued and nothing is added.
+    """
+    if "et_node" not in trace_df:
+        warnings.warn("no et_node: run correlate_execution_trace() first", stacklevel=2)
+        return
+    if column not in COLUMNS:
+        warnings.warn(f"unknown column {column!r}; known: {', '.join(COLUMNS)}", stacklevel=2)
+        return
+    member = "name" if column == "et_node_name" else column
+    values = np.full(len(trace_df), math.nan, object)
+    for place, node in enumerate(trace_df["et_node"].tolist()):
+        if not math.isnan(node):
+            values[place] = getattr(et.nodes[int(node)], member)
+    trace_df[column] = values
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int) else math.nan

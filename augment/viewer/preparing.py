@@ -18,8 +18,8 @@ from augment.core.trace import GPU_WORK, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.facts.names.name_masks import starting
 from augment.facts.source.cut_mark import mark, marked
-from augment.facts.steps import cutting
-from augment.facts.steps.steps import steps
+from augment.facts.steps import window
+from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import only
 from augment.pipeline import augment
 from augment.readers import chrome, read
@@ -167,7 +167,7 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     first = (len(known) - count) // 2
     shown = known[first : first + count]
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
-    part = only(trace, cutting.whole(trace, cutting.of_steps(trace, shown[0], shown[-1])))
+    part = only(trace, window.whole(trace, window.of_steps(trace, shown[0], shown[-1])))
     return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
 
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from augment.core.annotations import SliceTrack
 from augment.core.findings import AugmentedTrace, Findings, Outcome, Window, columns_of
 from augment.core.trace import Diagnostic, Trace
-from augment.facts.steps.steps import step_numbers
+from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
 from augment.writers.seams import Addable, Seam

@@ -15,9 +15,8 @@ from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.steps.step_windows import region_windows, step_of_work, step_windows
-from augment.facts.steps.steps import step_numbers
-from augment.facts.steps.steps import steps as steps_of
+from augment.facts.steps.step_windows import region_windows, step_numbers, step_of_work, step_windows
+from augment.facts.steps.step_windows import steps as steps_of
 from augment.pipeline import augment
 from augment.readers import read
 from tables import Event, annotation, call, copy, kernel, op, rows_of, slices_of, trace_of

@@ -14,9 +14,8 @@ from running import Augment
 from augment.core.trace import Category, Trace
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
-from augment.facts.steps.step_idle import step_idle
-from augment.facts.steps.step_windows import step_windows
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_figures import step_idle
+from augment.facts.steps.step_windows import step_windows, steps
 from augment.readers import read
 from augment.writers import cut_file as cut_writer
 from perfetto_engine import PerfettoEngine

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from augment.cli.registry import group
-from augment.compare.sidecar import diff_schema
+from augment.compare.outputs import diff_schema
 from augment.errors import AugmentError
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate

@@ -6,7 +6,7 @@ import numpy as np
 
 from augment.arrays.types import NO_INDEX
 from augment.compare import diff
-from augment.compare.tiling import BEFORE
+from augment.compare.waterfall import BEFORE
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.arrays.types import NO_INDEX
-from augment.compare.names import Names, Paths, settled_name, short_name
+from augment.compare.calls import Names, Paths, settled_name, short_name
 
 
 @pytest.mark.parametrize(

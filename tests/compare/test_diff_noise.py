@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from augment.compare.noise import Noise, chance_of, corrected, noise_of, steps_lacking
-from augment.compare.student import quantile_of_student, tail_of_fisher, tail_of_student
+from augment.compare.noise import (
+    Noise,
+    chance_of,
+    corrected,
+    noise_of,
+    quantile_of_student,
+    steps_lacking,
+    tail_of_fisher,
+    tail_of_student,
+)
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 200, 10_000])

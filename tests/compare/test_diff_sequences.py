@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.arrays.types import NO_INDEX
-from augment.compare import sequences
-from augment.compare.sequences import align, common
+from augment.compare import alignment
+from augment.compare.alignment import align, common
 
 items = st.lists(st.integers(0, 4), max_size=30)
 
@@ -44,7 +44,7 @@ def test_what_was_put_in_shifts_nothing() -> None:
 
 def test_long_sequences_in_blocks() -> None:
     rng = random.Random(5)
-    xs = [rng.randrange(50) for _ in range(5 * sequences.BLOCK)]
+    xs = [rng.randrange(50) for _ in range(5 * alignment.BLOCK)]
     ys = [item for item in xs if rng.random() > 0.01]
     for place in sorted(rng.sample(range(len(ys)), 200), reverse=True):
         ys.insert(place, 77)
@@ -55,7 +55,7 @@ def test_long_sequences_in_blocks() -> None:
 
 
 def test_sequences_that_have_nothing_in_common_end() -> None:
-    length = 2 * sequences.BLOCK + 17
+    length = 2 * alignment.BLOCK + 17
     assert common([1] * length, [2] * length) == []
     assert common([1] * length, [2] * 3) == []
 

@@ -16,9 +16,8 @@ import augment
 from augment.arrays.types import NO_INDEX
 from augment.compare import Diff, diff
 from augment.compare.diff_timeline import drawn
-from augment.compare.outputs import Drawing, write_all
-from augment.compare.overlay import most_changed
-from augment.compare.threshold import MIN_DELTA_NS
+from augment.compare.marks import MIN_DELTA_NS
+from augment.compare.outputs import Drawing, most_changed, write_all
 from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
 from augment.core.trace import Category, EventTable, SparseColumn, Trace
 from augment.facts.gpu.gpu_work import gpu_work

@@ -11,7 +11,7 @@ import pytest
 
 from augment.compare import diff
 from augment.compare.core import Diff
-from augment.compare.sidecar import document
+from augment.compare.outputs import document
 from augment.readers import read
 from augment.writers.metrics import encode
 from simulator import JobOptions, simulate

@@ -8,9 +8,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from augment.compare.first_step import outlying_first_step, without_outlying_first_step
-from augment.compare.gate import GateLimits, Limit, Line, check, limit_of, limits_of
-from augment.compare.gate_files import junit, markdown, text_of
+from augment.compare.compared_steps import outlying_first_step, without_outlying_first_step
+from augment.compare.gate import GateLimits, Limit, Line, check, junit, limit_of, limits_of, markdown, text_of
 from augment.errors import UsageError
 from benchmarks import gate_power
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from augment.compare.first_step import without_outlying_first_step
+from augment.compare.compared_steps import without_outlying_first_step
 from augment.compare.gate import Line, check
 from augment.compare.totals import Samples, mean_of_ranks, samples_of
 from augment.core.trace import Trace

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import augment
-from augment.compare.first_step import without_outlying_first_step
+from augment.compare.compared_steps import without_outlying_first_step
 from augment.compare.gate import Line, check
 from augment.compare.totals import Samples, samples_of
 from augment.facts.steps.step_windows import step_windows

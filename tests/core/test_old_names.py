@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from augment.compare.baseline import samples_of_sidecar
+from augment.compare.totals import samples_of_sidecar
 from augment.core.old_names import current
 from augment.pipeline import augment
 from augment.results.sidecars import read_sidecar

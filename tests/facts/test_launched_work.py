@@ -30,8 +30,7 @@ from augment.facts.gpu.launched_work import (
     launched_work,
 )
 from augment.facts.host.call_stacks import call_stacks
-from augment.facts.steps.step_windows import step_of_work, step_windows
-from augment.facts.steps.steps import steps_of_gpu_work
+from augment.facts.steps.step_windows import step_of_work, step_windows, steps_of_gpu_work
 from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import (

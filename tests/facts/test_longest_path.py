@@ -18,7 +18,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy
 from augment.facts.critical.longest_path import critical_path as path_of
 from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.readers import read
 from metamorphic import load, real_trace, save

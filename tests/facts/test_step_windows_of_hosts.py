@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.core.trace import Category, Track
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from tables import Event, kernel, trace_of
 
 

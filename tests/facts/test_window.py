@@ -13,7 +13,7 @@ from augment.core.annotations import Flows
 from augment.core.trace import Category, Track
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import within
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, copy, kernel, op, python, rows_of, sync, trace_of

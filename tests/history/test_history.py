@@ -17,7 +17,8 @@ import augment
 from augment.cli import main
 from augment.compare.gate import GateLimits, limit_of
 from augment.errors import InputError, UsageError
-from augment.history import Run, RunFigure, Store, gate
+from augment.history import Run, RunFigure, Store
+from augment.history.changes import FIGURES, baselines, check
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
 
@@ -38,7 +39,7 @@ def usual(count: int, *, shift: float = 1.0, since: int = 99, **more: float) -> 
 
 
 def judged(runs: list[Run], test: Run, limits: GateLimits | None = None) -> dict[str, tuple[str, str]]:
-    lines = gate.check(gate.baselines(runs), test, limits or GateLimits())
+    lines = check(baselines(runs), test, limits or GateLimits())
     return {line.figure.name: (line.status, line.reason) for line in lines}
 
 
@@ -66,7 +67,7 @@ def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
 
 def test_the_baseline_begins_where_the_figure_last_changed() -> None:
     runs = usual(20, shift=1.2, since=10)
-    assert [run.name for run in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
+    assert [run.name for run in baselines(runs)[FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
     assert judged(runs, run(99, 96e6))["wall_ns"][0] == "pass"
     assert judged(runs[:13], run(99, 96e6))["wall_ns"] == (
         "uncertain",

@@ -196,7 +196,7 @@ SOURCES = (
     "job/parallel/group_roles.py",
     "job/parallel/dimensions.py",
     "compare/diff_verdict.py",
-    "compare/late_ranks.py",
+    "compare/diff_verdict.py",
     "compare/gate.py",
     "cli/check.py",
     "cli/run_summary.py",

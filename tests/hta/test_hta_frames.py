@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from augment.errors import InputError, UsageError
-from augment.hta import CPGraph, DeviceType, MemoryAnalysis, TimeSeriesTypes, Trace, TraceAnalysis, TraceDiff, plots
+from augment.hta import CPGraph, DeviceType, MemoryAnalysis, TimeSeriesTypes, Trace, TraceAnalysis, TraceDiff, frames
 from augment.readers import read
 from traces import HOST, THREAD, copy, event, kernel, launch, op, step, write_trace
 
@@ -409,8 +409,8 @@ def test_a_renderer_that_cannot_draw_costs_no_figures(tmp_path: Path) -> None:
 
 
 def test_without_plotly_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(plots, "_TOLD", set())
+    monkeypatch.setattr(frames.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(frames, "_TOLD", set())
     analyzer = analysis(tmp_path, *TWO_STEPS)
     with pytest.warns(UserWarning, match="plotly is not installed") as output:
         assert [len(analyzer.get_temporal_breakdown()) for _ in range(2)] == [1, 1]

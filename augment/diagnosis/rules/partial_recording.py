@@ -50,8 +50,7 @@ from augment.diagnosis.rule import (
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
-from augment.facts.steps.step_windows import recorded_windows
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import recorded_windows, steps
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording

@@ -36,7 +36,7 @@ from augment.facts.names.kernel_types import (
 )
 from augment.facts.names.name_masks import starting
 from augment.facts.source.event_args import ArgColumns, arg_columns
-from augment.facts.steps.steps import steps, steps_of_gpu_work
+from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 
 UNKNOWN = -1
 _INT64_MAX = (1 << 63) - 1

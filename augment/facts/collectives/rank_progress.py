@@ -25,7 +25,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import occupants
 from augment.facts.names.kernel_types import OTHER, KernelType, element_bytes, kind_of
 from augment.facts.names.name_masks import starting
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.facts.waits.gap_causes import launch_end
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
 

@@ -15,7 +15,7 @@ from augment.core.trace import Diagnostic, Trace
 from augment.facts.critical.handovers import handovers, main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import (
     LONGEST_NS,
     CallWaits,

@@ -41,7 +41,7 @@ from augment.facts.critical.longest_path import (
 )
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from augment.arrays.types import Int64s
     from augment.core.trace import Trace
-    from augment.facts.steps.step_windows import StepWindows
-    from augment.facts.steps.steps import Steps
+    from augment.facts.steps.step_windows import Steps, StepWindows
 
 
 def windows(trace: Trace) -> StepWindows:
@@ -20,13 +19,13 @@ def windows(trace: Trace) -> StepWindows:
 
 def recorded(trace: Trace) -> Steps:
     """The host's annotations of steps."""
-    from augment.facts.steps.steps import steps
+    from augment.facts.steps.step_windows import steps
 
     return steps(trace)
 
 
 def of_work(trace: Trace) -> Int64s:
     """The number of the step of each piece of GPU work, by its launch; -1 where there is none."""
-    from augment.facts.steps.steps import steps_of_gpu_work
+    from augment.facts.steps.step_windows import steps_of_gpu_work
 
     return steps_of_gpu_work(trace)

@@ -11,7 +11,7 @@ from augment.core.trace import Category, Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.host.call_stacks import innermost
 from augment.facts.names.name_masks import STEP, starting
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 
 _ENGINE = "autograd::engine::evaluate_function"
 _AUTOGRAD_THREAD = "pt_autograd"

@@ -21,7 +21,7 @@ from augment.core.trace import Category, Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import POINT_TO_POINT, KernelType
-from augment.facts.steps.steps import steps
+from augment.facts.steps.step_windows import steps
 from augment.job.ranks.phases import Phase, phases
 
 MOST = 100_000  #: limit for a summary: the first are kept
