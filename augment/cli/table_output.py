@@ -1,5 +1,5 @@
-"""Tables of a sidecar: of a trace, a job or a comparison. Units come from the names of columns, so that sidecars of other
-versions can be shown, too."""
+"""Tables of a sidecar: of a trace, a job or a comparison. Units come from the names of columns, so that sidecars of
+other versions can be shown, too."""
 
 from __future__ import annotations
 
