@@ -42,6 +42,8 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
     sides = windows_in(control, region), windows_in(test, region)
     for trace, windows in zip((control, test), sides, strict=True):
         if not len(windows):
+            if trace.partial is not None:
+                raise UsageError(f"{trace.source.name}: is cut off, and no step is known to be whole in it")
             raise UsageError(f"{trace.source.name}: holds no operator, launch or GPU work that could be compared")
     if step is not None:
         numbers = step if isinstance(step, tuple) else (step, step)

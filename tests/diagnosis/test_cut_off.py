@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from simulated_jobs import changed
 
+from augment import diff
 from augment.analyses.diagnosis import analyze
 from augment.core.annotations import InstantTrack
 from augment.core.findings import Findings
@@ -18,6 +19,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
+from augment.errors import UsageError
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows, step_windows
 from augment.readers import read
@@ -110,7 +112,10 @@ def test_a_recorded_file_that_is_cut_off(name: str, tmp_path: Path) -> None:
 
 
 def test_without_steps_nothing_is_judged(tmp_path: Path) -> None:
+    whole = read(str(real_trace(NEVER_WHOLE)))
     for part in parts(real_trace(NEVER_WHOLE), tmp_path):
+        with pytest.raises(UsageError, match="is cut off"):
+            diff(whole, part)
         (text,) = verdict(part)
         assert "nothing is judged" in text
         assert measure(part).is_empty
