@@ -26,7 +26,7 @@ The track ``Idle`` shows the gaps of the device, named after their cause. A trac
 stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:
 so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
 ``device_idle_ns`` is the sum of the shorter gaps of the device within it. Below a slice, as long as it, stands what
-was waited for: the owner for host_wait (the function, if it took longer and the owner less than half of the gap);
+was waited for: the owner for host_wait (the function, if it takes most of the gap and the owner less than half);
 ``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``, or ``after`` the work before.
 Nothing stands there where it is unknown. The args of a slice:
 

@@ -74,7 +74,7 @@ def measure(trace: Trace) -> Measure:
         windows = replace(windows, begin=np.maximum(windows.begin, _first_returned(trace, windows.start)))
     length = windows.end - windows.start
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
-    warm_up &= bool(length[0] > AGAIN * length[2:].max(initial=0))
+    warm_up = warm_up and bool(length[0] > AGAIN * length[2:].max(initial=0))
     hidden = real and len(length) > 2 and _is_hidden(windows)
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))

@@ -18,7 +18,7 @@ from augment.core.trace import GPU_WORK as GPU_WORK_CATEGORIES
 from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.verdict import verdict
+from augment.diagnosis.verdict import named, verdict
 from augment.errors import UsageError
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows, step_windows
@@ -82,7 +82,7 @@ def held_against(path: Path, folder: Path) -> int:
         some += bool(steps)
         assert ("% of a step" in text or "busy" in text) == bool(steps), text
         assert "no step is known to be whole" in text or f"of {len(step_windows(part))} step" in text
-        assert {each.rule for each in diagnose(part).findings if each.severity != "info"} <= rules
+        assert named(part) <= rules
         assert not any(each.is_grave and each.found.saved_ns for each in diagnose(part).findings)
         for key, values in known.items():
             assert values == pytest.approx(truth[key], abs=ROUNDING_NS)

@@ -214,9 +214,9 @@ def _host_evidence(
 
 
 def is_longer(ns: Int64s, owner_ns: Int64s, whole_ns: Int64s) -> Bools:
-    """Whether a function covers more of a gap than its owner, which covers less than half: the gap is the function's,
-    not that of the operator that ends it."""
-    longer: Bools = (ns > owner_ns) & (2 * owner_ns < whole_ns)
+    """Whether a function covers most of a gap and its owner less than half: the gap is the function's, not that of the
+    operator that ends it."""
+    longer: Bools = (2 * ns > whole_ns) & (2 * owner_ns < whole_ns)
     return longer
 
 
