@@ -31,6 +31,7 @@ def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:
 def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
+    from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
     from augment.readers.assembly import distributed
@@ -53,7 +54,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         trace = read(path, limits=plan.limits or UNLIMITED, threads=threads)
         evidence = plan.request.evidence
         evidence_state = evidence.state(trace.rank)
-        trace = evidence.added_to(trace)
+        trace = with_its_ranks(evidence.added_to(trace))
         later: Literal["summary", "writing"] = "summary" if plan.question else "writing"
         augmented = augment(trace, plan.request, progress=begin, threads=threads, later=later)
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):

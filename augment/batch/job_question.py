@@ -29,8 +29,7 @@ from augment.errors import AugmentError
 
 if TYPE_CHECKING:
     from augment.core.findings import AugmentedTrace
-    from augment.job.answer import Answer
-    from augment.job.portions import Portion
+    from augment.job.answer import Answer, Portion
     from augment.pipeline.request import Request
     from augment.writers.seams import Addable
 
@@ -192,8 +191,7 @@ def compare_ranks(
 ) -> Conclusion:
     """The metrics and tracks of a job."""
     from augment.job import sidecar
-    from augment.job.answer import answer_of
-    from augment.job.portions import split
+    from augment.job.answer import answer_of, split
 
     count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
@@ -214,7 +212,7 @@ def _drawn(result: Answer, rank: int) -> list[Addable]:
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:
     """Some ranks of a job, reduced; of each the path of its summary, and of its trace."""
-    from augment.job.portions import portion
+    from augment.job.answer import portion
 
     return portion((locations.read(path) for path, _ in ranks), [name for _, name in ranks], first, count)
 

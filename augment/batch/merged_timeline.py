@@ -326,7 +326,7 @@ class _Timeline:
 
     def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
         """The slices where the critical path of the job enters and leaves the rank, numbered after the collectives."""
-        from augment.job.output.path_drawing import handovers
+        from augment.job.output.timeline import handovers
         from augment.writers.perfetto.packets import Links
 
         for track, rows, numbers in handovers(augmented.annotations):

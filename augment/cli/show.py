@@ -180,6 +180,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     request.check()
     from augment.cli.terminal import bar
     from augment.core.threads import MOST_THREADS, keep_freed_memory, processors
+    from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers.metrics import as_read
@@ -188,7 +189,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     threads = min(processors(), MOST_THREADS)
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = request.evidence.added_to(read(path, threads=threads))
+        trace = request.evidence.added_to(with_its_ranks(read(path, threads=threads)))
         augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name), threads=threads)
         for why in request.evidence.unused(augmented):
             shown.say(f"augment: {why}")

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.core.attachments import RankInJob
@@ -163,3 +164,21 @@ def severity_of(saved_ratio: float | None) -> Severity:
     if saved_ratio is None or saved_ratio < WARNING_RATIO:
         return "info"
     return "warning" if saved_ratio < HIGH_RATIO else "high"
+
+
+def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
+    """A finding of a rank whose job is known: less communication saves no more than what the job gains by it, and what
+    a faster host saves, the rank waits longer for late ones."""
+    seen, most = finding.seen.in_job(job)
+    if seen.is_of_host and finding.saved_ns is not None:
+        most = max(finding.saved_ns - job.wait_ns, 0)
+    if most is None or finding.saved_ns is None:
+        return replace(finding, seen=seen)
+    saved, known = min(finding.saved_ns, most), seen.is_of_host or job.transfer_gain_ns is not None
+    if words.ratio(saved) < LEAST_RATIO:
+        return Fine(seen, saved)
+    limited = saved < finding.saved_ns  # then other ranks decide, of which the cut knows nothing
+    sure = finding.confidence if known or finding.confidence == "low" else "medium"
+    return replace(
+        finding, seen=seen, saved_ns=saved, confidence=sure, cut=None if limited else finding.cut, at_most=not known
+    )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import Places
+from augment.arrays import Places
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
 from augment.job.ranks.summary import RankSummary

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays.types import Bools, Int64s
+from augment.arrays import Bools, Int64s
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Findings, Outcome, Skipped, Verdict
 from augment.core.trace import Diagnostic
 from augment.job import aggregates
+from augment.job.aggregates import Aggregation
 from augment.job.collectives import job_collectives
 from augment.job.collectives.waits import Waits, apart, waits
 from augment.job.matching import clocks as alignment
 from augment.job.matching.clocks import Clock, align
 from augment.job.matching.matching import Matched, match
-from augment.job.output import path_drawing, rank_tracks, timeline
+from augment.job.output import timeline
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
-from augment.job.path import path_figures, step_parts
+from augment.job.path import path as path_figures
+from augment.job.path import step_parts
 from augment.job.path.path import Path, path_of
-from augment.job.portions import Portion, portion, split
-from augment.job.ranks.listed_groups import LISTED
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks.dimension_names import LISTED
+from augment.job.ranks.summary import RankSummary, read_summary
 from augment.job.verdict import late_ranks
 from augment.job.verdict.job_verdict import Judgement
-from augment.job.verdict.verdict_rows import WhatIfRow
+from augment.job.verdict.verdict_text import WhatIfRow
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic
@@ -155,8 +157,8 @@ class Answer(Struct, frozen=True, dict=True):
     def annotations(self, member: int) -> list[SliceTrack | CounterTrack]:
         """The job's tracks on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
         job = self.matched, self.parted, self.summaries
-        path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
-        return [*path, *rank_tracks.tracks(*job, member)]
+        path = [] if isinstance(self.path, Skipped) else timeline.path_tracks(self.path, *job, member)
+        return [*path, *timeline.tracks(*job, member)]
 
     def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
@@ -174,7 +176,7 @@ class Answer(Struct, frozen=True, dict=True):
 
         Sorted by collective; within one by arrival where the clocks are comparable.
         """
-        return rank_tracks.links(self.matched, self.parted, self.summaries)
+        return timeline.links(self.matched, self.parted, self.summaries)
 
 
 def answer(
@@ -271,3 +273,63 @@ def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diag
     if count := int(np.count_nonzero(listed)):
         why = "kernels of expert parallelism without process group; taken as of " + LISTED
         yield Diagnostic("group_listed", count, why)
+
+
+# A large job's summaries in portions of ranks, each read and reduced on its own, perhaps by another process.
+#
+# What is left of a portion is smaller: the figures of ranks are folded into statistics, except those that questions
+# about the job need, and of devices' states only the longest are kept. Portions depend on the ranks alone, so that
+# figures are the same however many processes reduce them.
+
+
+T = TypeVar("T")
+RANKS = 512  #: of a portion
+_KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
+_STATES = 1 << 22  #: moments in the states of all ranks together: 32 to 64 bytes each
+
+
+class Portion(Struct, frozen=True):
+    """Some ranks of a job: the reduced ``summaries``, the statistics of all their figures, and the SHA-256 of each
+    summary's file."""
+
+    summaries: list[RankSummary]
+    aggregation: Aggregation
+    hashes: list[bytes]
+
+
+def split(ranks: Sequence[T]) -> list[tuple[int, Sequence[T]]]:
+    """The ranks of a job in portions, each with the index of its first."""
+    return [(first, ranks[first : first + RANKS]) for first in range(0, len(ranks), RANKS)]
+
+
+def _share_keys(summary: RankSummary, before: RankSummary) -> None:
+    """Keep equal keys of figures once for all ranks."""
+    for name, figures in summary.figures.items():
+        if name in before.figures and figures.keys == before.figures[name].keys:
+            figures.keys = before.figures[name].keys
+
+
+def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: int) -> Portion:
+    """Reduce the summaries of some ranks, one after the other.
+
+    Args:
+        contents: the files of the summaries.
+        names: what errors call them.
+        first: the index of the first of them in the job.
+        count: the ranks of the whole job.
+
+    Raises:
+        InputError: a summary is damaged or has another version.
+    """
+    made = Portion([], Aggregation(), [])
+    for member, (content, name) in enumerate(zip(contents, names, strict=True), first):
+        summary = read_summary(content, name)
+        made.hashes.append(hashlib.sha256(content).digest())
+        made.aggregation.add(member, summary)
+        # most of a summary's memory are figures that only the aggregates need
+        summary.figures = {kept: figure for kept, figure in summary.figures.items() if kept in _KEPT}
+        summary.states = summary.states.thinned(_STATES // count, summary.moments()).narrowed()
+        if made.summaries:
+            _share_keys(summary, made.summaries[-1])
+        made.summaries.append(summary)
+    return made

@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from augment.arrays.intervals import Intervals
-from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, Intervals, sums
 from augment.core.annotations import Texts
 from augment.core.attachments import LateRank, RankInJob
+from augment.core.findings import AugmentedTrace
 from augment.core.text import Words, words_of
-from augment.diagnosis.judging import judged_in_job
+from augment.core.trace import Trace
 from augment.diagnosis.late_ranks import MOST_OF_IT
-from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, severity_of
+from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
@@ -31,9 +31,12 @@ from augment.diagnosis.rules.late_gathers import LateGathers
 from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
 from augment.diagnosis.rules.small_collectives import SmallCollectives
 from augment.diagnosis.wording import advice, answer_text, evidence, title
-from augment.job.answer import Answer
+from augment.facts.source.several_ranks import may_be_merged, rank_of_track
+from augment.facts.steps.window import only
+from augment.job.aggregates import Aggregation
+from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
-from augment.job.ranks.rank_lists import rank_names
+from augment.job.ranks.summary import rank_names, summary_of
 from augment.writers.files import TOLD
 from augment.writers.metrics import ReportedTrack
 
@@ -212,3 +215,39 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         of_process=True,
         reported=reported,
     )
+
+
+# Ranks that another tool merged into one file are a job.
+
+MOST_RANKS = 512  #: of a file; more are not compared
+
+
+def with_its_ranks(trace: Trace) -> Trace:
+    """The trace with what its ranks tell of each other, for its diagnosis: the mean of what they wait, and for whom.
+
+    A trace of one rank is returned as it is; so is one whose ranks cannot tell who is late.
+    """
+    if not may_be_merged(trace):
+        return trace
+    of_track = rank_of_track(trace)
+    ranks = np.unique(of_track[of_track >= 0]).tolist()
+    if not 2 <= len(ranks) <= MOST_RANKS:
+        return trace
+    of_event = of_track[trace.events.track[:]]
+    summaries = []
+    for rank in ranks:
+        summary = summary_of(AugmentedTrace(only(trace, of_event == rank), {}))
+        summary.rank, summary.name = rank, f"rank {rank}"
+        summaries.append(summary)
+    result = answer_of([Portion(summaries, Aggregation(), [])], trust_clocks=True)  # one file has one time axis
+    each = [figures for member in range(len(ranks)) if (figures := rank_in_job(result, member)) is not None]
+    if not each:
+        return trace
+    waits_most = max(each, key=lambda figures: figures.wait_ns)
+    job: RankInJob = replace(
+        waits_most,
+        wait_ns=sum(figures.wait_ns for figures in each) // len(each),
+        transfer_ns=sum(figures.transfer_ns for figures in each) // len(each),
+        late_ranks=tuple(replace(late, is_own=False) for late in waits_most.late_ranks),
+    )
+    return trace.changed(job)

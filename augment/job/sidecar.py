@@ -7,7 +7,7 @@ from typing import Any
 from augment.core.findings import Findings
 from augment.core.jsontext import storable
 from augment.job.answer import ROWS, Answer
-from augment.job.verdict.verdict_rows import Row as VerdictRow
+from augment.job.verdict.verdict_text import Row as VerdictRow
 from augment.writers.metrics import SCHEMA_VERSION, SUFFIX, Schema, analysis_of, encode, schema, tool, verdict_schema
 
 __all__ = ["SUFFIX", "content", "document", "job_schema"]

@@ -86,6 +86,7 @@ class JobOptions:
     slow_link_factor: float = 3.0
     host_stall_us: float = 0.0  #: the data loader takes this much longer
     host_stall_step: int | None = None  #: in this step only
+    host_stall_every: int = 1  #: in each n-th step only
     slow_kernel: str | None = None  #: kernels whose name contains this ...
     slow_percent: float = 20.0  #: ... take so much longer
     extra_operator: str | None = None  #: an operator added to each layer's forward

@@ -161,7 +161,8 @@ class Clock:
         base = np.array([self._slowed(op) for op in program.ops])
         durs = self._draw(rank, base, extra=factor)
         costs[0] += BETWEEN_STEPS_NS
-        if options.host_stall_step in (None, number) and options.host_stall_rank in (None, place):
+        stalls = options.host_stall_step in (None, number) and number % options.host_stall_every == 0
+        if stalls and options.host_stall_rank in (None, place):
             costs[program.stall_point] += round(options.host_stall_us * 1000)
         if place == options.straggler:
             computes = np.array([op.category == "kernel" and not op.collective for op in program.ops])

@@ -24,7 +24,7 @@ from augment.batch.job_question import COMPARISON
 from augment.batch.run_plan import RunPlan
 from augment.batch.workers import Processes, T, in_order, in_order_by_files
 from augment.errors import InputError, OutputError
-from augment.job import portions
+from augment.job import answer
 from augment.pipeline.request import Request
 from simulator import JobOptions, simulate
 
@@ -83,7 +83,7 @@ def test_what_a_dying_worker_leaves_is_done_here(refuses: bool) -> None:
 def test_an_error_stops_the_workers() -> None:
     workers = Threads()
     with pytest.raises(InputError):
-        list(in_order([partial(portions.portion, [b"no summary"], ["rank 0"], 0, 1)] * 5, workers))
+        list(in_order([partial(answer.portion, [b"no summary"], ["rank 0"], 0, 1)] * 5, workers))
     assert workers.ended == "stopped"
 
 
@@ -150,7 +150,7 @@ def concluded(folder: Path, **how: Any) -> bytes:
 
 def test_portions_and_processes_change_nothing(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = concluded(converted)
-    monkeypatch.setattr(portions, "RANKS", 2)
+    monkeypatch.setattr(answer, "RANKS", 2)
     here = concluded(converted)
     assert concluded(converted, jobs=2) == here
     assert as_read(here) == as_read(whole)

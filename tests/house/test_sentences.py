@@ -21,7 +21,7 @@ from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
 from augment.facts.operators.matrix_products import TileFit
 from augment.job.verdict import verdict_text
-from augment.job.verdict.verdict_rows import Row
+from augment.job.verdict.verdict_text import Row
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = Path(__file__).parent / "sentences.txt"

@@ -13,7 +13,7 @@ from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.job.answer import Answer, answer
 from augment.job.matching.matching import Matched, match
-from augment.job.ranks.listed_groups import listed_group
+from augment.job.ranks.dimension_names import listed_group
 from augment.job.ranks.summary import RankSummary, read_summary, summarize, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate

@@ -16,9 +16,8 @@ from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import match
-from augment.job.path import path_figures
-from augment.job.path.path import Path, path_of
-from augment.job.path.path_figures import figures, handovers
+from augment.job.path import path as path_figures
+from augment.job.path.path import Path, figures, handovers, path_of
 from augment.job.ranks.summary import RankSummary
 from job_summaries import summary_of
 

@@ -14,7 +14,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
 from augment.job.answer import Answer, answer
 from augment.job.path.path import Path as JobPath
-from augment.job.path.path_figures import is_handover
+from augment.job.path.path import is_handover
 from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate

@@ -14,9 +14,8 @@ from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
 from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
-from augment.job.parallel.schedules import Passes, bubble, parted, recognised
-from augment.job.parallel.simulated_pipeline import played
-from augment.job.ranks.pipeline_actions import ActionKind
+from augment.job.parallel.schedules import Passes, bubble, parted, played, recognised
+from augment.job.ranks.rank_tables import ActionKind
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import verdicts
 
 from augment.core.findings import Findings
-from augment.job.verdict.scenarios import BALANCED, HIDDEN, LIKE_MEDIAN
+from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN
 from simulator import JobOptions
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
 from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
-from augment.job.parallel import heat
+from augment.job.parallel import comparison
 from augment.job.ranks.rank_tables import unit_names
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
@@ -129,7 +129,7 @@ def test_the_heat_of_a_stalled_host(tmp_path: Path) -> None:
 
 
 def test_the_heat_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heat, "MOST_CELLS", 4)
+    monkeypatch.setattr(comparison, "MOST_CELLS", 4)
     outcome = job(tmp_path, ranks=2, steps=5).outcomes["step_heat"]
     assert isinstance(outcome, Findings)
     assert [(row.step, row.rank) for row in outcome.rows] == [(0, 0), (0, 1), (4, 0), (4, 1)]

@@ -16,7 +16,7 @@ from augment.batch.job_question import COMPARISON, SUFFIX
 from augment.batch.run_plan import RunPlan
 from augment.errors import InputError
 from augment.job.answer import answer
-from augment.job.collectives.bandwidth_fit import fit
+from augment.job.collectives.job_collectives import fit
 from augment.job.ranks import summary
 from augment.job.ranks.summary import read_summary, summarize
 from augment.job.sidecar import document, job_schema

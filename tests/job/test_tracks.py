@@ -12,9 +12,9 @@ from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Trace
 from augment.job.answer import Answer, answer
-from augment.job.output.path_drawing import handovers
+from augment.job.output.timeline import handovers
 from augment.job.path.path import Path as Path_
-from augment.job.path.path_figures import is_handover
+from augment.job.path.path import is_handover
 from augment.job.ranks.summary import summarize
 from augment.readers import read
 from augment.writers import perfetto as native

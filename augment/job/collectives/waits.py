@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int64s
+from augment.arrays import Bools, Int64s
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 

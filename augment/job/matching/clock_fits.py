@@ -16,9 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays.ordering import combinations, each
-from augment.arrays.statistics import median
-from augment.arrays.types import Int64s, Places
+from augment.arrays import Int64s, Places, combinations, each, median
 from augment.job.matching.matching import Floats, Matched
 from augment.job.ranks.summary import RankSummary
 
@@ -213,23 +211,19 @@ def fitted(end: Int64s, common: Int64s, at: int) -> ClockFit:
     if len(end) < FEWEST_FOR_DRIFT:
         return ClockFit(offset, 0.0, at)
     since = (end - at).astype(np.float64)
-    drift = _slope(since, left)
+    # The Theil-Sen slope: the median slope between points, at most :data:`_POINTS` of them
+    chosen = np.linspace(0, len(since) - 1, min(len(since), _POINTS)).astype(np.int64)
+    order = chosen[np.argsort(since[chosen], kind="stable")]
+    near, far = _point_pairs(len(order))
+    run = since[order[far]] - since[order[near]]
+    rise = left[order[far]] - left[order[near]]
+    apart = run > 0
+    drift = median(rise[apart] / run[apart]) if apart.any() else 0.0
     straight = left - drift * since
     moved = abs(drift) * float(since.max() - since.min()) / 2
     if abs(drift) > MOST_DRIFT and moved <= max(_CLEARLY * spread_of(straight), _CLEAR_DRIFT_NS):
         return ClockFit(offset, 0.0, at)
     return ClockFit(offset + round(median(straight)), drift, at)
-
-
-def _slope(x: Floats, y: Floats) -> float:
-    """The Theil-Sen slope: the median slope between points, at most :data:`_POINTS` of them."""
-    chosen = np.linspace(0, len(x) - 1, min(len(x), _POINTS)).astype(np.int64)
-    order = chosen[np.argsort(x[chosen], kind="stable")]
-    near, far = _point_pairs(len(order))
-    run = x[order[far]] - x[order[near]]
-    rise = y[order[far]] - y[order[near]]
-    apart = run > 0
-    return median(rise[apart] / run[apart]) if apart.any() else 0.0
 
 
 @lru_cache(maxsize=_POINTS)

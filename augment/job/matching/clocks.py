@@ -25,14 +25,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.statistics import grouped_medians, median
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, grouped_medians, median
 from augment.core.findings import column
 from augment.core.trace import Diagnostic
 from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
-from augment.job.ranks.rank_lists import ranks_text
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks.summary import RankSummary, ranks_text
 
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from augment.arrays.ordering import each
-from augment.arrays.types import Bools, Int64s
+from augment.arrays import Bools, Int64s, each
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance

@@ -6,22 +6,19 @@ collectives whose ranks have comparable clocks are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from augment.arrays import intervals
-from augment.arrays.intervals import Intervals
-from augment.arrays.ordering import each, run_starts
-from augment.arrays.types import Bools, Int64s, Places
-from augment.core.annotations import CounterTrack, SliceTrack, Texts
+from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
+from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
+from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits, common_times
 from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched
-from augment.job.path.path import Path
-from augment.job.ranks.rank_lists import rank_names
-from augment.job.ranks.summary import RankSummary
-from augment.job.verdict import causes
+from augment.job.matching.matching import Floats, Matched
+from augment.job.path.path import Path, is_handover
+from augment.job.ranks.summary import RankSummary, rank_names, rank_texts
+from augment.job.verdict import excess as causes
 from augment.job.verdict.excess import Excess
 from augment.job.verdict.late_ranks import lead_parts
 
@@ -210,7 +207,7 @@ class Late:
             },
             description="for whom ranks wait in a collective; below, why it is late",
             colour=named.astype(np.int64),
-            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in causes.CAUSES]),
+            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in causes.DELAY_CAUSES]),
         )
 
 
@@ -241,3 +238,200 @@ def _uppermost(start: Int64s, end: Int64s, order: Int64s) -> tuple[Int64s, Int64
     until = np.append(edges[runs[1:]], edges[-1])
     real = (least[runs] < len(ranked)) & (until > edges[runs])
     return edges[runs][real], until[real], ranked[least[runs][real]]
+
+
+# The job's tracks on a rank's timeline: wait and transfer under every collective, and the bandwidth.
+
+
+OF_COLLECTIVES = "job_collectives"
+
+
+def tracks(
+    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int
+) -> list[SliceTrack | CounterTrack]:
+    """The tracks of one rank: those of each stream, then those of each device."""
+    summary, rows = summaries[member], matched.rows_of(member)
+    stream = summary.column("stream")[matched.place[rows]]
+    device = np.array([device_track.device_track for device_track in summary.streams], np.int64)[stream]
+    annotations: list[SliceTrack | CounterTrack] = []
+    for number, places in each(stream, len(summary.streams)):
+        stream_rows = rows[places]
+        stream_rows = stream_rows[np.argsort(matched.ts[stream_rows], kind="stable")]
+        stream_info = summary.streams[number]
+        annotations.append(_slices(matched, parted, summaries, stream_rows, stream_info.track, stream_info.name))
+    for track in dict.fromkeys(stream.device_track for stream in summary.streams):
+        annotations += _bandwidths(matched, parted, rows[device == track], track)
+    return annotations
+
+
+def links(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> tuple[Int64s, Int64s, Int64s]:
+    """See :meth:`Answer.links`."""
+    row = np.empty(len(matched.instance), np.int64)
+    for member, summary in enumerate(summaries):
+        parts = matched.rows_of(member)
+        row[parts] = summary.column("row")[matched.place[parts]]
+    order = np.lexsort((-parted.wait_ns, matched.instance))
+    return matched.instance[order], matched.member[order], row[order]
+
+
+def _slices(
+    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], parts: Places, track: int, stream: str
+) -> SliceTrack:
+    """A slice for the wait and one for the transfer of each collective. An overlap with the next one is not drawn."""
+    start, end = matched.ts[parts], matched.end[parts]
+    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
+    begin = np.maximum(start, reach)
+    turn = np.clip(start + parted.wait_ns[parts], begin, np.maximum(begin, end))
+    ts = np.column_stack((begin, turn)).ravel()
+    dur = np.column_stack((turn - begin, np.maximum(end, turn) - turn)).ravel()
+    drawn = np.flatnonzero(dur > 0)
+    shown = np.repeat(parts, 2)[drawn]
+    instance = matched.instance[shown]
+    names = Texts((drawn % 2).astype(np.int32), ("wait", "transfer"))
+    late = rank_texts(matched.member[parted.late[instance]].astype(np.int64), summaries)
+    waits = drawn % 2 == 0
+    below = np.where(waits, late.codes, len(late.values) + matched.kind[instance]).astype(np.int32)
+    return SliceTrack(
+        analysis=OF_COLLECTIVES,
+        name=f"Wait and transfer stream {stream}",
+        under=track,
+        ts=ts[drawn],
+        dur=dur[drawn],
+        names=names,
+        args={
+            "kind": Texts(matched.kind[instance].astype(np.int32), matched.kinds),
+            "last_to_arrive": late,
+            "after_the_others_ns": parted.lead_ns[instance],
+            "wait_ns": parted.wait_ns[shown],
+            "transfer_ns": parted.transfer_ns[shown],
+            "bytes": matched.bytes[instance],
+            "told_by": Texts(parted.by_arrival[instance].astype(np.int32), ("durations", "clocks")),
+        },
+        description="waiting for the last rank to arrive, then moving data",
+        inner=Texts(below, [*(f"for {rank}" for rank in late.values), *matched.kinds]),
+    )
+
+
+def _bandwidths(matched: Matched, parted: Waits, parts: Places, track: int) -> list[CounterTrack]:
+    """The bus bandwidth of each process group while its data move."""
+    factor = _factors(matched)[matched.instance[parts]]
+    moves = (matched.bytes[matched.instance[parts]] > 0) & (parted.transfer_ns[parts] > 0) & np.isfinite(factor)
+    parts, factor = parts[moves], factor[moves]
+    tracks = []
+    of = matched.group[matched.instance[parts]]
+    for group, members in each(of, len(matched.groups)):
+        part, group_info = parts[members], matched.groups[group]
+        instance = matched.instance[part]
+        rate = np.rint(matched.bytes[instance] * factor[members] * 1e9 / parted.moving_ns[instance]).astype(np.int64)
+        edges = np.concatenate((matched.ts[part] + parted.wait_ns[part], matched.end[part]))
+        ts, value = intervals.steps(edges, np.concatenate((rate, -rate)))  # integers: exactly 0 again
+        tracks.append(
+            CounterTrack(
+                analysis=OF_COLLECTIVES,
+                name=f"Bus bandwidth without waits {group_info.description or group_info.name}",
+                under=track,
+                ts=ts,
+                values=value / 1e9,
+                unit="GB/s",
+                description="bytes times nccl-tests' factor, by the time from the last arrival to the end",
+                scale="bus bandwidth",
+            )
+        )
+    return tracks
+
+
+def _factors(matched: Matched) -> Floats:
+    """nccl-tests' factor of each collective; NaN where unknown."""
+    if not len(matched):
+        return np.empty(0)
+    (kinds, sizes), which = combinations(matched.kind, matched.size())
+    pairs = zip(kinds.tolist(), sizes.tolist(), strict=True)
+    known = [bus_factor(matched.kinds[kind], size) for kind, size in pairs]
+    return np.array([np.nan if known_factor is None else known_factor for known_factor in known])[which]
+
+
+# Draws the job's critical path on a rank's timeline: a track with the composition of the path while it is there.
+
+
+ANALYSIS = "cross_rank_critical_path"
+PATH_TRACK = "Cross-rank critical path"
+_CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks mark one handover
+
+
+def path_tracks(
+    path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int
+) -> list[SliceTrack]:
+    """The track of a rank, under the first device with collectives; empty if the path never reaches the rank."""
+    pieces, streams = np.flatnonzero(path.member == member), summaries[member].streams
+    if not len(pieces) or not streams:
+        return []
+    part = path.part[pieces]
+    kind = np.where(part == NO_INDEX, 0, matched.kind[matched.instance[part]] + 1)
+    return [
+        SliceTrack(
+            analysis=ANALYSIS,
+            name=PATH_TRACK,
+            under=streams[0].device_track,
+            ts=path.own_start[pieces],
+            dur=path.own_end[pieces] - path.own_start[pieces],
+            names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
+            args=_of_work(path, pieces)
+            | _of_transfers(path, matched, parted, pieces)
+            | _of_handovers(path, matched, pieces, summaries),
+            description="while the path of what decided when the job was done is on this rank",
+        )
+    ]
+
+
+def _of_work(path: Path, pieces: Places) -> dict[str, ArgColumn]:
+    times = {
+        "compute_ns": path.compute_ns,
+        "communication_ns": path.communication_ns,
+        "memory_ns": path.memory_ns,
+        "idle_ns": path.idle_ns,
+    }
+    local = {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
+    return {"step": path.step[pieces], **local}
+
+
+def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -> dict[str, ArgColumn]:
+    part, moves = path.part[pieces], path.is_transfer()[pieces]
+    instance = matched.instance[part]
+    return {
+        "process_group": Texts(
+            np.where(moves, matched.group[instance], NO_INDEX).astype(np.int32),
+            tuple(group.description or group.name for group in matched.groups),
+        ),
+        "bytes": np.where(moves, matched.bytes[instance], NO_INDEX),
+        "wait_ns": np.where(moves, parted.wait_ns[part], NO_INDEX),
+    }
+
+
+def _of_handovers(
+    path: Path, matched: Matched, pieces: Places, summaries: Sequence[RankSummary]
+) -> dict[str, ArgColumn]:
+    came = is_handover(path)
+    came[:1] = False  # the path begins here
+    number = np.where(came, np.cumsum(came) - 1, NO_INDEX)
+    following = np.append(number[1:], NO_INDEX)
+    waited_for = np.where(is_handover(path), matched.member[path.late], NO_INDEX)
+    goes_on = np.where(following == NO_INDEX, NO_INDEX, np.append(path.member[1:], NO_INDEX))
+    return {
+        "waited_for": rank_texts(waited_for[pieces], summaries),
+        _CAME: number[pieces],
+        "goes_on_to": rank_texts(goes_on[pieces], summaries),
+        _LEFT: following[pieces],
+    }
+
+
+def handovers(annotations: Iterable[Annotation]) -> Iterator[tuple[SliceTrack, Int64s, Int64s]]:
+    """Where the path enters and leaves a rank, found in the rank's annotations or copies of them.
+
+    Yields the track, its rows, and the number of each handover: equal on the slices of the ranks before and after.
+    """
+    for track in annotations:
+        if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:
+            for numbers in (track.args[_CAME], track.args[_LEFT]):
+                assert not isinstance(numbers, Texts)
+                rows = np.flatnonzero(numbers != NO_INDEX)
+                yield track, rows, numbers[rows]

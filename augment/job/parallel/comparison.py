@@ -14,18 +14,15 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import combinations, each, group_bounds, sums
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Bools
-from augment.core.findings import Findings, column
+from augment.arrays import Bools, Int64s, combinations, each, group_bounds, grouped_medians, sums
+from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
+from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
-from augment.job.parallel.dimensions import Dimensions
-from augment.job.parallel.instances import dimension_codes
-from augment.job.parallel.rank_steps import TIMES, RankSteps
-from augment.job.ranks.summary import RankSummary
+from augment.job.parallel.dimensions import Dimensions, dimension_codes
+from augment.job.ranks.summary import SPENT, RankSummary
 
 MOST_ROWS = 1000
 WITHIN, ACROSS = "within a node", "across nodes"
@@ -249,3 +246,110 @@ def _as_ranges(ranks: Sequence[int | None]) -> str:
         return "?"
     runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs if len(run))
+
+
+# The steps of all ranks: how long they are, and what the devices do in them.
+
+
+TIMES = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+
+
+class RankSteps(Struct, frozen=True):
+    """Equal-length int64 columns, a row for each step of each rank; a recording without steps is one step, -1.
+
+    ``start`` and ``end`` are on the rank's own clock. The :data:`TIMES` add up to
+    ``end - start``.
+    """
+
+    member: Int64s
+    number: Int64s
+    start: Int64s
+    end: Int64s
+    compute_ns: Int64s
+    exposed_communication_ns: Int64s
+    exposed_memory_ns: Int64s
+    idle_ns: Int64s
+
+    @property
+    def count(self) -> int:
+        """Steps of all ranks."""
+        return len(self.member)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether steps were recorded."""
+        return bool((self.number != UNKNOWN).any())
+
+    @property
+    def wall_ns(self) -> int:
+        """The time of all."""
+        return int((self.end - self.start).sum())
+
+
+def rank_steps(summaries: Sequence[RankSummary]) -> RankSteps:
+    """The steps of ``summaries``."""
+    member = np.repeat(np.arange(len(summaries)), [len(summary.step_column("number")) for summary in summaries])
+    names = ["number", "start", "end", *SPENT["start"], *SPENT["end"]]
+    columns = {name: _joined([summary.step_column(name) for summary in summaries]) for name in names}
+    parts = [columns[after] - columns[before] for before, after in zip(SPENT["start"], SPENT["end"], strict=True)]
+    start, end = columns["start"], columns["end"]
+    idle = end - start - sum(parts, np.zeros(len(start), np.int64))
+    return RankSteps(member.astype(np.int64), columns["number"], start, end, parts[0], parts[1], parts[2], idle)
+
+
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return np.concatenate(parts) if len(parts) else np.empty(0, np.int64)
+
+
+# What each rank did in each step: the cells of a heat map.
+
+
+MOST_CELLS = 20_000
+
+
+class Row(Struct, frozen=True):
+    """One step of one rank."""
+
+    step: Annotated[int, column("The number of the step.")]
+    rank: Annotated[int | None, column("The rank.")]
+    trace: Annotated[str, column("The name of its trace.")]
+    wall_ns: Annotated[int, column("The length of the step: the sum of the next four columns.", "ns")]
+    compute_ns: Annotated[int, column("The device computes.", "ns")]
+    exposed_communication_ns: Annotated[int, column("The device communicates without computing.", "ns")]
+    exposed_memory_ns: Annotated[int, column("The device copies, and nothing else runs.", "ns")]
+    idle_ns: Annotated[int, column("Nothing runs on the device.", "ns")]
+    wait_ns: Annotated[int, column("Waiting for other ranks within collectives of the step, exposed or not.", "ns")]
+
+
+def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:
+    """The rows by step, then rank. Of more than :data:`MOST_CELLS` steps are left out, evenly spread."""
+    if not steps.numbered:
+        return Skipped("no rank recorded a step")
+    numbers = np.unique(steps.number[steps.number >= 0])
+    most = max(MOST_CELLS // max(len(summaries), 1), 1)
+    kept = numbers[np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.intp))]
+    order = np.lexsort((steps.member, steps.number))
+    order = order[np.isin(steps.number[order], kept)][:MOST_CELLS]
+    width = int(numbers[-1]) + 1
+    part = matched.step[matched.instance]
+    inside = part >= 0
+    keys = steps.member[order] * width + steps.number[order]
+    distinct, place = np.unique(keys, return_inverse=True)
+    cells = matched.member[inside] * width + part[inside]
+    at = np.minimum(np.searchsorted(distinct, cells), len(distinct) - 1)
+    known = distinct[at] == cells
+    wait = sums(at[known], parted.wait_ns[inside][known], len(distinct))[place]
+    rows = [
+        Row(
+            step=int(steps.number[cell]),
+            rank=summaries[steps.member[cell]].rank,
+            trace=summaries[steps.member[cell]].name,
+            wall_ns=int(steps.end[cell] - steps.start[cell]),
+            **{name: int(getattr(steps, name)[cell]) for name in TIMES},
+            wait_ns=int(waited),
+        )
+        for cell, waited in zip(order.tolist(), wait.tolist(), strict=True)
+    ]
+    lost = int((steps.number >= 0).sum()) - len(rows)
+    why = "steps of ranks beyond the limit of step_heat; left out, evenly spread over the steps"
+    return Findings(rows, diagnostics=[Diagnostic("cells_beyond_limit", lost, why)] if lost else [])

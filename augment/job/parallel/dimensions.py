@@ -18,17 +18,16 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from augment.arrays import Int64s, combinations
 from augment.core.findings import column
 from augment.core.trace import Diagnostic
+from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_PART
 from augment.facts.collectives.collective_kernels import Group
 from augment.facts.names.kernel_types import POINT_TO_POINT, SEND_RECV
 from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Matched
-from augment.job.parallel.group_roles import RoleTally, Use, judge, style, tallies
-from augment.job.parallel.nodes import nodes
-from augment.job.parallel.stages import chains
-from augment.job.ranks.dimension_names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
-from augment.job.ranks.listed_groups import LISTED
+from augment.job.parallel.group_roles import RoleTally, Use, chains, judge, style, tallies
+from augment.job.ranks.dimension_names import DP, EP, LISTED, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
 from augment.job.ranks.summary import RankSummary
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}
@@ -377,3 +376,43 @@ def _pipelines(
 def _stride(ranks: Sequence[int]) -> int | None:
     steps = {after - before for before, after in pairwise(ranks)}
     return steps.pop() if len(steps) == 1 else None
+
+
+# The collectives of a job by dimension.
+
+
+def dimension_codes(dims: Dimensions, matched: Matched) -> tuple[list[str], Int64s]:
+    """The names of dimensions, and for each matched collective the index of its dimension."""
+    (groups, kinds), which = combinations(matched.group, matched.kind)
+    names: dict[str, int] = {}
+    pairs = zip(groups.tolist(), kinds.tolist(), strict=True)
+    codes = [names.setdefault(dims.of(group, matched.kinds[kind]), len(names)) for group, kind in pairs]
+    return list(names), np.array(codes, np.int64)[which]
+
+
+# The node of each rank: its host, if recorded, else counted from the devices that its node lists.
+
+
+RECORDED, COUNTED = "recorded", "counted from device numbers"
+
+
+def nodes(summaries: Sequence[RankSummary]) -> tuple[list[str], str]:
+    """The name of each rank's node (empty: unknown), and how it is known (empty: it is not).
+
+    Without recorded hosts, rank r on device d of a node of L devices is on node (r - d) / L. That must hold on all
+    ranks, and L must exceed 1: a process that is shown one device alone says nothing of its node.
+    """
+    if all(summary.host for summary in summaries):
+        return [summary.host for summary in summaries], RECORDED
+    numbers: list[int] = []
+    for summary in summaries:
+        index, count = (_first(summary, name) for name in ("index", "count"))
+        if summary.rank is None or count < 2 or not 0 <= index < count or (summary.rank - index) % count:
+            return [""] * len(summaries), ""
+        numbers.append((summary.rank - index) // count)
+    return [f"node {number}" for number in numbers], COUNTED
+
+
+def _first(summary: RankSummary, name: str) -> int:
+    column = summary.table_column("device", name)
+    return UNKNOWN_PART if column is None or not len(column) else int(column[0])

@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays import Int64s, Places
 from augment.core.findings import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import SEND
@@ -32,9 +32,8 @@ from augment.job.collectives.waits import common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
-from augment.job.parallel.schedules import Passes
-from augment.job.parallel.simulated_pipeline import played
-from augment.job.ranks.pipeline_actions import ActionKind, ActionSource
+from augment.job.parallel.schedules import Passes, played
+from augment.job.ranks.rank_tables import ActionKind, ActionSource
 from augment.job.ranks.summary import RankSummary
 
 MOST_MISSED = 0.03  #: by which the played passes may take longer than the window

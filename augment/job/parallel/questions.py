@@ -9,18 +9,8 @@ from augment.core.findings import Findings, Outcome, Skipped
 from augment.job.collectives.waits import Waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
-from augment.job.parallel import (
-    bucket_caps,
-    buckets,
-    comparison,
-    dimensions,
-    experts,
-    heat,
-    pipeline,
-    sharding,
-    volumes,
-)
-from augment.job.parallel.rank_steps import rank_steps
+from augment.job.parallel import buckets, comparison, dimensions, pipeline, sharding, volumes
+from augment.job.parallel.comparison import rank_steps
 from augment.job.ranks.dimension_names import UNKNOWN
 from augment.job.ranks.summary import RankSummary
 
@@ -35,10 +25,10 @@ ROWS: dict[str, type[Any]] = {
     "dimension_places": comparison.PlaceRow,
     "pipeline": pipeline.Row,
     "ddp_buckets": buckets.Row,
-    "ddp_caps": bucket_caps.Row,
+    "ddp_caps": buckets.CapsRow,
     "sharding": sharding.Row,
-    "expert_parallel": experts.Row,
-    "step_heat": heat.Row,
+    "expert_parallel": volumes.ReceivedRow,
+    "step_heat": comparison.Row,
 }
 
 
@@ -51,7 +41,7 @@ def outcomes(
 ) -> Mapping[str, Outcome]:
     """The figures by question, in the order of :data:`ROWS`."""
     steps = rank_steps(summaries)
-    cells = heat.heat(steps, matched, parted, summaries)
+    cells = comparison.heat(steps, matched, parted, summaries)
     stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
     if not any(len(summary.column("ts")) for summary in summaries):
         return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages, "step_heat": cells}
@@ -73,8 +63,8 @@ def outcomes(
         else Skipped("no dimension has coordinates, and no two nodes are known"),
         "pipeline": stages,
         "ddp_buckets": Findings(averaged) if averaged else Skipped(NO_BUCKETS),
-        "ddp_caps": bucket_caps.caps(buckets_),
+        "ddp_caps": buckets.caps(buckets_),
         "sharding": sharding.sharding(dims, matched, parted, summaries),
-        "expert_parallel": experts.experts(dims, matched, parted, summaries),
+        "expert_parallel": volumes.experts(dims, matched, parted, summaries),
         "step_heat": cells,
     }

@@ -16,18 +16,16 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, each, sums
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, each, sums
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
-from augment.job.parallel.dimensions import Dimensions
-from augment.job.parallel.instances import dimension_codes
+from augment.job.parallel.dimensions import Dimensions, dimension_codes
 from augment.job.ranks.dimension_names import DATA_PARALLEL
-from augment.job.ranks.phases import Phase
+from augment.job.ranks.rank_tables import Phase
 from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 2000

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.ordering import combinations, run_starts
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays import NO_INDEX, Bools, Int64s, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays.types import NO_INDEX, Bools, Int64s
-from augment.job.matching.matching import Floats
+from augment.arrays import NO_INDEX, Bools, Int64s
 from augment.job.path.progress import Progress, Stretches
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary
@@ -108,7 +108,7 @@ class Shift(Struct, frozen=True):
             late[inside] += np.rint(self.by[row] * self._share(member, row, moments[inside])).astype(np.int64)
         return late
 
-    def _share(self, member: int, row: Int64s, moments: Int64s) -> Floats:
+    def _share(self, member: int, row: Int64s, moments: Int64s) -> npt.NDArray[np.float64]:
         """The share of the change of each stretch in ``row`` that has come by a moment within it."""
         whole = Parts(*(part[row] for part in self.stretches.parts))
         since = self.stretches.ts[row] - sum(whole, np.zeros(len(row), np.int64))

@@ -12,10 +12,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.intervals import Intervals
-from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s, Places
+from augment.arrays import Int64s, Intervals, Places, intervals, sums
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
 from augment.job.collectives.waits import Waits

@@ -12,9 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from augment.arrays.intervals import Intervals, expand, touched, union
-from augment.arrays.ordering import sums
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, Intervals, expand, sums, touched, union
 from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import NO_INDEX, Bools, Int64s, Places
+from augment.arrays import NO_INDEX, Bools, Int64s, Places
+from augment.core.annotations import Texts
 from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
 from augment.diagnosis.devices import vendor
@@ -33,7 +34,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows
-from augment.job.ranks.listed_groups import with_listed_groups
+from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
@@ -192,11 +193,14 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
     results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
+    info = trace.source.metadata.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) else None
+    world = size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
     return RankSummary(
         version=VERSION,
         name=trace.source.label,
         partial=trace.partial,
-        world=_world(trace),
+        world=world,
         main_track=main_track(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,
@@ -302,12 +306,6 @@ def _streams(trace: Trace, place: Places) -> tuple[list[RankStream], Int64s]:
     return streams_found, which.astype(np.int64)
 
 
-def _world(trace: Trace) -> int:
-    info = trace.source.metadata.get("distributedInfo")
-    size = info.get("world_size") if isinstance(info, dict) else None
-    return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
-
-
 def _host(trace: Trace) -> str:
     hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
     in_name = _HOST_IN_NAME.match(trace.source.label)
@@ -375,3 +373,46 @@ def _is_figure(column: Column) -> bool:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float, np.number)) else float("nan")
+
+
+# Lists of ranks as text.
+
+
+MOST = 6  #: ranges written out
+
+
+def ranks_text(ranks: Iterable[int | None]) -> str:
+    """Ranks as ranges: ``rank 3``, ``ranks 0 to 3 and 8``; ranks that are unknown are counted."""
+    given = list(ranks)
+    known = sorted({rank for rank in given if rank is not None})
+    unknown = given.count(None)
+    spans: list[list[int]] = []
+    for rank in known:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    spans = [part for low, high in spans for part in ([[low, high]] if high != low + 1 else [[low, low], [high, high]])]
+    texts = [str(low) if low == high else f"{low} to {high}" for low, high in spans]
+    if len(texts) > MOST:
+        beyond = sum(high - low + 1 for low, high in spans[MOST:])
+        texts = [*texts[:MOST], f"{beyond} more"]
+    listed = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+    parts = [f"rank{'s' if len(known) > 1 else ''} {listed}"] if known else []
+    if unknown:
+        parts.append(f"{unknown} rank{'s' if unknown > 1 else ''} of unknown number")
+    return " and ".join(parts) or "no rank"
+
+
+def rank_texts(members: Int64s, summaries: Sequence[RankSummary]) -> Texts:
+    """The names of ``members`` (-1: none) as a column that holds only names which occur: of thousands of ranks, the
+    track of each names few."""
+    occurring, which = np.unique(members, return_inverse=True)
+    absent = int(len(occurring) > 0 and occurring[0] < 0)
+    names = rank_names([summaries[member] for member in occurring[absent:].tolist()])
+    return Texts((which - absent).astype(np.int32), names)
+
+
+def rank_names(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
+    """How each rank is called: ``rank 3``, or by its trace."""
+    return tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int64s
+from augment.arrays import Bools, Int64s, combinations, sums
 from augment.core.attachments import Cause, Reason
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.text import counted
@@ -24,25 +24,24 @@ from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORL
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
+from augment.job.parallel.group_roles import chains
 from augment.job.path.progress import progress_of, stretches
-from augment.job.path.replay import Replay, Shift, replay_of
-from augment.job.ranks.dimension_names import UNKNOWN, WORLD
-from augment.job.ranks.rank_lists import ranks_text
-from augment.job.ranks.summary import RankSummary
+from augment.job.path.replay import Replay, Scale, Shift, replay_of
+from augment.job.ranks.dimension_names import UNKNOWN, WORLD, dimension_told
+from augment.job.ranks.summary import RankSummary, ranks_text
 from augment.job.verdict import verdict_text
-from augment.job.verdict.causes import main_cause
-from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of
+from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of, main_cause, uneven
 from augment.job.verdict.late_ranks import is_sparse
-from augment.job.verdict.scenarios import scenarios
 from augment.job.verdict.slow_groups import slow_groups
-from augment.job.verdict.uneven import uneven
-from augment.job.verdict.verdict_rows import Row
+from augment.job.verdict.verdict_text import Row, WhatIfRow
 
 LEAST = verdict_text.LEAST
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
+ALIKE = 0.5  #: of the largest excess of some ranks: those with at least as much are late alike
+EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the excess costs
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 MOST_NAMED = 8
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
@@ -66,7 +65,7 @@ class Judgement:
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
-        rows = self._uneven_rows + self._rank_rows + self._group_rows
+        rows = self._uneven_rows + self._joint_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
@@ -294,13 +293,53 @@ class Judgement:
     def _rank_rows(self) -> list[Row]:
         return [self._rank_row(member) for member in self._named]
 
+    @cached_property
+    def _joint_rows(self) -> list[Row]:
+        """The rows of the verdict. Ranks that are late alike, so that none gains alone, are one row with what all gain
+        together; a rank that gains nothing, neither alone nor so, has none where others have."""
+        least = LEAST * self._time
+        if self._gain_unknown or self._uneven_rows or any(gain >= least for gain in self._gains.values()):
+            return self._rank_rows
+        alike: list[tuple[Cause, list[int]]] = []
+        for member in self._candidates.tolist():
+            total, causes = self._charged(member)
+            cause = main_cause(causes, total)
+            for known, members in alike:
+                if known == cause and total >= ALIKE * self._charged(members[0])[0]:
+                    members.append(member)
+                    break
+            else:
+                alike.append((cause, [member]))
+        gains = [self._gain(np.array(members)) for _, members in alike]
+        rows = [self._joint_row(of, gain) for (_, of), gain in zip(alike, gains, strict=True) if gain >= least]
+        return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED] or self._rank_rows
+
+    def _joint_row(self, members: Sequence[int], gain: int) -> Row:
+        """The row of several ranks that are late alike."""
+        members = sorted(
+            members, key=lambda member: (self._summaries[member].rank is None, self._summaries[member].rank)
+        )
+        first = self._rank_row(members[0], gain)
+        if len(members) == 1:
+            return first
+        each = [self._summaries[member] for member in members]
+        hosts = {summary.host for summary in each}
+        return replace(
+            first,
+            host=hosts.pop() if len(hosts) == 1 else "",
+            ranks=[summary.rank for summary in each if summary.rank is not None],
+            place=verdict_text.place_of(each, self._summaries),
+            charged_ns=sum(self._charged(member)[0] for member in members) // len(members),
+        )
+
     @property
     def _together(self) -> tuple[str, ...]:
         """A sentence where several ranks must change for the job to gain; none for few steps, which may be chance."""
         alone = max(self._gains.values(), default=0)
         if self._step_time[1] < FEWEST_STEPS or self._uneven_rows:
             return ()
-        if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
+        known = max([alone, *(row.gain_ns or 0 for row in self._joint_rows)])
+        if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < known + LEAST * self._time:
             return ()
         share = 100 * self._all_gain / self._time
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
@@ -320,10 +359,13 @@ class Judgement:
         return verdict_text.reason_of(main_cause(causes, total), member, self._excess, self._summaries)
 
     def _lasts(self, member: int) -> bool:
-        """Whether the rank is charged for the places of a step alone where it takes longer in most steps."""
-        return bool(2 * self._excess.total_ns[member] < self._excess.lasting_ns[member])
+        """Whether the rank is charged for the places of a step alone where it takes longer in most steps: where its
+        whole excess does not explain what the job would gain."""
+        total = int(self._excess.total_ns[member])
+        explained = not self._gain_unknown and total > 0 and self._gains.get(member, 0) <= EXPLAINED * total
+        return 2 * total < int(self._excess.lasting_ns[member]) and not explained
 
-    def _rank_row(self, member: int) -> Row:
+    def _rank_row(self, member: int, gain: int | None = None) -> Row:
         summary = self._summaries[member]
         total, causes = self._charged(member)
         cause = main_cause(causes, total)
@@ -338,7 +380,7 @@ class Judgement:
             dimension=self._dimension_of(member),
             cause=cause,
             charged_ns=total,
-            gain_ns=None if self._gain_unknown else self._gains[member],
+            gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
             confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
             evidence=verdict_text.evidence(reason, causes, lasts=lasts, once=once),
             figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
@@ -384,3 +426,78 @@ class Judgement:
                     )
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
+
+
+# What would be gained if something were otherwise: scenarios of a job, by replay.
+
+
+MOST_RANKS = 8  #: with scenarios of their own: those whose excess is largest
+LIKE_MEDIAN, NO_HOST = "the rank is like the median of its peers", "the rank's device never waits for its host"
+FASTER, NO_TIME = "links twice as fast", "communication takes no time"
+HIDDEN = "{} is hidden behind other work"
+BALANCED = "pipeline stages are balanced"
+
+
+def scenarios(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) -> list[WhatIfRow]:
+    """The rows: unchanged, then those with the largest gain first."""
+    unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
+
+    def row(name: str, time: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
+        gain = unchanged - time
+        return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), (unchanged - recorded) / recorded)
+
+    rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
+    balanced = balanced_stages(replay, summaries)
+    if balanced is not None:
+        rows.append(row(BALANCED, replay.time_ns(shift=balanced), None, "pp"))
+    return [row("unchanged", unchanged), *sorted(rows, key=lambda each: -each.gain_ns)]
+
+
+def _of_ranks(
+    replay: Replay, excess: Excess, summaries: Sequence[RankSummary]
+) -> Iterator[tuple[str, int, int | None, str]]:
+    """Scenario, time, rank and dimension for the ranks with the largest excess."""
+    largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_RANKS]
+    for member in largest[excess.total_ns[largest] > 0].tolist():
+        rank, chosen = summaries[member].rank, excess.stretches.member == member
+        host = excess.stretches.parts.host
+        waits: dict[tuple[str, ...], Int64s] = {("host",): host}
+        for name, less, parts in ((LIKE_MEDIAN, excess.by_stretch, excess.by_parts), (NO_HOST, host, waits)):
+            shift = Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
+            yield name, replay.time_ns(shift=shift), rank, ""
+
+
+def _of_dimensions(replay: Replay) -> Iterator[tuple[str, int, int | None, str]]:
+    """The same for the links of each dimension, and for each of its kinds of collectives."""
+    matched = replay.progress.matched
+    names = [dimension_told(group.description) or group.description or group.name for group in matched.groups]
+    for name in sorted({names[group] for group in np.unique(matched.group).tolist()}):
+        inside = np.array([each == name for each in names], np.bool_)[matched.group]
+        for label, factor in ((FASTER, 0.5), (NO_TIME, 0.0)):
+            moving = np.where(inside, np.rint(replay.moving * factor), replay.moving).astype(np.int64)
+            yield label, replay.time_ns(moving=moving), None, name
+        for kind in np.unique(matched.kind[inside]).tolist():
+            hidden: Bools = inside & (matched.kind == kind)
+            yield HIDDEN.format(matched.kinds[kind]), replay.time_ns(hidden=hidden), None, name
+
+
+def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale | None:
+    """The change by which the devices of all pipeline stages compute for equally long; None without known stages."""
+    member_of = {summary.rank: member for member, summary in enumerate(summaries) if summary.rank is not None}
+    rank_chains = chains(summaries)
+    joined = set(replay.members.tolist())
+    if not rank_chains or len({len(chain) for chain in rank_chains}) > 1:
+        return None
+    members = np.array([[member_of.get(rank, -1) for rank in chain] for chain in rank_chains])
+    if not joined.issuperset(members.ravel().tolist()):
+        return None
+    compute = np.array([[_computed(summaries[member]) for member in chain] for chain in members.tolist()]).mean(axis=0)
+    if not compute.all():
+        return None
+    factor = compute.mean() / compute
+    return Scale(summaries, {int(member): float(factor[stage]) for (_, stage), member in np.ndenumerate(members)})
+
+
+def _computed(summary: RankSummary) -> int:
+    """For how long a device computed in the steps, ns."""
+    return int(summary.states.parts(summary.step_column("start"), summary.step_column("end")).compute.sum())

@@ -9,16 +9,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import combinations, each, sums
-from augment.arrays.statistics import robust_z
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays import Bools, Int64s, Places, combinations, each, robust_z, sums
 from augment.core.findings import column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary
-from augment.job.verdict import causes
+from augment.job.verdict import excess as causes
 from augment.job.verdict.excess import Excess
 
 
@@ -125,7 +123,7 @@ def stragglers(
     parts = lead_parts(matched, parted, summaries)
     due = causes.of_leads(matched, parted, parts, excess, summaries, unclear)
     count = len(summaries)
-    names = tuple(causes.CAUSES)
+    names = tuple(causes.DELAY_CAUSES)
     together = ~matched.is_pair()
     chosen, parts_chosen = np.flatnonzero(together), np.flatnonzero(together[matched.instance])
     groups = len(matched.groups)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, each
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, combinations, each
 from augment.facts.collectives.collective_kernels import Group
 from augment.job.path.replay import Replay
 from augment.job.ranks.dimension_names import dimension_told

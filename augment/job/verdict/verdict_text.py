@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.core.attachments import Cause, Reason
+from augment.core.findings import column
 from augment.core.text import spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
-from augment.job.ranks.rank_lists import ranks_text
-from augment.job.ranks.summary import Figures, RankSummary
+from augment.job.parallel.dimensions import nodes
+from augment.job.ranks.summary import Figures, RankSummary, ranks_text
 from augment.job.verdict.excess import Excess
-from augment.job.verdict.verdict_rows import Row
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 _MOST_KERNELS = 2
@@ -58,6 +60,12 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.cause == "uneven":
         share = 100 * gain / time_ns
         return f"{row.evidence}. If work were balanced, {after} (\u2212{share:.0f} %)."
+    if row.ranks:
+        who = ranks_text(row.ranks)
+        who = f"{row.place[:1].upper()}{row.place[1:]} ({who})" if row.place else f"{who[:1].upper()}{who[1:]}"
+        lost = f"{three_digits(row.charged_ns)} of {three_digits(time_ns)} ({100 * row.charged_ns / time_ns:.0f} %)"
+        text = f"{who} delay the others{where} by {lost} each, in the mean. Cause: {row.evidence}."
+        return f"{text} Together at the median's speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""
@@ -69,6 +77,25 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.gain_ns < LEAST * time_ns:
         return f"{text} Alone at the median's speed it would gain the job nothing: other ranks are as late."
     return f"{text} At the median's speed {after}."
+
+
+def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:
+    """Where ranks are that are late alike: ``local rank 1 of all 8 nodes``, ``all ranks of host a``; empty if it is no
+    such place."""
+    node, _ = nodes(summaries)
+    of_rank = {summary.rank: name for summary, name in zip(summaries, node, strict=True)}
+    whose = [of_rank[summary.rank] for summary in late]
+    if not all(node) or None in of_rank:
+        return ""
+    if len(set(whose)) == 1:
+        every = node.count(whose[0]) == len(late)
+        return f"all ranks of {whose[0]}" if every and len(set(node)) > 1 else ""
+    first = {name: min(rank for rank, of in of_rank.items() if of == name and rank is not None) for name in set(node)}
+    local = {(summary.rank or 0) - first[name] for summary, name in zip(late, whose, strict=True)}
+    if len(local) > 1 or len(set(whose)) < len(whose):
+        return ""
+    count, known = len(set(whose)), len(first)
+    return f"local rank {local.pop()} of {f'all {known} nodes' if count == known else f'{count} of {known} nodes'}"
 
 
 def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
@@ -191,3 +218,42 @@ def doubts(
     if apart and len(apart) < len(clocks):
         reason = next(clock.refused for clock in clocks if not clock.comparable)
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
+
+
+# The rows of a job's verdict, and of what would be gained.
+
+
+class Row(Struct, frozen=True):
+    """A rank, or a process group, that holds the job up; or work that is uneven among the ranks in every step."""
+
+    rank: Annotated[
+        int | None, column("The rank; of several the first; null for a process group, and for uneven work.")
+    ]
+    host: Annotated[str, column("Its host; empty if unknown.")]
+    dimension: Annotated[str, column("The parallel dimension in which others wait for it; empty if unknown.")]
+    cause: Annotated[str, column("host, compute, communication, queued, before_recording, uneven or unknown.")]
+    charged_ns: Annotated[
+        int, column("By how much its own work exceeds its peers'; of a group, the time of moving data.", "ns")
+    ]
+    gain_ns: Annotated[int | None, column("What the job would gain if it were like the median; null if unknown.", "ns")]
+    confidence: Annotated[str, column("high, medium or low.")]
+    evidence: Annotated[str, column("What shows it.")]
+    figures: Annotated[dict[str, Any], column("The figures and names of the evidence, by name.", key=False)] = {}
+    ranks: Annotated[
+        list[int], column("Ranks that are late alike: charged_ns is their mean, gain_ns of all together; else empty.")
+    ] = []
+    place: Annotated[str, column("Where these are, such as local rank 1 of all 8 nodes; empty if nowhere.")] = ""
+
+
+class WhatIfRow(Struct, frozen=True):
+    """The job's time if something were otherwise."""
+
+    scenario: Annotated[str, column("What is otherwise.")]
+    rank: Annotated[int | None, column("The rank that would be; null if none alone.")]
+    dimension: Annotated[str, column("The parallel dimension that would be; empty if none alone.")]
+    time_ns: Annotated[int, column("The time of the job by replay.", "ns")]
+    gain_ns: Annotated[int, column("By how much that is less than the unchanged job's by replay.", "ns")]
+    gain_ratio: Annotated[float, column("The share of that.", "ratio")]
+    error_ratio: Annotated[
+        float, column("By how much the replay of the unchanged job misses the recorded time.", "ratio")
+    ]

@@ -42,6 +42,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
+        from augment.job.rank_answers import with_its_ranks
         from augment.job.ranks.summary import summarize
         from augment.pipeline import augment
         from augment.readers import read
@@ -49,7 +50,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
         from augment.writers.metrics import as_read
 
         stage(f"reading {path}")
-        trace = read(path, limits=limits or UNLIMITED)
+        trace = with_its_ranks(read(path, limits=limits or UNLIMITED))
         stage(_ANALYSIS)
         augmented = augment(trace, only=[_ANALYSIS])
         return _report(path, as_read(augmented), summarize(augmented))
