@@ -40,8 +40,8 @@ def _sentence(sidecar: Sidecar) -> str:
         return "The two runs have no common figure."
     change = f"{time(step['control'])} before, {time(step['test'])} now ({100 * (step['change_ratio'] or 0):+.1f} %)"
     verdicts = {
-        "improved": "A step is faster",
-        "regressed": "A step is slower",
+        "improvement": "A step is faster",
+        "regression": "A step is slower",
         "within_noise": "No difference beyond noise",
     }
     return f"{verdicts.get(step['verdict'], 'A step')}: {change}."
