@@ -62,6 +62,8 @@ class Manifest:
     def __init__(self, root: str, plan: RunPlan) -> None:
         self._root, self._digest = root, digest_of(plan)
         self._evidence = plan.request.evidence
+        self._no_traces: list[bytes] = []
+        self._recorded = False
         locations.expect_writable(root)
         name = locations.join(root, (f"-{plan.shard}" if plan.shard else "").join(MANIFEST))
         self._journal = _RemoteJournal(name) if locations.protocol(name) else _LocalJournal(name)
@@ -70,10 +72,10 @@ class Manifest:
         """The earlier result of ``item`` if it is still valid, else None.
 
         It is valid if the file, the files recorded with it, the settings and the version of this program are unchanged,
-        and all outputs still exist.
+        and all outputs still exist. What is no trace stays none until it changes.
         """
         record = self._known.get(item.key)
-        if record is None or record["status"] != "augmented" or not item.modified:
+        if record is None or record["status"] not in ("augmented", "passed_over") or not item.modified:
             return None
         if (record["size"], record["modified"], record["options"], record["tool"]) != (
             item.size,
@@ -82,6 +84,8 @@ class Manifest:
             __version__,
         ):
             return None
+        if record["status"] == "passed_over":
+            return None if item.named else Result(item.path, "passed_over", message=record["message"])
         if record.get("beside", "") != self._evidence.state(record["rank"]):
             return None
         outputs, summaries = self._files(record["outputs"]), self._files(record["summaries"])
@@ -102,9 +106,7 @@ class Manifest:
         )
 
     def record(self, item: Input, result: Result) -> None:
-        """Record the result of ``item``, if it is a trace."""
-        if result.status == "passed_over":
-            return
+        """Record the result of ``item``."""
         line = {
             "input": item.key,
             "path": item.path,
@@ -124,10 +126,17 @@ class Manifest:
             "beside": result.evidence_state,
             "partial": result.partial,
         }
-        self._journal.append(json.dumps(line).encode())
+        if result.status == "passed_over":
+            self._no_traces.append(json.dumps(line).encode())
+        else:
+            self._recorded = True
+            self._journal.append(json.dumps(line).encode())
 
     def close(self) -> None:
-        """Write what is left and release the file."""
+        """Write what is left and release the file. A folder without traces stays as it is."""
+        if self._recorded or (self._no_traces and self._known):
+            for line in self._no_traces:
+                self._journal.append(line)
         self._journal.close()
 
     @cached_property

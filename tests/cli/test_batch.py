@@ -30,7 +30,8 @@ def job(tmp_path: Path) -> Path:
 
 
 def lines(folder: Path, name: str = MANIFEST) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    recorded = map(json.loads, (folder / name).read_text().splitlines())
+    return [line for line in recorded if line["status"] != "passed_over"]
 
 
 def converted(folder: Path) -> list[str]:
@@ -59,6 +60,19 @@ def test_the_manifest_tells_all(job: Path, tmp_path: Path, augment: Augment) -> 
     assert failed["status"] == "failed"
     assert failed["outputs"] == []
     assert failed["message"].startswith(f"{bad}: byte ")
+
+
+def test_what_is_no_trace_is_read_once(job: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job / "settings.json").write_bytes(b"{}")
+    first = augment("run", job)
+    monkeypatch.setattr("augment.readers.read", None)  # nothing is read again
+    again = augment("run", job)
+    assert (again.code, again.out) == (0, first.out)
+    assert "0 augmented, 3 done before, 1 passed over, 0 failed" in again.err
+    monkeypatch.undo()
+    (job / "settings.json").write_bytes(b'{"traceEvents": []}')
+    augment("run", job)
+    assert (job / "settings.metrics.json").exists()
 
 
 def test_what_is_done_is_skipped(job: Path, augment: Augment) -> None:
