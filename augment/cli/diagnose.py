@@ -132,10 +132,12 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
     return [*((name, True) for name in sidecars), *traces], [error for _, error in made.refused]
 
 
-def _written(folder: str) -> list[str]:
-    """The metrics in a folder that augment wrote, those of the job first."""
+def _written(path: str) -> list[str]:
+    """The metrics in a folder that augment wrote, those of the job first; or those beside a trace that it wrote."""
     from augment.results.report.health import metrics_among
 
-    if not os.path.isdir(folder):
-        return []
-    return [os.path.join(folder, name) for name in metrics_among(os.listdir(folder))]
+    if os.path.isdir(path):
+        return [os.path.join(path, name) for name in metrics_among(os.listdir(path))]
+    stem, augmented, _ = path.rpartition(".augmented.")
+    beside = f"{stem}.metrics.json"
+    return [beside] if augmented and os.path.isfile(beside) else []

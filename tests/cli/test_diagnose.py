@@ -70,6 +70,17 @@ def test_metrics_are_read_as_they_are(folder: Path, tmp_path: Path, augment: Aug
     assert "The host fetches batches" in augment("show", sidecar, "steps").out
 
 
+def test_a_trace_that_augment_wrote_is_judged_by_the_metrics_beside_it(
+    folder: Path, tmp_path: Path, augment: Augment
+) -> None:
+    assert augment("run", *sorted(folder.glob("*.json*"))[:1], "-o", tmp_path / "out").code == 0
+    (trace,) = (tmp_path / "out").glob("*.pftrace")
+    (metrics,) = (tmp_path / "out").glob("*.metrics.json")
+    assert augment("diagnose", trace).out == augment("diagnose", metrics).out
+    metrics.unlink()
+    assert augment("diagnose", trace).code == 3
+
+
 def test_list_names_the_rules(augment: Augment) -> None:
     rules = json.loads(augment("list", "--json").out)["rules"]
     assert {"data_loading", "launch_bound"} <= {rule["name"] for rule in rules}
