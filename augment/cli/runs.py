@@ -112,7 +112,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
 
 
 def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
-    from augment.compare.compared_steps import regions_of, windows_in
+    from augment.compare.compared_steps import expect_work, regions_of, windows_in
     from augment.compare.totals import mean_of_ranks, samples_of
     from augment.writers.metrics import source_of
 
@@ -121,8 +121,7 @@ def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
     in_steps = True
     for trace in traces_of(path, shown):
         windows = windows_in(trace, region)
-        if not len(windows):
-            raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
+        expect_work(trace, windows)
         samples.append(samples_of(trace, windows))
         sources.append(source_of(trace))
         regions = regions or regions_of(trace)

@@ -12,7 +12,7 @@ from augment.arrays import OUTLIER, robust_z, sums
 from augment.compare.totals import Samples
 from augment.core.text import value_text
 from augment.core.trace import Category, Diagnostic, Trace
-from augment.errors import UsageError
+from augment.errors import InputError, UsageError
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
@@ -37,14 +37,12 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
     that name, or matching that pattern, are the steps, numbered from 0.
 
     Raises:
-        UsageError: a side has no step of that number, or no work at all.
+        UsageError: a side has no step of that number.
+        InputError: a side has no work at all, or no whole step.
     """
     sides = windows_in(control, region), windows_in(test, region)
     for trace, windows in zip((control, test), sides, strict=True):
-        if not len(windows):
-            if trace.partial is not None:
-                raise UsageError(f"{trace.source.name}: is cut off, and no step is known to be whole in it")
-            raise UsageError(f"{trace.source.name}: holds no operator, launch or GPU work that could be compared")
+        expect_work(trace, windows)
     if step is not None:
         numbers = step if isinstance(step, tuple) else (step, step)
         chosen = [_numbered(*arguments) for arguments in zip((control, test), sides, numbers, strict=True)]
@@ -74,6 +72,18 @@ def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
     if not len(occurrences):
         raise UsageError(f"{trace.source.name}: has no annotation or operator that matches {region!r}")
     return occurrences
+
+
+def expect_work(trace: Trace, windows: StepWindows) -> None:
+    """Expect ``windows``, which are those of the trace, to be some.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not len(windows) and trace.partial is not None:
+        raise InputError(trace.source.path, "is cut off, and no step is known to be whole in it; record it again")
+    if not len(windows):
+        raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
 
 
 def _numbered(trace: Trace, windows: StepWindows, number: int) -> StepWindows:

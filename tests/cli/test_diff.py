@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from augment.cli.registry import group
 from augment.compare.outputs import diff_schema
-from augment.errors import AugmentError
+from augment.errors import AugmentError, InputError
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch, op, step, write_trace
@@ -195,18 +195,21 @@ def test_check_does_not_hold_a_step_against_a_recording(tmp_path: Path) -> None:
 
 
 def test_check_does_not_hold_a_device_against_a_host(tmp_path: Path) -> None:
-    """A cut file may have no GPU work left; that it is not whole is said, too."""
+    """Also where a file is cut off, which may have lost its GPU work: no step is known to be whole then."""
     path = simulate(JobOptions(ranks=1, steps=3, layers=1), tmp_path)[0][0]
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     document = json.loads(text)
     document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") not in GPU]
     host = tmp_path / "host.json"
-    host.write_text(json.dumps(document)[:-1] + ' "cut')
+    host.write_text(json.dumps(document))
     result = ran("check", host, "--baseline", path)
     assert result.return_value == 4
     assert "only one side has GPU work" in result.stdout
     assert "host.json has no GPU work: its steps are those of the host" in result.stderr
-    assert "host.json is not whole: " in result.stderr
+    host.write_text(json.dumps(document)[:-1] + ' "cut')
+    error = ran("check", host, "--baseline", path).exception
+    assert isinstance(error, InputError)
+    assert "host.json: is cut off, and no step is known to be whole in it" in str(error)
 
 
 def test_check_leaves_out_an_outlying_first_step(tmp_path: Path) -> None:

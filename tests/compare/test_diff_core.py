@@ -10,7 +10,7 @@ import pytest
 import augment
 from augment.arrays.types import NO_INDEX
 from augment.compare import diff
-from augment.errors import UsageError
+from augment.errors import InputError, UsageError
 from diffs import adds_up, partners_are_partners, rows
 from tables import annotation, call, kernel, op, trace_of
 
@@ -127,5 +127,5 @@ def test_what_cannot_be_asked() -> None:
         diff(trace, trace, region="timed")
     with pytest.raises(UsageError, match="nothing to compare"):
         diff([], trace)
-    with pytest.raises(UsageError, match="holds no operator"):
+    with pytest.raises(InputError, match="holds no operator"):
         diff(trace_of(), trace)
