@@ -140,6 +140,8 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
                 about_job.append(f"{changed['title']}.")
     rules = {row["rule"] for row in rows}
     kept = [(sentence, about) for sentence, about in alone.sentences if not rules.intersection(about)]
+    if about_job:  # what the rank calls the largest of minor problems is not
+        kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     verdict = [sentence for sentence, _ in kept]
     verdict[state:state] = about_job or text[:1]

@@ -91,11 +91,12 @@ class RankStream(msgspec.Struct, frozen=True):
 
 class OwnDiagnosis(msgspec.Struct, frozen=True):
     """What a rank says without its job: the ``vendor`` of its devices, the sentences of its verdict, each with its
-    rules, and the ``rows`` of :data:`RULES_OF_JOB`."""
+    rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``."""
 
     vendor: str
     sentences: list[tuple[str, list[str]]]
     rows: list[dict[str, Any]]
+    grave: list[str] = []
 
 
 class RankSummary(msgspec.Struct):
@@ -227,7 +228,8 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     said = findings.verdict or Verdict()
     rows = [msgspec.to_builtins(row) for row in findings.rows if row.rule in RULES_OF_JOB]
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
-    return msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows))
+    grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
+    return msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows, grave))
 
 
 def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
