@@ -78,6 +78,8 @@ def failed_of_0(job: Job) -> bool:
         ("-state = FAILED", lambda job: job["state"] != 4),
         ("state = QUEUED OR state = RUNNING", lambda job: job["state"] in (1, 2)),
         ('create_time >= "1970-01-12T13:46:45Z"', lambda job: job["created_ns"] >= 1_000_005 * SECOND),
+        ('create_time > "9999-01-01T00:00:00Z"', lambda job: False),
+        ('create_time > "0001-01-01T00:00:00Z"', lambda job: True),
         ("create_time<1970-01-12T14:46:45.5+01:00", lambda job: job["created_ns"] < 1_000_005.5 * SECOND),
         ("start_time < 2026-01-01T00:00:00Z", lambda job: job["started_ns"] is not None),
         ("NOT start_time < 2026-01-01T00:00:00Z", lambda job: job["started_ns"] is None),

@@ -133,6 +133,9 @@ LEADS_OUTSIDE = {
     "an output is listed twice": """
         open(out + "/made", "w")
         return {"made": [["made", "0" * 64]] * 2}""",
+    "an output claims more than a disk has": """
+        os.truncate(os.open(out + "/made", os.O_CREAT | os.O_WRONLY), 1 << 43)
+        return {"made": [["made", "0" * 64]]}""",
     "a name leads outside": """
         return {"made": [["../" * 20 + OUTSIDE[1:] + "/secret", "0" * 64]]}""",
 }
@@ -315,7 +318,7 @@ def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeyp
 @NEEDS_SECCOMP
 def test_a_worker_starts_no_process_and_opens_no_socket(hostile: Hostile) -> None:
     hostile.does("""
-import ctypes, resource, socket, subprocess, threading
+import ctypes, fcntl, resource, socket, subprocess, threading
 resource.prlimit(0, resource.RLIMIT_NOFILE)
 path = OUTSIDE + "/secret"
 libc = ctypes.CDLL(None, use_errno=True)
@@ -341,6 +344,11 @@ tries = dict(
     kill=lambda: os.kill(os.getppid(), 0),
     user=lambda: os.setuid(os.getuid()),
     namespace=lambda: call("unshare", 0x10000000),
+    lock=lambda: fcntl.lockf(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
+    flags=lambda: fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40086602, bytes(8)),
+    memory=lambda: os.memfd_create("x"),
+    shared=lambda: call("shmget", 0, 4096, 0o1600),
+    processors=lambda: os.sched_setaffinity(os.getppid(), {0}),
 )
 possible = []
 for name, attempt in tries.items():

@@ -78,6 +78,21 @@ def test_a_job_that_waits_keeps_its_input(tmp_path: Path) -> None:
         assert files(tmp_path / "state", "blobs") == []
 
 
+def test_a_job_of_several_inputs_keeps_no_upload_that_was_never_sent(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1, max_stored_bytes=100_000) as server:
+        name = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        server.until(server.create(name).name, v1.Job.STATE_RUNNING)
+        both = [v1.Input(upload=name), v1.Input(upload=name, file_name="b.json")]
+        server.stub.CreateJob(calls.CreateJobRequest(spec=v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=both))))
+        server.stub.StartUpload(calls.StartUploadRequest(file_name="never.json", size_bytes=90_000))
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
+        (tmp_path / "c.json").write_bytes(b" " * 30_000)
+        server.upload(tmp_path / "c.json")
+        left = {each.file_name for each in server.stub.ListUploads(calls.ListUploadsRequest()).uploads}
+        assert left == {"a.json", "c.json"}
+
+
 def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]

@@ -156,6 +156,9 @@ def test_of_a_request_id_in_a_batch(server: Server, upload: str) -> None:
     with violated("requests[1].request_id"):
         requests = [good(upload), good(upload, request_id="once", priority=1)]
         server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=requests))
+    with violated("requests[2].request_id"):  # the answer would have the job as often
+        requests = [good(upload), *[good(upload, request_id="once")] * 2]
+        server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=requests))
 
 
 @pytest.mark.parametrize(

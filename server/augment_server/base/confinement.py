@@ -5,8 +5,8 @@ remove anything elsewhere, whatever code it runs; since Linux 6.2 it cannot trun
 since 6.12 not signal other processes or connect to abstract sockets. It can read all that its user can.
 
 With seccomp (on x86-64 and ARM64) it starts no process and no program, opens no socket, changes neither limits nor
-priorities of other processes, nor modes, owners, times or attributes of any file, and ends with the thread that has
-started it.
+priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no memory that
+outlives it or is no file's and not its own, and ends with the thread that has started it.
 """
 
 from __future__ import annotations
@@ -33,27 +33,33 @@ _SET_DEATH_SIGNAL, _SET_SECCOMP, _FILTER = 1, 22, 2
 _CLONE_THREAD = 0x10000
 _LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
 _ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
-_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
-#: machine → its AUDIT_ARCH; its numbers of clone, prctl and prlimit64; what is refused: fork, vfork, execve, execveat,
-#: ptrace, process_vm_writev, unshare, setns, socket, io_uring_setup, kill and its like, the priorities of processes,
-#: setuid and setgid in all forms; and chmod, chown, utime and setxattr in all forms
+_NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
+#: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, fcntl and ioctl; what is refused: fork, vfork,
+#: execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, io_uring_setup, kill and its like, the
+#: priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all forms; and shmget,
+#: msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and perf_event_open
 _CALLS = {
     "x86_64": (
         0xC000003E,
-        (56, 157, 302),
+        (56, 157, 302, 72, 16),
         (57, 58, 59, 322, 101, 311, 272, 308, 41, 425, 62, 129, 297, 424, 141, 142, 144, 314, 251),
         (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
+        (29, 68, 64, 319, 248, 249, 250, 323, 203, 298),
     ),
     "aarch64": (
         0xC00000B7,
-        (220, 167, 261),
+        (220, 167, 261, 25, 29),
         (221, 281, 117, 271, 97, 268, 198, 425, 129, 138, 240, 424, 140, 118, 119, 274, 30),
         (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
+        (194, 186, 190, 279, 217, 218, 219, 282, 122, 241),
     ),
 }
 _CLONE3, _OF_X32 = 435, 0x40000000
+#: commands of fcntl: record locks and leases; of ioctl: a file's flags, attributes and version
+_LOCKS = (6, 7, 37, 38, 1024)
+_ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602)
 
 
 class _Ruleset(ctypes.Structure):
@@ -113,7 +119,7 @@ def seclude() -> bool:
     """
     if not sys.platform.startswith("linux") or platform.machine() not in _CALLS or sys.maxsize < 2**32:
         return False
-    machine, (clone, prctl, prlimit), *refused = _CALLS[platform.machine()]
+    machine, (clone, prctl, prlimit, fcntl, ioctl), *refused = _CALLS[platform.machine()]
     lines = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, machine),
@@ -139,6 +145,11 @@ def seclude() -> bool:
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
     ]
+    for call, commands in ((fcntl, _LOCKS), (ioctl, _ATTRIBUTES)):
+        lines += [(_EQUAL, 0, 2 + 2 * len(commands), call), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
+        for command in commands:
+            lines += [(_EQUAL, 0, 1, command), (_RETURN, 0, 0, _REFUSE)]
+        lines.append((_RETURN, 0, 0, _ALLOW))
     for number in itertools.chain(*refused):
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     lines.append((_RETURN, 0, 0, _ALLOW))

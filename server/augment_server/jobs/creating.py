@@ -69,9 +69,13 @@ class Creating:
     def _expect_requests(self, requests: Mapping[str, Any]) -> None:
         if self.draining:
             raise Refusal("DRAINING", "this server is stopping and accepts no new jobs; try again", retry_s=5)
+        known: set[str] = set()
         for path, request in requests.items():
             with within(path):
                 _expect_request(request)
+                if request.request_id in known:  # each would be answered with the whole job
+                    raise invalid("request_id", "is that of an earlier request of this batch")
+                known |= {request.request_id} - {""}
 
     async def create(self, caller: Caller, requests: Mapping[str, Any]) -> list[str]:
         """Accept all jobs or none; returns their ids. The arguments are those of :meth:`answer`.

@@ -23,9 +23,13 @@ T = TypeVar("T")
 _TOGETHER = 200  #: jobs or uploads that are removed in one transaction
 _MOST_SWEPT = 20_000  #: maximum of each kind in one sweep, so that other work need not wait
 _OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
+#: contents of waiting and running jobs; a job of several inputs has none itself, and an upload none before it is whole
 _NEEDED = " UNION ALL ".join(
-    [f"SELECT content {_OPEN}"]
-    + [f"SELECT content FROM {table} WHERE job IN (SELECT id {_OPEN})" for table in ("controls", "parts")]  # noqa: S608
+    [f"SELECT content {_OPEN} AND content != ''"]
+    + [
+        f"SELECT content FROM {table} WHERE job IN (SELECT id {_OPEN}) AND content != ''"  # noqa: S608
+        for table in ("controls", "parts")
+    ]
 )
 #: earlier jobs whose artifacts are needed by waiting or running jobs
 _SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608

@@ -180,7 +180,8 @@ def _time(name: str, text: str) -> int:
             whole = datetime.fromisoformat(match[1].upper() + zone) - _EPOCH
     if match is None or whole is None:
         _refuse(f"{name}: a time such as 2026-05-01T12:00:00Z, not {text[:40]!r}")
-    return (whole.days * 86400 + whole.seconds) * 10**9 + int((match[2] or "").ljust(9, "0"))
+    ns = (whole.days * 86400 + whole.seconds) * 10**9 + int((match[2] or "").ljust(9, "0"))
+    return max(-(1 << 63), min(ns, (1 << 63) - 1))  # what a row can have
 
 
 def _text(field: Field, name: str, comparator: str, text: str) -> Condition:

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from augment_server.base.errors import Refusal, invalid
 
 _PIECE = 1 << 20
+MOST_BYTES = 1 << 42  #: of an output: a sparse file can claim more than all numbers of a database hold
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -182,6 +183,8 @@ def take_over(
                     moved = os.stat(name, dir_fd=here, follow_symlinks=False)
             if not stat.S_ISREG(moved.st_mode):
                 raise OutsideFolder(f"{relative[:200]!r} is no regular file")
+            if moved.st_size > MOST_BYTES:
+                raise OutsideFolder(f"{relative[:200]!r} is said to have {moved.st_size} bytes")
             sizes.append(moved.st_size)
     return sizes
 
