@@ -19,7 +19,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import named, verdict
-from augment.errors import UsageError
+from augment.errors import InputError
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows, step_windows
 from augment.readers import read
@@ -114,7 +114,7 @@ def test_a_recorded_file_that_is_cut_off(name: str, tmp_path: Path) -> None:
 def test_without_steps_nothing_is_judged(tmp_path: Path) -> None:
     whole = read(str(real_trace(NEVER_WHOLE)))
     for part in parts(real_trace(NEVER_WHOLE), tmp_path):
-        with pytest.raises(UsageError, match="is cut off"):
+        with pytest.raises(InputError, match="is cut off"):
             diff(whole, part)
         (text,) = verdict(part)
         assert "nothing is judged" in text
