@@ -14,8 +14,8 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 66_400
-FILES = 370
+LINES = 71_500
+FILES = 390
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
 IMPORTS, MANY_IMPORTS = 6, 13
@@ -23,7 +23,7 @@ PRIVATE_FUNCTIONS = 0.37
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
 OPTIONS = 190
-TEST_LINES = 49_300
+TEST_LINES = 50_600
 
 
 @cache
