@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -63,10 +64,13 @@ class Hostile:
         lines = "".join(f"    {line}\n" for line in code.strip().splitlines())
         self.code.write_text(f"import os, json, hashlib\ndef evil(order, out, say):\n{lines}")
 
-    def augment(self) -> v1.Job:
+    def augment(self, client: str = "host:test") -> v1.Job:
         """Convert the trace."""
-        asked = self.server.create(self.upload, only=["temporal_breakdown"], summaries=True, metrics_only=True)
-        return self.server.wait(asked.name)
+        spec = v1.AugmentSpec(
+            input=v1.Input(upload=self.upload), only=["temporal_breakdown"], summaries=True, metrics_only=True
+        )
+        request = calls.CreateJobRequest(spec=v1.JobSpec(augment=spec))
+        return self.server.wait(self.server.stub.CreateJob(request, metadata=(("client", client),)).job.name)
 
     def whole(self, *inputs: v1.Input) -> v1.Job:
         """A whole job."""
@@ -133,9 +137,6 @@ LEADS_OUTSIDE = {
     "an output is listed twice": """
         open(out + "/made", "w")
         return {"made": [["made", "0" * 64]] * 2}""",
-    "an output claims more than a disk has": """
-        os.truncate(os.open(out + "/made", os.O_CREAT | os.O_WRONLY), 1 << 43)
-        return {"made": [["made", "0" * 64]]}""",
     "a name leads outside": """
         return {"made": [["../" * 20 + OUTSIDE[1:] + "/secret", "0" * 64]]}""",
 }
@@ -169,6 +170,69 @@ return {"made": [["made", hashlib.sha256(b"12345").hexdigest()]]}""")
     folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
     assert [path.name for path in folder.rglob("*")] == ["made"]
     assert hostile.server.read(job.artifacts[0].name) == b"12345"
+
+
+TAKE_OVER = """
+import builtins
+from augment_server.workers import worker
+honest = worker._WORK["augment"]
+def taken(order, sources, say):
+    said = honest(order, sources, say)
+    builtins.kept = [open(order["folder"] + "/out/" + name, "r+b") for name, _ in said["made"]]
+    for file in builtins.kept:
+        file.write(b"FALSE")
+        file.flush()
+    return said
+worker._WORK["augment"] = taken"""
+SPOIL = """
+import builtins
+for file in builtins.kept:
+    file.seek(0)
+    file.write(b"SPOILED")
+    file.flush()
+return {"failed": ["UNKNOWN_FORMAT", "%d files" % len(builtins.kept), {}], "traceback": ""}"""
+
+
+def test_a_worker_works_for_one_client(hostile: Hostile) -> None:
+    """Code that has taken it over would falsify the outputs of the next one, or read its traces."""
+    hostile.does(TAKE_OVER)
+    falsified = hostile.augment("host:mallory")
+    (pid,) = hostile.server.workers
+    assert all(hostile.server.read(each.name).startswith(b"FALSE") for each in falsified.artifacts)
+    hostile.augment("host:mallory")
+    assert [pid] == hostile.server.workers  # a client's next job needs no new one
+    hostile.code.write_text(HONEST)
+    job = hostile.augment("host:another")
+    assert job.state == v1.Job.STATE_SUCCEEDED, job.error
+    assert not any(hostile.server.read(each.name).startswith(b"FALSE") for each in job.artifacts)
+    assert len(hostile.server.workers) == 1
+    assert pid not in hostile.server.workers
+
+
+def test_outputs_no_longer_change_once_they_are_accepted(hostile: Hostile) -> None:
+    hostile.does(TAKE_OVER)
+    job = hostile.augment("host:mallory")
+    before = {each.name: hostile.server.read(each.name) for each in job.artifacts}
+    (pid,) = hostile.server.workers
+    hostile.does(SPOIL)
+    assert hostile.augment("host:mallory").error.message == f"{len(before)} files"
+    assert [pid] == hostile.server.workers
+    assert {name: hostile.server.read(name) for name in before} == before
+
+
+@pytest.mark.parametrize("outcome", ['{"made": []}', '{"failed": ["UNKNOWN_FORMAT", "no", {}], "traceback": ""}'])
+def test_nothing_is_left_beside_an_attempt(hostile: Hostile, outcome: str) -> None:
+    hostile.does(f"""
+os.makedirs(order["folder"] + "/../beside/inner")
+open(order["folder"] + "/../beside/inner/file", "w").write("uncounted")
+open(order["folder"] + "/../file", "w").write("uncounted")
+return {outcome}""")
+    hostile.augment()
+    (pid,) = hostile.server.workers
+    (folder,) = (hostile.state / "work").iterdir()
+    assert not list(folder.iterdir())
+    hostile.expect_honest_work()
+    assert [pid] == hostile.server.workers
 
 
 @pytest.mark.parametrize("target", ["outside", "artifacts"])
@@ -231,8 +295,17 @@ def test_a_link_that_was_not_handed_over_is_not_taken(tmp_path: Path) -> None:
     known = {"a": (str(tmp_path), "known")}
     assert take_over(tmp_path, ("work", "out"), ["a"], tmp_path / "target", known) == [5]
     assert (tmp_path / "target" / "a").read_text() == "known"
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="symbolic links"):
         take_over(tmp_path, ("work", "out"), ["b"], tmp_path / "other", known)
+
+
+def test_a_sparse_output_that_claims_more_than_the_disk_has_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    with open(tmp_path / "work" / "made", "wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        take_over(tmp_path, ("work",), ["made"], tmp_path / "target", {})
+    assert not list((tmp_path / "target").iterdir())
 
 
 def test_removal_knows_no_depth_and_follows_no_link(hostile: Hostile, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from augment_server.jobs.worker_requests import Order, Orders, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.storage.roots import take_over
 from augment_server.storage.storage import Storage, remove, sync_folder, sync_tree
-from augment_server.workers.workers import Said, TookTooMuch, WorkerDied, Workers
+from augment_server.workers.workers import Said, TookTooMuch, Worker, WorkerDied, Workers
 
 T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
@@ -39,7 +39,8 @@ class _Attempt:
 
     begun: Begun
     work: asyncio.Task[Outputs] = field(init=False)
-    folder: Path | None = None  #: below the folder of the worker that has been taken
+    worker: Worker | None = None  #: that it has taken and not yet given back
+    folder: Path | None = None  #: below the worker's
     order: Order = field(default_factory=dict)
     whole: asyncio.Task[None] | None = None
     cancelled: bool = False
@@ -54,7 +55,7 @@ class Scheduler:
         self._storage, self._jobs, self._limits = storage, jobs, limits
         self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
-        self._workers = Workers(limits, storage)
+        self._workers = Workers(limits, storage, apart)
         self._attempts: set[_Attempt] = set()
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -180,21 +181,22 @@ class Scheduler:
         begun = attempt.begun
         job, name = begun.id, begun.file_name
         try:
-            made = await attempt.work
-            made = await self._apart(self._publish, attempt, made)
-            if begun.step and not begun.step.is_last:
-                await self._apart(self._jobs.expect_stored, begun, made)
+            try:
+                made = await attempt.work
+                made = await self._apart(self._publish, attempt, made)
+                if begun.step and not begun.step.is_last:
+                    await self._apart(self._jobs.expect_stored, begun, made)
+            finally:
+                if attempt.worker:
+                    await self._workers.give_back(attempt.worker)
         except asyncio.CancelledError:
-            await self._clear(attempt)
             if attempt.cancelled:
                 await self._end(begun, CANCELLED)
             else:
                 await self._queue_again(begun)
         except WorkerDied as death:
-            await self._clear(attempt)
             await self._after_death(attempt, str(death))
         except Exception as error:
-            await self._clear(attempt)
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
@@ -209,10 +211,6 @@ class Scheduler:
         else:
             await self._end(begun, SUCCEEDED, None, made)
 
-    async def _clear(self, attempt: _Attempt) -> None:
-        if attempt.folder:
-            await self._apart(remove, attempt.folder)
-
     async def _work(self, attempt: _Attempt) -> Outputs:
         begun = attempt.begun
         if begun.attempts > self._limits.max_job_attempts:
@@ -226,7 +224,7 @@ class Scheduler:
 
         reserve = await self._apart(self._jobs.reserve, begun) if begun.step else 0
         deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
-        worker = await self._workers.take()
+        worker = attempt.worker = await self._workers.take(begun.client)
         attempt.folder = worker.folder / new_id()
         try:
             attempt.order = await self._apart(self._orders.order, begun, attempt.folder)
@@ -238,8 +236,6 @@ class Scheduler:
         except TookTooMuch as error:
             most = f"{self._limits.job_memory_bytes() >> 20} MiB"
             raise Refusal("JOB_MEMORY", f"{begun.file_name}: exceeded the memory limit of a job, {most}") from error
-        finally:
-            await self._workers.give_back(worker)
         progress.end()
         if said.made is None or said.failed:
             if said.traceback:
@@ -286,8 +282,6 @@ class Scheduler:
     def _publish(self, attempt: _Attempt, made: Outputs) -> Outputs:
         """Publish the outputs as those of the job, or of one of its traces; returns them with their sizes. Blocks.
 
-        The rest of the attempt's folder is removed.
-
         Raises:
             OSError: an output is missing or no regular file; nothing is published.
         """
@@ -306,7 +300,6 @@ class Scheduler:
         except BaseException:
             remove(target)
             raise
-        remove(folder)
         files = tuple(replace(file, size=size) for file, size in zip(made.files, sizes, strict=True))
         return replace(made, files=files)
 

@@ -6,17 +6,17 @@ No path that was derived from a client's text is opened, made or linked but by t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from augment_server.base.errors import Refusal, invalid
 
 _PIECE = 1 << 20
-MOST_BYTES = 1 << 42  #: of an output: a sparse file can claim more than all numbers of a database hold
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -84,7 +84,7 @@ def steps_of(relative: str) -> list[str]:
     return steps
 
 
-def open_inside(root: str | Path, relative: str) -> int:
+def open_inside(root: str | Path | int, relative: str) -> int:
     """The descriptor of the regular file at ``relative`` below ``root``, opened folder by folder, following no link.
 
     A link that replaces a folder in the meantime is refused, too.
@@ -144,28 +144,53 @@ def place_inside(root: str | Path | int, relative: str, origin: str | Path, know
         except FileExistsError:
             raise
         except OSError:  # a file system without links
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(name, flags, 0o600, dir_fd=at), "wb") as copy:
-                shutil.copyfileobj(file, copy, _PIECE)
+            _copy(file, name, at)
+
+
+def _copy(file: BinaryIO, name: str, at: int) -> int:
+    """Copy a file to a new one in the folder ``at``, and sync it; returns its size, bytes.
+
+    It may grow meanwhile: what it has at first is copied. Both share their bytes where the file system can.
+
+    Raises:
+        OSError: there is such a file, or no room.
+    """
+    room, size = os.fstatvfs(at), os.fstat(file.fileno()).st_size
+    if size > room.f_bavail * room.f_frsize:  # a sparse file claims more than it takes
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    left = size
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=at), "wb") as copy:
+        with contextlib.suppress(AttributeError, OSError):  # elsewhere, and where a file system cannot
+            while copied := os.copy_file_range(file.fileno(), copy.fileno(), left):
+                left -= copied
+        while piece := file.read(min(left, _PIECE)):
+            copy.write(piece)
+            left -= len(piece)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return size - left
 
 
 def take_over(
     root: Path, folders: Sequence[str], names: Sequence[str], target: Path, known: Mapping[str, tuple[str, str]]
 ) -> list[int]:
-    """Move the files ``names`` from a folder in which another process writes into ``target``, a new folder.
+    """Copy the files ``names`` from a folder in which another process writes into ``target``, a new folder.
+
+    What the process still has open it can change, the copies not. Each file goes once it is copied.
 
     Args:
         root: a folder that is no link and that the other process cannot replace; what is below it may be anything.
         folders: the way from there to the folder of the files.
         names: paths below it.
-        known: of some of ``names`` the folder and the path below it of a file of our own. Where there is a symbolic
-            link, the file is linked, or copied where links are impossible.
+        known: of some of ``names`` the folder and the path below it of a file of our own, which is linked, or copied
+            where links are impossible, in place of a symbolic link.
 
     Returns:
         The size of each, bytes.
 
     Raises:
-        OSError: one is missing, listed twice or no regular file. Then ``target`` is to be removed.
+        OSError: one is missing, listed twice, no regular file or too large. Then ``target`` is to be removed.
     """
     if len(set(names)) < len(names):
         raise OutsideFolder("a file is listed twice")
@@ -175,17 +200,13 @@ def take_over(
         for relative in names:
             *inner, name = steps_of(relative)
             with folder_inside(source, inner) as there, folder_inside(target, inner, make=True) as here:
-                os.rename(name, name, src_dir_fd=there, dst_dir_fd=here)
-                moved = os.stat(name, dir_fd=here, follow_symlinks=False)  # only now nobody else can replace it
-                if stat.S_ISLNK(moved.st_mode) and relative in known:
-                    os.unlink(name, dir_fd=here)
+                if relative in known and stat.S_ISLNK(os.stat(name, dir_fd=there, follow_symlinks=False).st_mode):
                     place_inside(here, name, *known[relative])
-                    moved = os.stat(name, dir_fd=here, follow_symlinks=False)
-            if not stat.S_ISREG(moved.st_mode):
-                raise OutsideFolder(f"{relative[:200]!r} is no regular file")
-            if moved.st_size > MOST_BYTES:
-                raise OutsideFolder(f"{relative[:200]!r} is said to have {moved.st_size} bytes")
-            sizes.append(moved.st_size)
+                    sizes.append(os.stat(name, dir_fd=here).st_size)
+                    continue
+                with os.fdopen(open_inside(there, name), "rb") as file:
+                    sizes.append(_copy(file, name, here))
+                os.unlink(name, dir_fd=there)
     return sizes
 
 

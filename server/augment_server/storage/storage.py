@@ -384,6 +384,13 @@ def remove(path: Path) -> None:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
             return
+    empty(path)
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def empty(path: Path) -> None:
+    """Remove what is in a folder, as far as possible, as :func:`remove` does."""
     with contextlib.suppress(OSError):
         top = os.open(path, _FOLDER)
         try:
@@ -392,7 +399,6 @@ def remove(path: Path) -> None:
                 folders += _emptied(folders.pop(), top)
         finally:
             os.close(top)
-        path.rmdir()
 
 
 def _emptied(folder: str, top: int) -> list[str]:

@@ -166,10 +166,10 @@ def _bound(order: dict[str, Any], sources: Sequence[Path]) -> int | None:
 
 
 def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], str] = lambda _: "") -> dict[str, Any]:
-    """The message with the outputs, by paths below the folder. ``known`` gives digests of files already synced."""
+    """The message with the outputs, by paths below the folder. ``known`` gives digests that are known."""
     out = Path(order["folder"]) / "out"
     names = [path.relative_to(out).as_posix() for path in paths]
-    return {"made": [(name, known(path) or _kept(out, name)) for name, path in zip(names, paths, strict=True)]}
+    return {"made": [(name, known(path) or _sha256(out, name)) for name, path in zip(names, paths, strict=True)]}
 
 
 def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
@@ -302,13 +302,12 @@ def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> 
     return source  # it need not exist where only earlier outputs are needed
 
 
-def _kept(out: Path, name: str) -> str:
-    """The SHA-256 of an output, a regular file below ``out``, synced to disk."""
+def _sha256(out: Path, name: str) -> str:
+    """The SHA-256 of an output, a regular file below ``out``."""
     digest = hashlib.sha256()
     with os.fdopen(open_inside(out, name), "rb") as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
-        os.fsync(file.fileno())
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The pool of worker processes: started in advance, reused for many jobs, and killed when necessary."""
+"""The pool of worker processes: started in advance, reused for many jobs of one client, and killed when necessary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from msgspec import Meta
 from augment_server.base.errors import REASONS
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
-from augment_server.storage.storage import Storage
+from augment_server.base.threads import Apart
+from augment_server.storage.storage import Storage, empty, remove
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
@@ -82,6 +83,7 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process, memory: int, folder: Path) -> None:
         self._process, self._memory = process, memory
         self.folder = folder
+        self.client: str | None = None  #: whose jobs it does; none before the first
         self.jobs = 0
         self.busy = False  #: stays true after work was cancelled
         self.peak_bytes = 0
@@ -213,15 +215,14 @@ class Worker:
 
 
 class Workers:
-    """The pool: as many processes as jobs may run at once."""
+    """The pool: as many processes as jobs may run at once. None works for two clients: one may take it over."""
 
-    def __init__(self, limits: Limits, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, limits: Limits, storage: Storage, apart: Apart) -> None:
+        self._storage, self._apart = storage, apart
         self.size = limits.running_jobs()
         self._memory = limits.job_memory_bytes()
-        self._idle: list[Worker] = []
+        self._idle: list[Worker] = []  # the one that was used last at the end
         self._all: set[Worker] = set()
-        self._folders: set[Path] = set()
         self._preparing = asyncio.Lock()
 
     def memory_bytes(self) -> int:
@@ -231,42 +232,48 @@ class Workers:
     async def prepare(self) -> None:
         """Start the missing processes, so that the next jobs need not wait."""
         async with self._preparing:
-            self._all = {worker for worker in self._all if worker.alive}
-            self._idle = [worker for worker in self._idle if worker.alive]
+            for worker in [worker for worker in self._idle if not worker.alive]:
+                self._idle.remove(worker)
+                await self._end(worker)
             while len(self._all) < self.size:
-                worker = await self._start()
-                self._all.add(worker)
-                self._idle.append(worker)
+                self._idle.insert(0, await self._start())
 
-    async def take(self) -> Worker:
-        """An idle process, else a new one."""
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.alive:
-                return worker
+    async def take(self, client: str) -> Worker:
+        """A process for a job of a client: its own idle one, else one that has done nothing yet, else a new one.
+
+        If there are enough, the one that was idle longest ends for the new one.
+        """
+        for whose in (client, None):
+            for worker in reversed(self._idle):
+                if worker.alive and worker.client == whose:
+                    self._idle.remove(worker)
+                    worker.client = client
+                    return worker
+        while self._idle and len(self._all) >= self.size:
+            await self._end(self._idle.pop(0))
         worker = await self._start()
-        self._all.add(worker)
+        worker.client = client
         return worker
 
     async def _start(self) -> Worker:
-        """A new process; folders of ended ones go once they are empty: outputs in them may wait to be published."""
-        used = {worker.folder for worker in self._all if worker.alive}
-        for folder in self._folders - used:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                self._folders.discard(folder)
         worker = await Worker.start(self._memory, self._storage.work(new_id()))
-        self._folders.add(worker.folder)
+        self._all.add(worker)
         return worker
 
     async def give_back(self, worker: Worker) -> None:
-        """Return a process after its job: it becomes idle, or is replaced."""
+        """Return a process after its job, with nothing left in its folder: it becomes idle, or is replaced."""
         if worker.fit:
+            await self._apart(empty, worker.folder)
             self._idle.append(worker)
             return
-        await worker.end()  # a dead one, too: it may have left children
-        self._all.discard(worker)
+        await self._end(worker)
         await self.prepare()
+
+    async def _end(self, worker: Worker) -> None:
+        """End a process, which may be dead and have left children, and remove its folder."""
+        self._all.discard(worker)
+        await worker.end()
+        await self._apart(remove, worker.folder)
 
     async def close(self) -> None:
         """End all processes."""
