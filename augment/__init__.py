@@ -37,13 +37,8 @@ if TYPE_CHECKING:
     from augment.facts.steps.window import within
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.readers.attachments.recorded_files import (
-        link_execution_trace,
-        read_memory_timeline,
-        with_execution_trace,
-        with_graph_capture,
-        with_memory_timeline,
-    )
+    from augment.readers.attachments import with_execution_trace, with_graph_capture, with_memory_timeline
+    from augment.readers.attachments.recorded_files import link_execution_trace, read_memory_timeline
     from augment.readers.attachments.tables import with_tables
     from augment.results.metric_frames import frames
     from augment.version import __version__
@@ -58,10 +53,10 @@ _HOMES = {
     "diff": "augment.compare",
     "Diff": "augment.compare",
     "link_execution_trace": "augment.readers.attachments.recorded_files",
-    "with_execution_trace": "augment.readers.attachments.recorded_files",
-    "with_graph_capture": "augment.readers.attachments.recorded_files",
+    "with_execution_trace": "augment.readers.attachments",
+    "with_graph_capture": "augment.readers.attachments",
     "read_memory_timeline": "augment.readers.attachments.recorded_files",
-    "with_memory_timeline": "augment.readers.attachments.recorded_files",
+    "with_memory_timeline": "augment.readers.attachments",
     "with_tables": "augment.readers.attachments.tables",
     "frames": "augment.results.metric_frames",
     "show": "augment.viewer.notebook",

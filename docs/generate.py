@@ -38,6 +38,7 @@ from augment import (
 from augment.analyses import ANALYSES, Analysis, options_of
 from augment.cli.registry import COMMANDS, command_named, group
 from augment.compare.outputs import ROWS, diff_schema
+from augment.core.attachment_kinds import KINDS
 from augment.core.findings import columns_of
 from augment.diagnosis.rules import RULES
 from augment.facts.names.kernel_types import PATTERNS
@@ -287,6 +288,21 @@ def readers() -> str:
     return table(("reader", "reads"), ((f"`{reader.NAME}`", question(reader)) for reader in READERS))
 
 
+def attachments() -> str:
+    """The kinds of files that are recorded beside a trace."""
+    rows = (
+        (
+            f"`--{kind.option}`",
+            kind.what,
+            ", ".join(f"`{name}`" for name in kind.usual) or "none",
+            "yes" if kind.alone else "no",
+            f"`with_{kind.name}`",
+        )
+        for kind in KINDS
+    )
+    return table(("option", "file", "usual names", "alone", "in Python"), rows)
+
+
 def writers() -> str:
     """The writers."""
     rows = ((f"`{writer.NAME}`", f"`STEM{writer.SUFFIX}`", question(writer)) for writer in WRITERS)
@@ -340,6 +356,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         dialects,
         kernel_types,
         readers,
+        attachments,
         writers,
         reasons,
         limits,

@@ -52,9 +52,10 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
 
         threads = plan.threads if memory_bound is None else 1
         trace = read(path, limits=plan.limits or UNLIMITED, threads=threads)
-        evidence = plan.request.evidence
+        world_size = distributed(trace.source.metadata, "world_size")
+        evidence = plan.request.evidence.near(item.path, trace.rank, world_size)
         evidence_state = evidence.state(trace.rank)
-        trace = with_its_ranks(evidence.added_to(trace))
+        trace = with_its_ranks(evidence.added_to(trace, plan.limits))
         later: Literal["summary", "writing"] = "summary" if plan.question else "writing"
         augmented = augment(trace, plan.request, progress=begin, threads=threads, later=later)
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
@@ -78,7 +79,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         files[count:],
         sha256=trace.source.sha256,
         rank=trace.rank,
-        world_size=distributed(trace.source.metadata, "world_size"),
+        world_size=world_size,
         summaries=files[:count],
         evidence_state=evidence_state,
         partial=trace.partial or "",

@@ -16,11 +16,12 @@ from msgspec import Struct, field
 from augment.batch import locations
 from augment.core.text import ranges_text
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
-from augment.readers.attachments import Evidence
+from augment.readers.attachments import Evidence, begins_as
 from augment.writers.files import is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
+OTHERS = 4096  #: files of a folder without traces that are looked into
 AT_ONCE = 16  #: remote files inspected at once
 Refused = list[tuple[str, AugmentError]]  #: paths with the reason
 _NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
@@ -200,9 +201,11 @@ def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
 
 
 def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
-    """The likely traces below ``top``, sorted by name, without hidden files. Links to folders are followed, each folder
-    is read once; folders that may not be read are added to ``refused``."""
+    """The likely traces below ``top``, sorted by name, without hidden files; without any, what can be judged alone of
+    what is recorded beside traces, by its first bytes. Links to folders are followed, each folder is read once; folders
+    that may not be read are added to ``refused``."""
     any_input = False
+    others: list[Input] = []
     known: set[tuple[int, int]] = set()
 
     def unreadable(error: OSError) -> None:
@@ -222,6 +225,12 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
             if _likely(file):
                 any_input = True
                 yield _local(os.path.join(folder, file), target, named=False, root=root)
+            elif not any_input and len(others) < OTHERS and not file.startswith("."):
+                others.append(_local(os.path.join(folder, file), target, named=False, root=root))
+    for other in () if any_input else others:
+        if _is_judged_alone(other.path):
+            any_input = True
+            yield other
     if not any_input and not refused:
         raise _empty(top)
 
@@ -236,6 +245,14 @@ def _suffixes() -> tuple[str, ...]:
 
 def _likely(file: str) -> bool:
     return not file.startswith(".") and file.lower().endswith(_suffixes())
+
+
+def _is_judged_alone(path: str) -> bool:
+    try:
+        kind = begins_as(path)
+    except (AugmentError, OSError):
+        return False
+    return kind is not None and kind.alone
 
 
 def _empty(top: str) -> InputError:

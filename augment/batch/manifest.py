@@ -86,7 +86,8 @@ class Manifest:
             return None
         if record["status"] == "passed_over":
             return None if item.named else Result(item.path, "passed_over", message=record["message"])
-        if record.get("beside", "") != self._evidence.state(record["rank"]):
+        beside = self._evidence.near(item.path, record["rank"], record["world_size"])
+        if record.get("beside", "") != beside.state(record["rank"]):
             return None
         outputs, summaries = self._files(record["outputs"]), self._files(record["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]

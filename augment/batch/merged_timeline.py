@@ -262,17 +262,20 @@ class _Timeline:
         from augment.facts.source.several_ranks import on_clock
         from augment.facts.steps.window import within
         from augment.job.rank_answers import rank_in_job
+        from augment.readers.assembly import distributed
         from augment.writers.perfetto.several import TraceGroup
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
-            trace = self._plan.request.evidence.added_to(trace)
+            size = distributed(trace.source.metadata, "world_size")
+            evidence = self._plan.request.evidence.near(trace.source.path, trace.rank, size)
+            trace = evidence.added_to(trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             job = rank_in_job(self._answers, at)
             if job is not None:
                 part = replace(part, context=part.context.fresh(job, facts=dict(part.context.facts)))
             augmented = on_clock(self._augmented(at, part), self._clock(at))
-            self._unused += self._plan.request.evidence.unused(augmented)
+            self._unused += evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
             return target.add(augmented, TraceGroup(rank.label, self._description(at), rank.label), *links)
 

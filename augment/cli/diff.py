@@ -154,7 +154,7 @@ def _sides(
     from augment.readers.attachments.tables import read_tables, with_tables
 
     read_tables(tables, peaks)  # refuses them before a large trace is read
-    evidence = [Evidence(graph_capture=capture) for capture in captures]
+    evidence = [Evidence({"graph_capture": capture}) for capture in captures]
     for path, of_side, side in zip(paths, evidence, ("control-", "test-"), strict=True):
         of_side.check(len(files_of(path)), side=side)
     return [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from augment.cli.terminal import say
+from augment.core.attachment_kinds import KINDS
 from augment.errors import UsageError, unabridged
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "peaks", *_EVIDENCE]
+        names = ["only", "skip", "options", "steps", "tables", "peaks", *(kind.name for kind in KINDS)]
         options = [*_REQUEST]
         if formats:
             names.append("formats")
@@ -221,7 +222,6 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
     return decorated
 
 
-_EVIDENCE = ("execution_trace", "memory_timeline", "graph_capture")
 _TABLES = click.option(
     "--tables",
     metavar="FILE",
@@ -244,21 +244,7 @@ def user_tables(function: Function) -> Function:
 
 
 _REQUEST: tuple[Callable[..., Any], ...] = (
-    click.option(
-        "--memory-timeline",
-        metavar="FILE",
-        help="The trace's memory timeline, a *.raw.json.gz of export_memory_timeline; {rank} as above.",
-    ),
-    click.option(
-        "--graph-capture",
-        metavar="FILE",
-        help="A trace of the capture of the CUDA graphs, with shapes of operators; {rank} as above.",
-    ),
-    click.option(
-        "--execution-trace",
-        metavar="FILE",
-        help="The trace's file of ExecutionTraceObserver; for several traces, {rank} stands for the rank.",
-    ),
+    *(click.option(f"--{kind.option}", metavar="FILE", help=kind.help) for kind in reversed(KINDS)),
     _PEAKS,
     _TABLES,
     click.option(
@@ -314,7 +300,7 @@ def _request(values: dict[str, Any]) -> Request:
     values["only"], values["skip"] = analyses_of(values["only"]), analyses_of(values["skip"])
     if "formats" in values:
         values["formats"] = formats_of(values["formats"])
-    evidence = Evidence(**{name: values.pop(name) for name in _EVIDENCE})
+    evidence = Evidence({kind.name: values.pop(kind.name) for kind in KINDS})
     return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)
 
 

@@ -154,6 +154,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
     Raises:
         UsageError: an analysis is not in the file, or an option needs the trace.
     """
+    from augment.core.attachment_kinds import KINDS
     from augment.errors import UsageError, expect_known
 
     only, skip, evidence = request.only, request.skip, request.evidence
@@ -162,9 +163,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
         "--steps": request.steps,
         "--tables": request.tables,
         "--peak": request.peaks,
-        "--execution-trace": evidence.execution_trace,
-        "--memory-timeline": evidence.memory_timeline,
-        "--graph-capture": evidence.graph_capture,
+        **{f"--{kind.option}": evidence.paths.get(kind.name) for kind in KINDS},
     }
     if given := next((name for name, value in needs_trace.items() if value), None):
         raise UsageError(f"{given}: these metrics are already computed; name the trace to compute them again")
@@ -183,15 +182,18 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import augment
     from augment.readers import read
+    from augment.readers.assembly import distributed
     from augment.writers.metrics import as_read
 
     keep_freed_memory()
     threads = min(processors(), MOST_THREADS)
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = request.evidence.added_to(with_its_ranks(read(path, threads=threads)))
+        trace = read(path, threads=threads)
+        evidence = request.evidence.near(path, trace.rank, distributed(trace.source.metadata, "world_size"))
+        trace = evidence.added_to(with_its_ranks(trace))
         augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name), threads=threads)
-        for why in request.evidence.unused(augmented):
+        for why in evidence.unused(augmented):
             shown.say(f"augment: {why}")
     return as_read(augmented)
 

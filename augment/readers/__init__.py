@@ -7,7 +7,7 @@ from typing import Protocol
 
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
-from augment.readers import chrome, containers, perfetto, stage_timeline
+from augment.readers import chrome, containers, perfetto, recorded, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -31,7 +31,8 @@ class Reader(Protocol):
         """The trace in ``text``. The bytes in ``head`` were already read from it."""
 
 
-READERS: tuple[Reader, ...] = (stage_timeline, chrome, perfetto)  #: the first reader that recognises a text reads it
+#: the first reader that recognises a text reads it
+READERS: tuple[Reader, ...] = (recorded, stage_timeline, chrome, perfetto)
 
 
 def reader_named(name: str) -> Reader:
@@ -66,7 +67,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
             head += more
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
-        if known := containers.described(path, head):
+        if not recorded.recognizes(head) and (known := containers.described(path, head)):
             raise UnknownFormat(path, known)
         text.share(threads)
         for reader in READERS:
@@ -75,5 +76,5 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
                 limits.expect_names(path, trace.strings)
                 limits.expect_tracks(path, trace.tracks)
                 return trace
-    titles = " nor ".join(reader.TITLE for reader in READERS)
+    titles = " nor ".join(filter(None, (reader.TITLE for reader in READERS)))
     raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")

@@ -433,7 +433,7 @@ class TextAgain:
         return texts
 
 
-def read_document(path: str) -> Any:
+def read_document(path: str, limits: Limits = UNLIMITED) -> Any:
     """The JSON value in the small file at ``path``, plain or compressed.
 
     Raises:
@@ -442,7 +442,7 @@ def read_document(path: str) -> Any:
         LimitExceeded: the decompressed text is absurdly large.
     """
     pieces = []
-    with open_text(path) as text:
+    with open_text(path, limits) as text:
         while piece := text.read(CHUNK):
             pieces.append(piece)
         damage = text.damage

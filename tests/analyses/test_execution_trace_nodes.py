@@ -13,7 +13,7 @@ from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
 from augment.pipeline import augment
 from augment.readers import read
-from augment.readers.attachments.recorded_files import with_execution_trace
+from augment.readers.attachments import with_execution_trace
 from augment.writers import write_all
 from execution_traces import execution_trace_of, tensor, write_execution_trace
 from perfetto_engine import PerfettoEngine

@@ -20,7 +20,8 @@ from augment.core.trace import Trace
 from augment.facts.source.several_ranks import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import read
-from augment.readers.attachments.recorded_files import CATEGORIES, with_memory_timeline
+from augment.readers.attachments import with_memory_timeline
+from augment.readers.attachments.recorded_files import CATEGORIES
 from augment.viewer.view import view_of
 from augment.writers import write_all
 from memory_timelines import memory_timeline_of, write_memory_timeline

@@ -20,7 +20,7 @@ from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
 from augment.pipeline import augment
 from augment.readers import READERS, read
-from augment.readers.attachments.recorded_files import with_execution_trace, with_memory_timeline
+from augment.readers.attachments import with_execution_trace, with_memory_timeline
 from augment.writers import WRITERS, metrics
 from augment.writers.files import stem
 from execution_traces import execution_trace_of, write_execution_trace

@@ -1,38 +1,46 @@
-"""Files that are recorded beside a trace: which file belongs to which trace, and whether it changed."""
+"""Files that are recorded beside a trace: which file belongs to which trace, whether it changed, and how it is used.
+
+::
+
+    trace = augment.with_memory_snapshot(augment.read("rank0.json.gz"), "snapshot.pickle")
+    augment.write(augment.augment(trace))
+"""
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-from msgspec.structs import asdict, astuple
+from msgspec import Struct, field
 
-from augment.errors import UsageError
+from augment.core.attachment_kinds import KINDS, RANK, STEM, Kind, kind_named, kind_of
+from augment.errors import UnknownFormat, UsageError
 
 if TYPE_CHECKING:
     from augment.core.findings import AugmentedTrace
     from augment.core.trace import Trace
+    from augment.readers.limits import Limits
 
-RANK = "{rank}"  #: placeholder for the rank in a path
+Path = str | os.PathLike[str]
 
 
 class Evidence(Struct, frozen=True):
-    """Files recorded with traces: one path of each kind, or None; ``{rank}`` in a path stands for the trace's rank."""
+    """Files recorded with traces: a path by kind; ``{rank}`` in a path stands for the trace's rank. An empty path says
+    that there is none, even if one lies beside the trace."""
 
-    execution_trace: str | None = None
-    memory_timeline: str | None = None
-    graph_capture: str | None = None
+    given: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def paths(self) -> dict[str, str]:
-        """The given paths by kind."""
-        return {kind: path for kind, path in asdict(self).items() if path}
+        """The given paths by kind, in the registry's order."""
+        return {kind.name: path for kind in KINDS if (path := self.given.get(kind.name))}
 
     def made_absolute(self) -> Evidence:
         """The same files with absolute paths."""
-        return Evidence(**{kind: os.path.abspath(path) for kind, path in self.paths.items()})
+        return Evidence({**self.given, **{kind: os.path.abspath(path) for kind, path in self.paths.items()}})
 
     def check(self, trace_count: int, server: str | None = None, side: str = "") -> None:
         """Refuse files that cannot belong to ``trace_count`` traces. ``side`` begins the names of the options of one
@@ -41,43 +49,61 @@ class Evidence(Struct, frozen=True):
         Raises:
             UsageError: one file for several traces, a file that does not exist, or files for a server.
         """
-        for kind, path in self.paths.items():
-            option = f"--{side}{kind.replace('_', '-')}"
+        for name, path in self.paths.items():
+            kind = kind_named(name)
+            option = f"--{side}{kind.option}"
             if server:
                 raise UsageError(f"{option}: not supported with a server; leave --server out")
             if RANK in path:
                 continue
-            if trace_count > 1:
+            if trace_count > 1 and not kind.several:
                 raise UsageError(f"{option} {path}: there are several inputs; write {RANK} in place of the rank")
-            if not os.path.exists(path):
+            if not _files(path):
                 raise UsageError(f"{option} {path}: no such file")
 
     def is_one(self, path: str) -> bool:
         """Whether ``path`` is one of these files."""
-        return any(os.path.realpath(path) == os.path.realpath(known) for known in self.paths.values())
+        known = (file for pattern in self.paths.values() for file in _files(pattern) or [pattern])
+        return any(os.path.realpath(path) == os.path.realpath(file) for file in known)
+
+    def near(self, trace: str, rank: int | None, world_size: int | None) -> Evidence:
+        """These files and, of kinds that none is given of, those that lie beside the file ``trace`` of this rank under
+        a usual name and begin as such a file does. Names without a placeholder are for a job of one rank."""
+        stem = os.path.basename(trace).split(".")[0]
+        known = {}
+        for kind in KINDS:
+            if self.given.get(kind.name) is not None:
+                continue
+            for name in kind.usual:
+                if (RANK in name and rank is None) or ((world_size or 1) > 1 and not (RANK in name or STEM in name)):
+                    continue
+                path = os.path.join(os.path.dirname(trace), path_of(name, rank).replace(STEM, stem))
+                if os.path.isfile(path) and begins_as(path) == kind:
+                    known[kind.name] = path
+                    break
+        return Evidence({**self.given, **known}) if known else self
 
     def state(self, rank: int | None) -> str:
         """A text that changes when a file of ``rank`` changes; empty without files."""
-        return ";".join(_state(path_of(path, rank)) if path else "" for path in astuple(self)).rstrip(";")
+        given = [self.given.get(kind.name) for kind in KINDS]
+        return ";".join(_state(path_of(path, rank)) if path else "" for path in given).rstrip(";")
 
     def of(self, rank: int | None) -> dict[str, str]:
         """The files of ``rank`` by kind. A path with ``{rank}`` is left out where no file exists."""
         return {
             kind: path_of(path, rank)
             for kind, path in self.paths.items()
-            if RANK not in path or os.path.exists(path_of(path, rank))
+            if RANK not in path or _files(path_of(path, rank))
         }
 
-    def added_to(self, trace: Trace) -> Trace:
-        """``trace`` with the files of its rank attached.
+    def added_to(self, trace: Trace, limits: Limits | None = None) -> Trace:
+        """``trace`` with the files of its rank attached; ``limits`` are those of its reader.
 
         Raises:
             AugmentError: a file cannot be used.
         """
-        from augment.readers.attachments import recorded_files
-
         for kind, path in self.of(trace.rank).items():
-            trace = getattr(recorded_files, f"with_{kind}")(trace, path)
+            trace = attach(trace, kind_named(kind), path, limits)
         return trace
 
     def unused(self, augmented: AugmentedTrace) -> Sequence[str]:
@@ -95,14 +121,81 @@ class Evidence(Struct, frozen=True):
         return sentences
 
 
+def attach(trace: Trace, kind: Kind, path: Path, limits: Limits | None = None) -> Trace:
+    """``trace`` with what was recorded in the file of this kind.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: it is of another kind, which the message names.
+    """
+    return trace.changed(read_alone(kind, path, limits))
+
+
+def read_alone(kind: Kind, path: Path, limits: Limits | None = None) -> object:
+    """What the file of this kind holds: the errors are those of :func:`attach`."""
+    path = os.fspath(path)
+    if kind.begins and not kind.several and (other := begins_as(path)) not in (None, kind):
+        assert other is not None
+        raise UnknownFormat(path, f"{other.what}, not {kind.what}; name it with --{other.option}")
+    from augment.readers.limits import UNLIMITED
+
+    module, _, function = kind.reads.partition(":")
+    attached: object = getattr(import_module(f"{__name__}.{module}"), function)(path, limits or UNLIMITED)
+    return attached
+
+
+def begins_as(path: str) -> Kind | None:
+    """The kind that the first bytes of the file tell; None if of none.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    from augment.readers.containers import open_text
+
+    with open_text(path) as text:
+        head = b""
+        while len(head) < _HEAD and (more := text.read(_HEAD - len(head))):
+            head += more
+    return kind_of(head)
+
+
+_HEAD = 4096
+
+
 def path_of(path: str, rank: int | None) -> str:
     """``path`` with the rank filled in."""
     return path.replace(RANK, str(rank))
 
 
+def _files(path: str) -> list[str]:
+    """The file, or the files that match a glob."""
+    return [path] if os.path.exists(path) else sorted(glob.glob(path))
+
+
 def _state(path: str) -> str:
     try:
-        status = os.stat(path)
+        states = [os.stat(file) for file in _files(path)]
     except OSError:  # the reader reports it
         return ""
-    return f"{status.st_size}:{status.st_mtime_ns}"
+    return ",".join(f"{status.st_size}:{status.st_mtime_ns}" for status in states)
+
+
+def _attaching(name: str) -> Callable[[Trace, Path], Trace]:
+    kind = kind_named(name)
+
+    def with_(trace: Trace, path: Path) -> Trace:
+        return attach(trace, kind, path)
+
+    with_.__name__ = with_.__qualname__ = f"with_{name}"
+    with_.__doc__ = f"""``trace`` with {kind.what} from the file at ``path``, plain or compressed.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: the file is not {kind.what}.
+    """
+    return with_
+
+
+with_execution_trace = _attaching("execution_trace")
+with_memory_timeline = _attaching("memory_timeline")
+with_graph_capture = _attaching("graph_capture")

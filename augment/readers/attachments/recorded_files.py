@@ -36,27 +36,14 @@ from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, 
 from augment.facts.memory.memory_events import CATEGORIES, held_by_category
 from augment.readers import read
 from augment.readers.containers import read_document
+from augment.readers.limits import UNLIMITED, Limits
 
-__all__ = [
-    "CATEGORIES",
-    "ExecutionLinks",
-    "attribute",
-    "link_execution_trace",
-    "read_memory_timeline",
-    "with_execution_trace",
-    "with_graph_capture",
-    "with_memory_timeline",
-]
+__all__ = ["CATEGORIES", "ExecutionLinks", "attribute", "link_execution_trace", "read_memory_timeline"]
 
 
-def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
-    """``trace`` with the nodes of the execution trace at ``path``, plain or compressed.
-
-    Raises:
-        InputError: the file cannot be read.
-        UnknownFormat: the file is not an execution trace.
-    """
-    return with_nodes(trace, read_nodes(path))
+def execution_nodes(path: str, limits: Limits = UNLIMITED) -> ExecutionNodes:
+    """What :func:`read_nodes` reads."""
+    return ExecutionNodes(read_nodes(path, limits))
 
 
 def with_nodes(trace: Trace, nodes: Sequence[Node]) -> Trace:
@@ -64,7 +51,7 @@ def with_nodes(trace: Trace, nodes: Sequence[Node]) -> Trace:
     return trace.changed(ExecutionNodes(nodes))
 
 
-def read_nodes(path: str | os.PathLike[str]) -> list[Node]:
+def read_nodes(path: str | os.PathLike[str], limits: Limits = UNLIMITED) -> list[Node]:
     """The nodes of the execution trace at ``path``, plain or compressed.
 
     Raises:
@@ -72,7 +59,7 @@ def read_nodes(path: str | os.PathLike[str]) -> list[Node]:
         UnknownFormat: the file is not an execution trace.
     """
     path = os.fspath(path)
-    document = read_document(path)
+    document = read_document(path, limits)
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise UnknownFormat(path, "not an execution trace: it has no nodes; record one with ExecutionTraceObserver")
@@ -86,27 +73,17 @@ def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Executio
         InputError: the file cannot be read.
         UnknownFormat: the file is not an execution trace.
     """
-    return execution_links(with_execution_trace(trace, path))
+    return execution_links(with_nodes(trace, read_nodes(path)))
 
 
-def with_graph_capture(trace: Trace, path: str | os.PathLike[str]) -> Trace:
-    """``trace`` with the recording at ``path`` of the capture of its graphs.
+def graph_capture(path: str, limits: Limits = UNLIMITED) -> GraphCapture:
+    """The trace at ``path``, of the capture of graphs.
 
     Raises:
         InputError: the file cannot be read.
         UnknownFormat: the file is not a trace.
     """
-    return trace.changed(GraphCapture(read(os.fspath(path))))
-
-
-def with_memory_timeline(trace: Trace, path: str | os.PathLike[str]) -> Trace:
-    """``trace`` with the changes in the memory timeline at ``path``, plain or compressed.
-
-    Raises:
-        InputError: the file cannot be read.
-        UnknownFormat: the file is not a memory timeline.
-    """
-    return trace.changed(_changes(os.fspath(path)))
+    return GraphCapture(read(path, limits=limits))
 
 
 def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
@@ -118,15 +95,20 @@ def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
         InputError: the file cannot be read.
         UnknownFormat: the file is not a memory timeline.
     """
-    changes = _changes(os.fspath(path))
+    changes = memory_changes(os.fspath(path))
     recorded = changes.ts[changes.ts >= 0]
     ts, held = held_by_category(changes, int(recorded.min()) if len(recorded) else 0)
     return {"ts": ts, **dict(zip(CATEGORIES, held.T, strict=True))}
 
 
-def _changes(path: str) -> MemoryChanges:
-    """The file's rows as four integer columns."""
-    document = read_document(path)
+def memory_changes(path: str, limits: Limits = UNLIMITED) -> MemoryChanges:
+    """The rows of the memory timeline at ``path``, plain or compressed, as four integer columns.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: the file is not a memory timeline.
+    """
+    document = read_document(path, limits)
     problem = "not a memory timeline, which is a list of [time, action, bytes, category] (*.raw.json.gz)"
     try:
         rows = np.array(document if document != [] else np.empty((0, 4), np.int64))

@@ -1,0 +1,79 @@
+"""The registry of what may be recorded beside a trace, or judged alone. To add a kind: a module in
+``augment/readers/attachments/`` that reads it, an entry here, and ``with_…`` in that folder's ``__init__.py``.
+
+From an entry follow the option of the command, ``{rank}`` in it, the file that is found beside a trace, the input that
+is judged alone, and what messages call such a file. Nothing is imported before a file of the kind is there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+RANK, STEM = "{rank}", "{stem}"  #: placeholders in paths: the rank of a trace, its file's name without endings
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Args:
+        name: ``memory_snapshot`` makes the option ``--memory-snapshot``, ``augment.with_memory_snapshot``, and the name
+            of the analysis that says whether it was joined.
+        what: what messages call such a file.
+        help: of the option.
+        reads: ``MODULE:FUNCTION`` below ``augment.readers.attachments``: takes a path (of several files, a pattern),
+            and returns what is attached.
+        begins: what the first bytes of the text match, decompressed; None: other bytes may begin one, too.
+        usual: names that such a file has beside a trace, with placeholders. Names without any stand for the only trace
+            of a folder.
+        alone: whether a file of the kind can be an input by itself.
+        several: whether a glob may name files of many ranks, for one trace.
+    """
+
+    name: str
+    what: str
+    help: str
+    reads: str
+    begins: re.Pattern[bytes] | None = None
+    usual: tuple[str, ...] = ()
+    alone: bool = False
+    several: bool = False
+
+    @property
+    def option(self) -> str:
+        """The option of the command, without the dashes before it."""
+        return self.name.replace("_", "-")
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="execution_trace",
+        what="an execution trace",
+        help="The trace's file of ExecutionTraceObserver; for several traces, {rank} stands for the rank.",
+        reads="recorded_files:execution_nodes",
+        begins=re.compile(rb'\s*\{\s*"schema"\s*:\s*"[^"]*",[^{}\[\]]*"nodes"\s*:\s*\['),
+    ),
+    Kind(
+        name="memory_timeline",
+        what="a memory timeline",
+        help="The trace's memory timeline, a *.raw.json.gz of export_memory_timeline; {rank} as above.",
+        reads="recorded_files:memory_changes",
+        begins=re.compile(rb"\s*\[\s*\[\s*-?\d+\s*,\s*\d+\s*,\s*-?\d+\s*,\s*\d+\s*\]"),
+    ),
+    Kind(
+        name="graph_capture",
+        what="a trace of the capture of CUDA graphs",
+        help="A trace of the capture of the CUDA graphs, with shapes of operators; {rank} as above.",
+        reads="recorded_files:graph_capture",
+    ),
+)
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of this name."""
+    return next(kind for kind in KINDS if name == kind.name)
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """The kind of a file whose text begins with ``head``; None if it is of none of them."""
+    return next((kind for kind in KINDS if kind.begins and kind.begins.match(head)), None)

@@ -1,0 +1,84 @@
+"""What is recorded beside a trace, as an input by itself: a trace without events, with the file attached.
+
+The kinds are those of ``augment/core/attachment_kinds.py``; each is recognised by its first bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from augment.arrays.types import Int32s, Int64s
+from augment.core.attachment_kinds import KINDS, kind_of
+from augment.core.context import Context
+from augment.core.trace import NOTHING, EventTable, Source, Trace, Track
+from augment.errors import UnknownFormat
+from augment.readers.attachments import read_alone
+from augment.readers.containers import OpenText
+from augment.readers.dialects import rank_in_name
+
+NAME = "recorded"
+TITLE = " nor ".join(kind.what for kind in KINDS if kind.alone)
+SUFFIXES: tuple[str, ...] = ()  #: in a folder of traces it is not looked for: it would be beside one
+_TEXT = b'{"traceEvents": []}'
+
+
+class _NoEvents:
+    """The text of a trace without events: what writers add their tracks to."""
+
+    gzip_tail = None
+
+    def read_at(self, _offsets: Int64s, _lengths: Int32s) -> list[bytes]:
+        """Nothing, as no event has a text."""
+        return []
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The whole text."""
+        yield memoryview(_TEXT)
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether a text that begins with ``head`` is of one of the kinds."""
+    return kind_of(head) is not None
+
+
+def layout(head: bytes) -> str:
+    """What the file is."""
+    kind = kind_of(head)
+    return "" if kind is None else kind.what
+
+
+def read(path: str, text: OpenText, head: bytes) -> Trace:
+    """A trace without events, with what the file holds.
+
+    Raises:
+        UnknownFormat: nothing can be said of such a file without its trace; or it is none.
+        LimitExceeded: it is larger than the limits allow.
+    """
+    kind = kind_of(head)
+    assert kind is not None
+    if not kind.alone:
+        raise UnknownFormat(path, f"{kind.what}; name it beside its trace: augment run TRACE --{kind.option} FILE")
+    attached = read_alone(kind, path, text.limits)
+    name = os.path.basename(path)
+    rank = rank_in_name(name)
+    source = Source(
+        path=path,
+        name=name,
+        sha256=text.sha256(),
+        format=NAME,
+        event_count=0,
+        text=_NoEvents(),
+        text_bytes=len(_TEXT),
+        insert_at=len(_TEXT) - 2,
+        rank_from=None if rank is None else "file name",
+    )
+    track = Track(rank, 0, 0, process_name=kind.name.replace("_", " "), thread_name=name)
+    return Trace(_no_events(), [""], (track,), source, context=Context([attached]))
+
+
+def _no_events() -> EventTable:
+    wide, narrow, byte = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
+    return EventTable(wide, wide, byte, byte, narrow, narrow, narrow, wide, wide, narrow, NOTHING, NOTHING, {})
