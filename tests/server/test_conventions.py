@@ -229,7 +229,7 @@ def test_requests_are_forgotten_after_a_day(server: Server) -> None:
     storage = server.core._storage
     with storage.writing() as db:
         db.execute("UPDATE requests SET at_ns = at_ns - 86400000000001 WHERE request_id = 'old'")
-    server.core._retention.sweep(())
+    server.core._retention.sweep()
     assert not storage.rows("SELECT * FROM requests WHERE request_id = 'old'")
 
 

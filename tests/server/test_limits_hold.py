@@ -114,7 +114,7 @@ def test_how_much_is_kept(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_kept=2) as server:
         uploads = [server.upload(trace(tmp_path / "a.json", count=n)) for n in range(1, 5)]
         jobs = [server.wait(server.create(upload).name).name for upload in uploads]
-        server.core._retention.sweep(server.core._uploads.busy())
+        server.core._retention.sweep()
         listed = server.stub.ListJobs(calls.ListJobsRequest()).jobs
         assert {each.name for each in listed} == set(jobs[2:])
         for name in uploads[:2]:

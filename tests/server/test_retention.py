@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, refused, serving, trace
+from in_process import PATIENCE_S, Server, eventually, refused, serving, told_by, trace
 from serving_process import augment
 from serving_process import serving as serving_apart
 
@@ -32,7 +32,7 @@ from augment_server.storage.storage import Storage
 
 
 def sweep(server: Server) -> None:
-    server.core._retention.sweep(server.core._uploads.busy())
+    server.core._retention.sweep()
 
 
 def files(state: Path, folder: str) -> list[str]:
@@ -97,13 +97,14 @@ def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]
         stored = server.core._retention.stored_bytes()
+        specs = sum(job.spec.ByteSize() + len("{}") for job in jobs)
     on_disk = sum(
         path.stat().st_size
         for kind in ("blobs", "artifacts")
         for path in (tmp_path / "state" / kind).rglob("*")
         if path.is_file()
     )
-    assert stored == on_disk
+    assert stored == on_disk + specs
     with serving(tmp_path / "state", max_stored_bytes=stored - 1) as server:
         sweep(server)
         assert len(server.stub.ListJobs(calls.ListJobsRequest()).jobs) == 4  # all are fresh
@@ -156,6 +157,132 @@ def test_whoever_has_more_than_its_share_makes_room(tmp_path: Path) -> None:
         assert [there(server, "b", each) for each in (third, fourth)] == [False, True]
         assert there(server, "a", second)
         assert server.core._retention.stored_bytes() == 750
+
+
+def announced(server: Server, client: str, size: int, request_id: str = "") -> str:
+    """An upload of ``client`` of which nothing comes."""
+    start = calls.StartUploadRequest(file_name=f"{size}", size_bytes=size, request_id=request_id)
+    return server.stub.StartUpload(start, metadata=[("client", f"token:{client}")]).upload.name
+
+
+def test_what_is_announced_takes_nothing_from_others(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_stored_bytes=1000) as server:
+        first = sent(server, "b", "1", 600)
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
+        announced(server, "a", 700)
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+            announced(server, "a", 301)  # of its own it may not have more either
+        second = sent(server, "b", "2", 300)
+        sweep(server)
+        assert [there(server, "b", each) for each in (first, second)] == [True, True]
+        third = sent(server, "a", "3", 90)
+        assert [there(server, "b", each) for each in (first, second)] == [True, True]
+        fourth = sent(server, "a", "4", 10)  # these have come; the rest never does
+        assert all([*(there(server, "b", each) for each in (first, second)), there(server, "a", third)])
+        sent(server, "a", "5", 100)
+        assert [there(server, "b", each) for each in (first, second)] == [False, True]
+        assert there(server, "a", fourth)
+
+
+def test_own_data_is_kept_while_others_have_more_than_their_share(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_stored_bytes=1000) as server:
+        old = sent(server, "b", "1", 200)
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
+        others = sent(server, "a", "2", 750)
+        new = sent(server, "b", "3", 100)
+        assert [there(server, "b", each) for each in (old, new)] == [True, True]
+        assert not there(server, "a", others)
+
+
+@contextlib.contextmanager
+def sending(server: Server, client: str, size: int) -> Iterator[tuple[str, Callable[[], grpc.RpcError]]]:
+    """An upload that has got ``size`` bytes and is still open; and a function that sends one more: the call's end."""
+    upload, go_on = announced(server, client, size + 1), threading.Event()
+
+    def parts() -> Iterator[calls.UploadTraceRequest]:
+        yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=upload))
+        yield calls.UploadTraceRequest(chunk=bytes(size))
+        go_on.wait(PATIENCE_S)
+        yield calls.UploadTraceRequest(chunk=bytes(1))
+
+    call = server.stub.UploadTrace.future(parts(), metadata=[("client", f"token:{client}")])
+
+    def end() -> grpc.RpcError:
+        go_on.set()
+        error = call.exception(PATIENCE_S)
+        assert isinstance(error, grpc.RpcError)
+        return error
+
+    asked = calls.GetUploadRequest(name=upload)
+    metadata = [("client", f"token:{client}")]
+    eventually(lambda: server.stub.GetUpload(asked, metadata=metadata).upload.received_bytes == size)
+    try:
+        yield upload, end
+    finally:
+        go_on.set()
+        call.cancel()
+
+
+def test_an_upload_under_way_yields_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that really come, and never end, would keep others from their share."""
+    monkeypatch.setattr("augment_server.storage.uploads.SYNC_BYTES", 100)
+    with serving(tmp_path / "state", max_stored_bytes=1000) as server, sending(server, "a", 700) as (upload, end):
+        done = sent(server, "a", "2", 200)
+        first = sent(server, "b", "1", 250)
+        assert (there(server, "a", upload), there(server, "a", done)) == (True, False)
+        second = sent(server, "b", "2", 240)
+        assert not there(server, "a", upload)
+        assert told_by(end()).reason == "NOT_FOUND"
+        assert all(there(server, "b", each) for each in (first, second))
+        assert server.core._retention.stored_bytes() == 490
+
+
+def test_a_removed_upload_takes_no_more_bytes(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server, sending(server, "a", 10_000) as (upload, end):
+        request, metadata = calls.DeleteUploadRequest(name=upload), [("client", "token:a")]
+        server.stub.DeleteUpload(request, metadata=metadata)
+        assert files(tmp_path / "state", "parts") == []
+        held = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        assert not [path for path in held if upload.removeprefix("uploads/") in path]
+        assert told_by(end()).reason == "NOT_FOUND"
+        assert server.core._retention.stored_bytes() == 0
+        assert files(tmp_path / "state", "parts") == []
+
+
+def test_the_number_that_is_kept_has_a_share_for_each_client(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_kept=4, max_running_jobs=1) as server:
+        server.freeze()
+        server.until(server.create(server.upload(trace(tmp_path / "a.json"))).name, v1.Job.STATE_RUNNING)
+        uploads, jobs = {}, {}
+        for client, count in (("b", 1), ("c", 1), ("a", 7)):  # the newest are all a's
+            metadata = [("client", f"token:{client}")]
+            uploads[client] = [sent(server, client, f"{n}", 10 + n) for n in range(count)]
+            spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=uploads[client][0])))
+            asked = [server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=metadata) for _ in range(count)]
+            jobs[client] = [each.job.name for each in asked]
+            for name in jobs[client]:
+                server.stub.CancelJob(calls.CancelJobRequest(name=name), metadata=metadata)
+            for number in range(2 * count):
+                announced(server, client, 5, request_id=f"{number}")
+        sweep(server)
+        rows = server.core._storage.rows("SELECT client, COUNT(*) AS count FROM jobs WHERE ended_ns > 0 GROUP BY 1")
+        assert {row["client"]: row["count"] for row in rows} == {"token:a": 2, "token:b": 1, "token:c": 1}
+        assert [there(server, client, each) for client in "bc" for each in uploads[client]] == [True, True]
+        assert [there(server, "a", each) for each in uploads["a"]] == [True] + [False] * 6  # its jobs used it last
+        rows = server.core._storage.rows("SELECT realm, COUNT(*) AS count FROM requests GROUP BY 1")
+        assert sorted(row["count"] for row in rows) == [1, 1, 2]
+
+
+def test_specs_and_labels_take_room(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        server.freeze()
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=sent(server, "a", "1", 100))))
+        spec.augment.only.extend(["temporal_breakdown"] * 500)
+        request, metadata = calls.CreateJobRequest(spec=spec, labels={"k": "é" * 60}), [("client", "token:a")]
+        for _ in range(2):
+            server.stub.CreateJob(request, metadata=metadata)
+        used = server.core._retention.used()["token:a"]
+        assert used == 100 + 2 * (spec.ByteSize() + len('{"k":""}') + 120)
 
 
 def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
@@ -516,7 +643,7 @@ def test_jobs_of_a_removed_upload_go_on(tmp_path: Path) -> None:
         assert blobs(state) == 1
         server.thaw()
         assert [server.wait(job).state for job in jobs] == [v1.Job.STATE_SUCCEEDED] * 2
-        server.core._retention.sweep(())
+        server.core._retention.sweep()
         assert blobs(state) == 0
 
 

@@ -278,7 +278,7 @@ def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
         expected = {name: text for name, text in traces.wanted.items() if name != "job.augmented.pftrace"}
         assert made(server, done) == expected
         assert len([each for each in server.observer.told if each[0] == "stage" and each[2] == "reading"]) < RANKS
-        server.core._retention.sweep(server.core._uploads.busy())
+        server.core._retention.sweep()
         assert not list((tmp_path / "state" / "blobs").iterdir())
         used = server.core._retention.stored_bytes()
         assert used == sum(artifact.size_bytes for artifact in done.artifacts) + parts.ROW_BYTES * RANKS

@@ -41,7 +41,7 @@ class Receiving:
             if known := self._requests.known(caller, "StartUpload", request.request_id, text):
                 with contextlib.suppress(Refusal):  # the upload was removed in the meantime: it begins again
                     return self._uploads.get(caller, known)
-            self._retention.make_room(caller.client, announced.size or 0, self._uploads.busy())
+            self._retention.announce(caller.client, announced.size or 0)
             upload = self._uploads.start(caller, announced)
             self._requests.remember(caller, "StartUpload", request.request_id, text, id_of(upload.name, "uploads"))
             return upload
@@ -73,21 +73,22 @@ class Receiving:
             if writer is None:
                 return  # it is complete
             first = writer.received
-            checked = first + SYNC_BYTES  # room is checked again here: the announcement may lack the size
-            finish = writer.whole
+            checked = first  # there is room up to here: what is announced has none before it comes
+            finish = writer.is_whole()
             while not finish:
                 piece = await anext(pieces, None)
                 if piece is None:
                     raise writer.incomplete()
                 chunk, last = piece
+                end = writer.received + len(chunk)
+                if end > checked or last or writer.is_whole(len(chunk)):
+                    checked = end + SYNC_BYTES
+                    await self._apart(self._retention.make_room, caller.client, writer.unsaved + len(chunk))
                 await self._apart(writer.write, chunk)
                 if time.monotonic() - began_s > idle_s + (writer.received - first) / SLOWEST:
                     what = f"less than {SLOWEST} bytes a second arrived; continue the upload in a new call"
                     raise Refusal("UPLOAD_IDLE", what)
-                if writer.received >= checked:
-                    checked = writer.received + SYNC_BYTES
-                    await self._apart(self._retention.make_room, caller.client, 0, self._uploads.busy())
-                finish = last or writer.whole
+                finish = last or writer.is_whole()
             await self._apart(writer.finish)
 
     async def chunks(self, finish: bool, messages: AsyncIterator[Any]) -> Pieces:

@@ -63,7 +63,8 @@ class Limits:
     upload_life_s: float = limit(DAY, "How long an unused upload is kept.", "s")
     max_kept: int = limit(
         100_000,
-        "Maximum number of finished jobs, and of complete uploads, that are kept; the oldest are removed first.",
+        "Maximum number of finished jobs, and of complete uploads, that are kept; beyond it, each client keeps as many"
+        " of its newest as any other.",
         "count",
     )
     max_stored_bytes: int = limit(

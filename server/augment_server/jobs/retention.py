@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from augment_server.base.errors import Refusal
@@ -16,6 +17,7 @@ from augment_server.jobs import parts
 from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
 from augment_server.storage.requests import LIFE_NS
 from augment_server.storage.storage import Storage, now_ns, remove
+from augment_server.storage.uploads import Uploads
 
 FRESH_S = 600.0  #: data used within this time is not removed to make room
 _PAUSES = 10  #: while no server runs, at most this part of the shorter life passes
@@ -34,13 +36,15 @@ _NEEDED = " UNION ALL ".join(
 #: earlier jobs whose artifacts are needed by waiting or running jobs
 _SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
+#: rows beyond a number: each name keeps as many of its newest ones as every other, if it has so many
+_BEYOND = " ORDER BY ROW_NUMBER() OVER (PARTITION BY {0} ORDER BY {1} DESC), {1} DESC LIMIT -1 OFFSET ?"
 
 
 class Retention:
     """Removes data that is no longer needed."""
 
-    def __init__(self, storage: Storage, limits: Limits) -> None:
-        self._storage, self._limits = storage, limits
+    def __init__(self, storage: Storage, limits: Limits, uploads: Uploads) -> None:
+        self._storage, self._limits, self._uploads = storage, limits, uploads
         saved = storage.row("SELECT ns FROM clock")
         life_s = min(limits.artifact_life_s, limits.upload_life_s)
         self.clock = Clock(saved["ns"] if saved else None, int(life_s * 1e9) // _PAUSES)
@@ -110,9 +114,9 @@ class Retention:
                 except OSError as error:
                     tell(f"{folder}/{path.name}: belongs to nothing, and cannot be removed: {error!r}")
 
-    def sweep(self, busy: Collection[str]) -> None:
-        """Remove data beyond the limits of age and number, but no upload in ``busy``, whose bytes are arriving."""
-        limits, now = self._limits, self.clock.now_ns()
+    def sweep(self) -> None:
+        """Remove data beyond the limits of age and number, but no upload whose bytes are arriving."""
+        limits, now, busy = self._limits, self.clock.now_ns(), self._uploads.busy()
         for why, jobs in self._old_jobs(now - int(limits.artifact_life_s * 1e9)).items():
             for some in self._some(jobs):
                 self._remove_jobs(some, why)
@@ -120,11 +124,15 @@ class Retention:
             for several in self._some([upload for upload in uploads if upload[0] not in busy]):
                 self._remove_uploads(several, why)
         if not self.stopping:
-            self._fit("", 0, busy)
+            with contextlib.suppress(Refusal):
+                self.make_room("", 0)
             self._drop_contents()
             self._drop_leftovers()
             self._drop_ranks()
         self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
+        key, beyond = "realm, method, request_id", _BEYOND.format("realm", "at_ns")
+        more = f"DELETE FROM requests WHERE ({key}) IN (SELECT {key} FROM requests{beyond})"  # noqa: S608
+        self._update(more, limits.max_kept)
         self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:
@@ -138,42 +146,60 @@ class Retention:
         """Final jobs that ended before ``old``, and those beyond the maximum number."""
         ended = f"SELECT id FROM jobs WHERE state IN ({_FINAL}) "  # noqa: S608
         rows = self._storage.rows(ended + "AND ended_ns < ?", old)
-        more = self._storage.rows(ended + "ORDER BY ended_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
+        more = self._storage.rows(ended + _BEYOND.format("client", "ended_ns"), self._limits.max_kept)
         return {"age": [row["id"] for row in rows], "number": [row["id"] for row in more]}
 
     def _old_uploads(self, old: int) -> dict[str, list[tuple[str, int]]]:
         """The same for uploads, with the time when each was last used."""
         kept = "SELECT id, touched_ns FROM uploads WHERE "
         rows = self._storage.rows(kept + "touched_ns < ?", old)
-        more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
+        more = self._storage.rows(f"{kept}complete{_BEYOND.format('client', 'touched_ns')}", self._limits.max_kept)
         rows_of = {"age": rows, "number": more}
         return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in rows_of.items()}
 
-    def make_room(self, client: str, size: int, busy: Collection[str]) -> None:
-        """Remove data until ``client`` may store this many more bytes.
+    def announce(self, client: str, size: int) -> None:
+        """Make room for an announced upload among the client's own data: others lose nothing for what may never come.
 
         Raises:
-            Refusal: the remaining data is all needed or was used recently.
+            Refusal: with all that it has announced, the client would store more than the server does for all.
         """
-        if not self._fit(client, size, busy):
+
+        def fits() -> bool:
+            taken = self.used().get(client, 0) + self._uploads.unsent(client)
+            return taken + size <= self._limits.max_stored_bytes
+
+        self._remove_until(fits, (row for row in self._removable(fresh=False) if row["client"] == client))
+
+    def make_room(self, client: str, size: int) -> None:
+        """Remove data until ``client`` may store this many more bytes, which have arrived.
+
+        Raises:
+            Refusal: the remaining data is all needed or was used recently, or others have no more than their share.
+        """
+        most = self._limits.max_stored_bytes
+        self._remove_until(lambda: self._counted(client) + size <= most, self._to_go(client, size))
+
+    def _remove_until(self, fits: Callable[[], bool], rows: Iterable[sqlite3.Row]) -> None:
+        """Remove one after the other until it fits.
+
+        Raises:
+            Refusal: it does not fit without them all.
+        """
+        if fits():
+            return
+        for row in rows:
+            if row["kind"] == "job":
+                self._remove_jobs([row["id"]], "room")
+            else:
+                self._remove_uploads([(row["id"], row["at"])], "room")
+            if fits():
+                break
+        self._drop_contents()
+        if not fits():
             most = self._limits.max_stored_bytes
             raise Refusal(
                 "STORAGE_FULL", f"all {most} bytes of this server's storage are in use; try later", retry_s=60
             )
-
-    def _fit(self, client: str, size: int, busy: Collection[str]) -> bool:
-        room = self._limits.max_stored_bytes - size
-        if self._counted(client) <= room:
-            return True
-        for kind, name, touched in self._to_go(client, size):
-            if kind == "job":
-                self._remove_jobs([name], "room")
-            elif name not in busy:
-                self._remove_uploads([(name, touched)], "room")
-            if self._counted(client) <= room:
-                break
-        self._drop_contents()
-        return self._counted(client) <= room
 
     def _counted(self, client: str) -> int:
         """The stored bytes that keep ``client`` from storing more: without what others' running jobs have made so far.
@@ -186,34 +212,45 @@ class Retention:
         assert row
         return self.stored_bytes() - int(row["bytes"])
 
-    def _to_go(self, client: str, size: int) -> Iterator[tuple[str, str, int]]:
-        """Final jobs and uploads that no job needs, in the order in which they are removed to make room for ``client``.
+    def _removable(self, *, fresh: bool) -> list[sqlite3.Row]:
+        """Final jobs and uploads that no job needs, unfinished uploads first, then the oldest.
 
-        First the client's own, the oldest first, but none used recently. Then those of clients above their share, until
-        they are within it; recently used ones, too, if ``client`` stays within its share. All shares are equal: if one
-        client has less than its share and there is no room, another has more.
+        Those used recently are left out; ``fresh``: those alone, at last the uploads whose bytes are arriving.
         """
         query = (
-            f"SELECT 'job' AS kind, id, client, ended_ns AS at FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
-            f" UNION ALL SELECT 'upload', id, client, touched_ns AS at FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
-            " ORDER BY at"
+            f"SELECT 'job' AS kind, id, client, ended_ns AS at, TRUE AS done FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
+            f" UNION ALL SELECT 'upload', id, client, touched_ns, complete FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
+            " ORDER BY done, at"
         )
-        rows, fresh = self._storage.rows(query), now_ns() - int(FRESH_S * 1e9)
-        old = [row for row in rows if row["at"] < fresh]
-        yield from ((row["kind"], row["id"], row["at"]) for row in old if row["client"] == client)
-        used = self.used()
+        since, busy = now_ns() - int(FRESH_S * 1e9), self._uploads.busy()
+        rows = [row for row in self._storage.rows(query) if (row["at"] >= since or row["id"] in busy) == fresh]
+        return sorted(rows, key=lambda row: row["id"] in busy)
+
+    def _to_go(self, client: str, size: int) -> Iterator[sqlite3.Row]:
+        """What is removed to make room for ``client``, in this order.
+
+        All shares are equal. A client that stays within its share takes from those above theirs, until they are within
+        it, even what was used recently; from its own old data only what is then still needed. One that does not gives
+        its own old data first, and takes only old data of others: if one client has less than its share and there is
+        room, another has more.
+        """
+        used, old = self.used(), self._removable(fresh=False)
         share = self._limits.max_stored_bytes // len({*used, client} - {""})
         within = bool(client) and used.get(client, 0) + size <= share
-        for row in (*old, *(row for row in rows if within and row["at"] >= fresh)):
-            if row["client"] != client and self.used().get(row["client"], 0) > share:
-                yield row["kind"], row["id"], row["at"]
+        of_client = [row for row in old if row["client"] == client]
+        yield from () if within else of_client
+        above = {other for other, size in used.items() if size > share and other != client}
+        for row in (*old, *(self._removable(fresh=True) if within else ())):
+            if row["client"] in above and self.used().get(row["client"], 0) > share:
+                yield row
+        yield from of_client if within else ()
 
     def used(self) -> dict[str, int]:
         """The stored bytes of each client that has any."""
         return {row["client"]: row["bytes"] for row in self._storage.rows("SELECT * FROM usage WHERE bytes > 0")}
 
     def stored_bytes(self) -> int:
-        """The bytes of uploads and artifacts, including announced ones. Equal contents of two clients count twice."""
+        """The bytes of uploads, artifacts and specs. Equal contents of two clients count twice."""
         return sum(self.used().values())
 
     def remove_job(self, job: str) -> None:
@@ -221,10 +258,10 @@ class Retention:
         self._remove_jobs([job], "asked")
 
     def remove_upload(self, upload: str) -> None:
-        """Remove an upload, and its bytes unless a job or another upload needs them."""
-        row = self._storage.row("SELECT sha256, touched_ns FROM uploads WHERE id = ?", upload)
+        """Remove an upload, and its bytes unless a job or another upload needs them; a call that sends it ends."""
+        row = self._storage.row("SELECT sha256 FROM uploads WHERE id = ?", upload)
         if row:
-            self._remove_uploads([(upload, row["touched_ns"])], "asked")
+            self._remove_uploads([(upload, None)], "asked")
             self._drop_content(row["sha256"])
 
     def _remove_jobs(self, jobs: Sequence[str], why: str) -> None:
@@ -239,14 +276,13 @@ class Retention:
                     remove(self._storage.artifacts(job))
         self.removed["job", why] += len(gone)
 
-    def _remove_uploads(self, uploads: Sequence[tuple[str, int]], why: str) -> None:
-        """Remove uploads, but none used again in the meantime: its client was told that it exists and relies on it."""
-        change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
-        with self._storage.lock:
-            with self._storage.writing() as db:
-                gone = [upload for upload in uploads if db.execute(change, upload).rowcount]
-            for upload, _ in gone:
-                remove(self._storage.part(upload))
+    def _remove_uploads(self, uploads: Sequence[tuple[str, int | None]], why: str) -> None:
+        """Remove uploads, but none used again since the time beside it: its client was told that it exists."""
+        change = "DELETE FROM uploads WHERE id = ? AND touched_ns = COALESCE(?, touched_ns)"
+        with self._storage.writing() as db:
+            gone = [upload for upload, touched in uploads if db.execute(change, (upload, touched)).rowcount]
+        for upload in gone:
+            self._uploads.drop(upload)
         self.removed["upload", why] += len(gone)
 
     def _drop_content(self, sha256: str) -> None:

@@ -68,7 +68,7 @@ class Core:
         self.lost = asyncio.Event()  #: set once another server has taken over the state directory
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)
-        self._retention = Retention(self._storage, limits)
+        self._retention = Retention(self._storage, limits, self._uploads)
         real = resolved(roots)
         self._scheduler = Scheduler(self._storage, self._jobs, limits, real, observer, self._apart)
         self.servicer = Service(
@@ -106,7 +106,7 @@ class Core:
     async def _sweep(self) -> None:
         while True:
             try:
-                await self._apart(self._retention.sweep, self._uploads.busy())
+                await self._apart(self._retention.sweep)
             except Exception as error:
                 self._observer.log(logging.ERROR, f"the removal of old data failed: {error!r}")
             await asyncio.sleep(_SWEEPS_S)

@@ -114,41 +114,56 @@ CREATE TABLE IF NOT EXISTS lease (  -- of the server that uses the directory; bo
     id INTEGER PRIMARY KEY, holder TEXT NOT NULL, boot TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, ns INTEGER NOT NULL);  -- by which ages are counted
 """
-#: the bytes of an upload that count for its client: the announced size, from the start; equal contents count once
+#: the bytes of an upload that count for its client: those that have arrived; equal contents count once
 _TAKEN = """
-CASE WHEN NOT {0}.complete THEN MAX({0}.received, COALESCE({0}.size, 0))
+CASE WHEN NOT {0}.complete THEN {0}.received
      WHEN EXISTS (SELECT 1 FROM uploads AS other WHERE other.sha256 = {0}.sha256 AND other.client = {0}.client
                   AND other.complete AND other.id != {0}.id) THEN 0
      ELSE {0}.size END"""
 _MORE = "INSERT INTO usage VALUES ({0}, {1}) ON CONFLICT (client) DO UPDATE SET bytes = bytes + excluded.bytes;"
 _OLD, _NEW = _TAKEN.format("OLD"), _TAKEN.format("NEW")
 _JOBS_CLIENT = "(SELECT client FROM jobs WHERE id = NEW.job)"
-#: the stored bytes of each client: triggers keep them up to date, and each start computes them anew
+_JOB = "LENGTH({0}spec) + LENGTH(CAST({0}labels AS BLOB))"  #: the bytes of a job's own row that count
+_OF_JOB = (
+    "(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)"
+    " + (SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE job = OLD.id)"
+)
+#: the stored bytes of each client: triggers keep them up to date, and each start makes both anew
 _USAGE = f"""
 CREATE TABLE IF NOT EXISTS usage (client TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE TRIGGER IF NOT EXISTS upload_more AFTER INSERT ON uploads BEGIN
+DROP TRIGGER IF EXISTS upload_more;
+CREATE TRIGGER upload_more AFTER INSERT ON uploads BEGIN
     {_MORE.format("NEW.client", _NEW)} END;
-CREATE TRIGGER IF NOT EXISTS upload_other AFTER UPDATE OF complete, received, size, sha256 ON uploads BEGIN
+DROP TRIGGER IF EXISTS upload_other;
+CREATE TRIGGER upload_other AFTER UPDATE OF complete, received, size, sha256 ON uploads BEGIN
     {_MORE.format("NEW.client", f"({_NEW}) - ({_OLD})")} END;
-CREATE TRIGGER IF NOT EXISTS upload_less AFTER DELETE ON uploads BEGIN
+DROP TRIGGER IF EXISTS upload_less;
+CREATE TRIGGER upload_less AFTER DELETE ON uploads BEGIN
     {_MORE.format("OLD.client", f"-({_OLD})")} END;
-CREATE TRIGGER IF NOT EXISTS artifact_more AFTER INSERT ON artifacts BEGIN
+DROP TRIGGER IF EXISTS artifact_more;
+CREATE TRIGGER artifact_more AFTER INSERT ON artifacts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.size")} END;
-CREATE TRIGGER IF NOT EXISTS part_other AFTER UPDATE OF bytes ON parts BEGIN
+DROP TRIGGER IF EXISTS part_other;
+CREATE TRIGGER part_other AFTER UPDATE OF bytes ON parts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.bytes - OLD.bytes")} END;
-CREATE TRIGGER IF NOT EXISTS part_more AFTER INSERT ON parts BEGIN
+DROP TRIGGER IF EXISTS part_more;
+CREATE TRIGGER part_more AFTER INSERT ON parts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.bytes")} END;
-CREATE TRIGGER IF NOT EXISTS job_parts_less BEFORE DELETE ON jobs BEGIN
-    {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE job = OLD.id)")} END;
-CREATE TRIGGER IF NOT EXISTS job_less BEFORE DELETE ON jobs BEGIN
-    {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)")} END;
+DROP TRIGGER IF EXISTS job_more;
+CREATE TRIGGER job_more AFTER INSERT ON jobs BEGIN
+    {_MORE.format("NEW.client", _JOB.format("NEW."))} END;
+DROP TRIGGER IF EXISTS job_parts_less;
+DROP TRIGGER IF EXISTS job_less;
+CREATE TRIGGER job_less BEFORE DELETE ON jobs BEGIN
+    {_MORE.format("OLD.client", f"-({_JOB.format('OLD.')} + {_OF_JOB})")} END;
 BEGIN;
 DELETE FROM usage;
 INSERT INTO usage SELECT client, SUM(bytes) FROM (
     SELECT client, size AS bytes FROM artifacts JOIN jobs ON jobs.id = artifacts.job
     UNION ALL SELECT client, size FROM (SELECT DISTINCT client, sha256, size FROM uploads WHERE complete)
-    UNION ALL SELECT client, MAX(received, COALESCE(size, 0)) FROM uploads WHERE NOT complete
+    UNION ALL SELECT client, received FROM uploads WHERE NOT complete
     UNION ALL SELECT client, bytes FROM parts JOIN jobs ON jobs.id = parts.job
+    UNION ALL SELECT client, {_JOB.format("")} FROM jobs
 ) GROUP BY client;
 COMMIT;
 """  # noqa: S608 - of our own texts alone
@@ -207,8 +222,9 @@ class Storage:
                     raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
                 self._writer = self._connect()
                 undo.callback(self._writer.close)
-                self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
+                self._writer.executescript(f"{_SCHEMA}PRAGMA user_version = {_FORM}")
                 complete(self._writer)
+                self._writer.executescript(_USAGE)
                 self.secret = secret(self._writer)  #: the key of page tokens
                 row = self._writer.execute("SELECT boot FROM lease").fetchone()
                 #: whether the machine has run since the last server: what that wrote is there, synced or not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sqlite3
@@ -188,7 +189,8 @@ class Uploads:
             self._row(caller, upload)  # before the other call ends: it may be another client's
             before = self._writers.pop(upload, None)
             if before:
-                before.close(taken_over=True)
+                what = f"uploads/{upload}: another call continues this upload"
+                before.close(Refusal("UPLOAD_TAKEN_OVER", what))
             row = self._row(caller, upload)  # with what that call has saved
             if row["complete"]:
                 return None
@@ -205,6 +207,19 @@ class Uploads:
             if self._writers.get(writer.upload) is writer:
                 del self._writers[writer.upload]
 
+    def drop(self, upload: str) -> None:
+        """Remove the bytes of a removed upload; a call that sends more of them ends."""
+        with self._opening:
+            if writer := self._writers.pop(upload, None):
+                writer.close(_gone(upload))
+            remove(self._storage.part(upload))
+
+    def unsent(self, client: str) -> int:
+        """How many bytes the client has announced that have not arrived."""
+        query = "SELECT TOTAL(MAX(size - received, 0)) AS bytes FROM uploads WHERE client = ? AND NOT complete"
+        row = self._storage.row(query, client)
+        return int(row["bytes"]) if row else 0
+
     def busy(self) -> set[str]:
         """The uploads whose bytes are arriving."""
         return set(self._writers)
@@ -215,10 +230,15 @@ class Uploads:
         return int(row["count"]) if row else 0
 
     def saved(self, upload: str, received: int) -> None:
-        """Record that this many bytes are on disk."""
+        """Record that this many bytes are on disk.
+
+        Raises:
+            Refusal: the upload has been removed.
+        """
         with self._storage.writing() as db:
             values = (received, now_ns(), upload)
-            db.execute("UPDATE uploads SET received = ?, touched_ns = ? WHERE id = ?", values)
+            if not db.execute("UPDATE uploads SET received = ?, touched_ns = ? WHERE id = ?", values).rowcount:
+                raise _gone(upload)
 
     def completed(self, upload: str, size: int, sha256: str) -> None:
         """Store the bytes by content once all are on disk. The row is written first (see :mod:`storage`)."""
@@ -267,16 +287,21 @@ class Writer:
         self.received = received
         self._uploads, self._row = uploads, row
         self._passed_over = received - offset  # bytes still to arrive that the server already has
-        self._saved = row["received"]
+        self._saved: int = row["received"]
         self._lock = threading.Lock()
         self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
         self._file.truncate(received)
         self._hash: hashlib._Hash | None = None  # of the existing bytes; slow, so computed only when needed
+        self._ended: Refusal | None = None  # why another thread has ended the call
 
     @property
-    def whole(self) -> bool:
-        """Whether all announced bytes have arrived."""
-        return self._row["size"] is not None and self.received >= self._row["size"]
+    def unsaved(self) -> int:
+        """The bytes that have arrived and are not recorded yet."""
+        return self.received - self._saved
+
+    def is_whole(self, more: int = 0) -> bool:
+        """Whether all announced bytes have arrived, with this many ``more``."""
+        return self._row["size"] is not None and bool(self.received + more >= self._row["size"])
 
     @property
     def closed(self) -> bool:
@@ -336,15 +361,19 @@ class Writer:
         what = f"{self._row['file_name']}: {self.received} bytes arrived, {wanted}; continue from received_bytes"
         return Refusal("UPLOAD_INCOMPLETE", what, {"received_bytes": str(self.received)})
 
-    def close(self, *, taken_over: bool = False) -> None:
-        """End the call; the received bytes are kept."""
+    def close(self, why: Refusal | None = None) -> None:
+        """End the call; the received bytes are kept, unless the upload is removed. ``why``: if another thread calls."""
         with self._lock:
             if self._file:
-                if self.received != self._saved:
-                    self._save(self._file)
-                self._file.close()
-                self._file = None
-        if not taken_over:
+                self._ended = why
+                try:
+                    if self.received != self._saved:
+                        with contextlib.suppress(Refusal):
+                            self._save(self._file)
+                finally:
+                    self._file.close()
+                    self._file = None
+        if not why:
             self._uploads.closed(self)
 
     def _digest(self) -> hashlib._Hash:
@@ -366,7 +395,7 @@ class Writer:
 
     def _expect_open(self) -> BinaryIO:
         if self._file is None:
-            raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{self.upload}: another call continues this upload")
+            raise self._ended or _gone(self.upload)
         return self._file
 
 
