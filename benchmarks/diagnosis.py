@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples"), str(ROOT / "tests" / "diagnos
 
 from simulated_jobs import changed, diagnosis_of, severities, trace_of  # noqa: E402
 
-from augment.diagnosis.measure import measure  # noqa: E402
+from augment.diagnosis.judging import measure  # noqa: E402
 
 #: each fault: its rule, what it changes, and in which jobs it matters
 FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

@@ -128,7 +128,9 @@ def catalogue() -> str:
     parts = []
     for name in facts.__all__:
         namespace = getattr(facts, name)
-        members = [each for each in vars(namespace).values() if inspect.isfunction(each)]
+        members = [each for each in vars(namespace).values() if getattr(each, "__module__", "") == namespace.__name__]
+        if not members:
+            continue
         hints = {each.__name__: each.__annotations__["return"] for each in members}
         parts += [f"## {name}", question(namespace)]
         rows = (
@@ -143,8 +145,7 @@ def catalogue() -> str:
 
 def fact_columns(fact: Callable[..., Any], hint: str) -> Iterator[str]:
     """The record that a fact gives: its columns, with what its source says beside each."""
-    (module,) = re.findall(r"from (augment\.facts\.[\w.]+) import", inspect.getsource(fact))
-    kinds = [vars(importlib.import_module(module)).get(name) for name in re.findall(r"\w+", hint)]
+    kinds = [fact.__globals__.get(name) for name in re.findall(r"\w+", hint)]
     for kind in kinds:
         if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
             yield f"### {kind.__name__}"

@@ -35,7 +35,7 @@ from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
 from augment.diagnosis.verdict import named, sentences, verdict

@@ -42,7 +42,7 @@ from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import TIMES, four_digits
 from augment.core.trace import Identity, Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import memory_peaks, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, steps

@@ -6,7 +6,7 @@ from augment.arrays import Int32s, Int64s, distinct
 from augment.core.context import derived
 from augment.core.text import Words, words_of
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 
 
 @derived

@@ -13,7 +13,7 @@ from augment.core.annotations import Annotation, Ends, Flows, InstantTrack, Slic
 from augment.core.text import Words, percent
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
-from augment.diagnosis.measure import longest, measure
+from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.verdict import headline

@@ -12,7 +12,7 @@ from augment.core.context import derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import known_slices
-from augment.diagnosis.measure import FETCH, fetches, measure
+from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times

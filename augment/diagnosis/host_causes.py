@@ -19,7 +19,7 @@ from augment.core.context import derived
 from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_times
-from augment.diagnosis.measure import (
+from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
     idle_ns,

@@ -1,11 +1,266 @@
-"""From a prediction to an answer: too little to gain is fine; without steps nothing is certain."""
+"""What every rule needs: the steps to judge, what of a trace lies in them, what shorter events save, and the answer.
+
+Judged are all steps but a first one that is far longer than the others, as it warms up, or of which a backlog from
+before the recording hides a part.
+"""
 
 from __future__ import annotations
 
-from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+import re
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.ordering import sums
+from augment.arrays.statistics import median
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
+from augment.core.context import derived
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.what_if import Cut
+from augment.facts.critical.what_if import Cut, lasting_ns, saved_ns, without_host_time
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.name_masks import matching, starting
+from augment.facts.steps.step_figures import StepIdle, step_idle
+from augment.facts.steps.step_windows import StepWindows, recorded_windows, step_of_work, steps
+from augment.facts.waits.gap_causes import GapCategory
+
+FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
+WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
+AGAIN = 1.25  #: and so many times as long as each later one but the second, else it is what comes again
+DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued
+HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
+_GRAPHS = re.compile(r"GraphLaunch")
+_WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
+HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
+
+
+class Measure(Struct, frozen=True):
+    """The ``windows`` of the steady steps, and the mean ``length_ns`` of one; of a file that was cut off, only of those
+    that are whole, and there may be none. Without steps the recording from its first GPU work on is the only one, and
+    ``unit`` says so. ``warm_up``: the first step was slow, and is left out. ``hidden``: a part of it was,
+    and it is left out.
+    """
+
+    windows: StepWindows
+    unit: Literal["step", "recording"]
+    length_ns: int
+    warm_up: bool
+    hidden: bool = False
+    lead_in_ns: int = 0  #: of a recording without steps, before its first GPU work
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step is known to be whole in a file that was cut off: nothing can be judged."""
+        return not len(self.windows)
+
+    @property
+    def count(self) -> int:
+        """The number of steps; at least 1."""
+        return max(len(self.windows), 1)
+
+    def ratio(self, ns: float) -> float:
+        """The share of a step."""
+        return ns / self.length_ns if self.length_ns else 0.0
+
+
+@derived
+def measure(trace: Trace) -> Measure:
+    """The steps to judge."""
+    windows = recorded_windows(trace)
+    real = len(steps(trace)) > 0
+    lead_in = 0
+    if not real and len(windows):
+        lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
+        windows = replace(windows, begin=np.maximum(windows.begin, _first_returned(trace, windows.start)))
+    length = windows.end - windows.start
+    warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
+    warm_up = warm_up and bool(length[0] > AGAIN * length[2:].max(initial=0))
+    hidden = real and len(length) > 2 and _is_hidden(windows)
+    if warm_up or hidden:
+        windows = windows.take(np.arange(1, len(windows)))
+        length = length[1:]
+    mean = int(length.mean()) if len(length) else 0
+    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in)
+
+
+def _first_returned(trace: Trace, start: Int64s) -> Int64s:
+    """When the launch of the first GPU work returned, if that was just before its ``start``; else the start."""
+    work, events = gpu_work(trace), trace.events
+    first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
+    returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
+    return np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
+
+
+def _is_hidden(windows: StepWindows) -> bool:
+    """Whether a part of the first step lies before its window, which begins when earlier work is done.
+
+    As long as every step begins with as long a backlog, windows are as long as steps. But a first backlog that the next
+    steps do not have is missing from the first window: the host was busy meanwhile, and now the device waits for it.
+    """
+    length = windows.end - windows.start
+    missing = HIDDEN * median(length[1:])
+    shrunk = float(windows.backlog[0] - windows.backlog[1])
+    return bool(shrunk > missing and length[0] < median(length[1:]) - missing)
+
+
+def within_steps(trace: Trace, start: Int64s, end: Int64s) -> tuple[Places, Intervals]:
+    """The parts of intervals (int64 ns) in which the host is in steady steps: the index of each, and its time."""
+    windows = measure(trace).windows
+    real = windows.finish > windows.begin
+    which, _, parts = clip(
+        Intervals(start, np.maximum(end, start)), Intervals(windows.begin[real], windows.finish[real])
+    )
+    return which, parts
+
+
+def host_cut(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
+    """The cut that takes time of threads out of the steady steps."""
+    which, parts = within_steps(trace, start, end)
+    return without_host_time(trace, track[which], parts.start, parts.end)
+
+
+@derived(until="diagnosis")
+def work_in_steps(trace: Trace) -> Bools:
+    """Whether each piece of ``gpu_work`` was launched in a steady step."""
+    if measure(trace).unit == "recording":
+        return np.ones(len(gpu_work(trace)), np.bool_)
+    inside: Bools = step_of_work(trace, measure(trace).windows) >= 0
+    return inside
+
+
+def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
+    """Those of ``rows``, slices of the host, that begin in a steady step."""
+    chosen: Int64s = rows[measure(trace).windows.of_host(trace.events.ts[rows]) >= 0]
+    return chosen
+
+
+@derived
+def fetches(trace: Trace) -> Int64s:
+    """The slices, rows of the event table, in which the host fetches a batch."""
+    named = starting(trace, FETCH)
+    rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    return rows[named.take(trace.events.name[rows])]
+
+
+def fetches_in_steps(trace: Trace) -> Int64s:
+    """Those of :func:`fetches` that are in a steady step."""
+    return rows_in_steps(trace, fetches(trace))
+
+
+def saved_a_step(trace: Trace, cut: Cut) -> int:
+    """How much shorter a steady step would be without what ``cut`` takes out, ns."""
+    return saved_ns(trace, cut) // measure(trace).count
+
+
+def saved_ahead(trace: Trace, cut: Cut) -> int:
+    """As :func:`saved_a_step`, where ``cut`` lets the host run ahead of the devices, as far as it gets if the steps go
+    on; as far as it gets in a recording without steps, or if the first is left out."""
+    whole, saved = measure(trace), saved_a_step(trace, cut)
+    if whole.unit == "step" and not (whole.warm_up or whole.hidden):
+        host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
+        before, after = (lasting_ns(trace, each, host, since) for each in (Cut.nothing(), cut))
+        saved = max(saved, (before - after) // whole.count)
+    waits = [(idle.end - idle.start)[idle.category == GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)]
+    remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
+    return max(saved - remaining // whole.count, 0)
+
+
+@derived
+def delay_ns(trace: Trace) -> int:
+    """What a device takes between two kernels of which the second is queued, ns, and what remains of any wait for the
+    host: the median of such gaps, or :data:`USUAL_DELAY_NS` where there are too few."""
+    work = gpu_work(trace)
+    later = np.flatnonzero(work.launch != NO_INDEX)
+    later = later[~np.isin(later, [stream.start for stream in work.streams])]
+    gap = work.ts[later] - work.end[later - 1]
+    queued = trace.events.ts[work.launch[later]] + trace.events.dur[work.launch[later]] < work.end[later - 1]
+    gaps = gap[queued & (gap >= 0) & (gap < DELAY_NS)]
+    return int(median(gaps)) if len(gaps) >= LEAST_DELAYS else USUAL_DELAY_NS
+
+
+def saved_by_host(trace: Trace, cut: Cut) -> int:
+    """As :func:`saved_a_step`, for time of the host alone: no more than the device's idle time that the host or a delay
+    between kernels explains. Work that started long after its launch had returned did not wait for the host.
+    """
+    return min(saved_a_step(trace, cut), _explained_idle_ns(trace) // measure(trace).count)
+
+
+@derived(until="diagnosis")
+def idle_in_steps(trace: Trace) -> list[StepIdle]:
+    """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
+    windows = measure(trace).windows
+    return [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
+
+
+@derived
+def late_beginnings(trace: Trace) -> list[Intervals]:
+    """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it
+    ends with the first work of a stream, long after the call that launched this work had returned."""
+    work = gpu_work(trace)
+    launch = work.launch[[stream.start for stream in work.streams]]
+    late = []
+    for idle in idle_in_steps(trace):
+        chosen = np.isin(idle.launch, launch[launch != NO_INDEX]) & (idle.category == GapCategory.OTHER)
+        late.append(Intervals(idle.start[chosen], idle.end[chosen]))
+    return late
+
+
+@derived
+def late_starts(trace: Trace) -> list[Intervals]:
+    """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
+    in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
+    queued, no recorded device worked meanwhile, the call launched no graph, and the stream was not told to wait.
+    Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
+    work, events = gpu_work(trace), trace.events
+    first = work.launch[[stream.start for stream in work.streams]]
+    known = np.flatnonzero(work.launch != NO_INDEX)
+    calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
+    orders = events.slices_of(*LAUNCHES)
+    orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
+    waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
+    waits |= before == NO_INDEX
+    excused = np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]]))
+    busy = union(work.ts, np.maximum(work.end, work.ts))
+    late = []
+    for idle in idle_in_steps(trace):
+        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_INDEX) & ~np.isin(idle.launch, excused)
+        start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
+        held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
+        held &= np.equal(*touched(start, np.maximum(start, end), busy))
+        late.append(Intervals(start[held], end[held]))
+    return late
+
+
+def confidence_in(trace: Trace, saved_ns: int) -> Confidence:
+    """How certain a prediction is that takes time or waits of the host out of steps: ``medium`` if more would be saved
+    than the idle time that the host explains. The rest would come from another order of GPU work, and whether
+    collectives wait for other ranks, or copies for each other, is not in one trace.
+    """
+    return "high" if saved_ns * measure(trace).count <= _explained_idle_ns(trace) else "medium"
+
+
+@derived
+def _explained_idle_ns(trace: Trace) -> int:
+    """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
+    explained = (GapCategory.HOST_WAIT, GapCategory.KERNEL_WAIT)
+    return max((each.time_of(*explained) for each in idle_in_steps(trace)), default=0)
+
+
+def idle_ns(trace: Trace, spans: Spans) -> Int64s:
+    """The time in each of ``spans`` in which no device works, ns."""
+    work = gpu_work(trace)
+    which, _, parts = clip(Intervals(spans.start, spans.end), union(work.ts, np.maximum(work.end, work.ts)))
+    idle: Int64s = spans.end - spans.start - sums(which, parts.end - parts.start, len(spans))
+    return idle
+
+
+def longest(spans: Spans, count: int) -> Spans:
+    """The ``count`` longest of ``spans``, in the order of time."""
+    order = np.sort(np.argsort(spans.start - spans.end, kind="stable")[:count])
+    return Spans(spans.start[order], spans.end[order], spans.row[order])
 
 
 def judged(

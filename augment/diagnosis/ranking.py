@@ -12,7 +12,7 @@ from augment.core.attachments import RankInJob
 from augment.core.context import Stage, derived
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words
-from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.judging import measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, NoData, judged_in_job, severity_of
 from augment.diagnosis.rules import RULES, Rule, partial_recording

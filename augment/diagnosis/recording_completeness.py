@@ -12,7 +12,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.diagnosis.captures import captures
-from augment.diagnosis.measure import HELD_NS, late_beginnings, late_starts, measure
+from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.names.name_masks import strings_where

@@ -14,7 +14,7 @@ from augment.core.context import derived
 from augment.core.text import short
 from augment.core.trace import Category, Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_operators
-from augment.diagnosis.measure import idle_ns, measure, within_steps
+from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph

@@ -14,7 +14,7 @@ from augment.core.text import Words, counted, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.host_alone import host_sentence
-from augment.diagnosis.measure import idle_in_steps, late_beginnings, measure, saved_a_step
+from augment.diagnosis.judging import idle_in_steps, late_beginnings, measure, saved_a_step
 from augment.diagnosis.ranking import RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, Finding

@@ -8,7 +8,7 @@ from augment.arrays.ordering import distinct, is_among
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.context import derived
 from augment.core.trace import Trace
-from augment.diagnosis.measure import rows_in_steps
+from augment.diagnosis.judging import rows_in_steps
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.dependencies import DependencyKind

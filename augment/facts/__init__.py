@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from augment.facts import collectives, critical, gpu, host, memory, operators, source, steps, waits
+    from augment.facts import collectives, critical, gpu, host, memory, names, operators, source, steps, waits
 
-__all__ = ["collectives", "critical", "gpu", "host", "memory", "operators", "source", "steps", "waits"]
+__all__ = ["collectives", "critical", "gpu", "host", "memory", "names", "operators", "source", "steps", "waits"]
 
 
 def __getattr__(name: str) -> Any:

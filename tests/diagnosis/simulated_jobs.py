@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
 from augment.core.trace import Trace  # noqa: E402
-from augment.diagnosis.measure import measure  # noqa: E402
+from augment.diagnosis.judging import measure  # noqa: E402
 from augment.diagnosis.ranking import RankedFindings, diagnose  # noqa: E402
 from augment.readers import read  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402

@@ -12,7 +12,7 @@ from test_rules_by_hand import problem_of
 
 from augment.core.trace import Trace
 from augment.diagnosis.first_calls import FAR_LONGER, LEAST_NS, LEAST_USUAL, cold_operators
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.rules import host_gaps, launch_bound
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save

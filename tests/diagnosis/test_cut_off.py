@@ -16,7 +16,7 @@ from augment.core.annotations import InstantTrack
 from augment.core.findings import Findings
 from augment.core.trace import GPU_WORK as GPU_WORK_CATEGORIES
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import named, verdict
 from augment.errors import InputError

@@ -15,7 +15,7 @@ from augment.core.annotations import Flows, SliceTrack
 from augment.core.findings import Findings
 from augment.diagnosis.devices import words
 from augment.diagnosis.drawing import bands
-from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.judging import measure, saved_a_step
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, host_gaps

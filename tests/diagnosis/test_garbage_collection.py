@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from simulated_jobs import POINTS, changed, trace_of
 
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Found, NotApplicable
 from augment.diagnosis.rules import garbage_collection, host_gaps
 from augment.facts.critical.handovers import main_track

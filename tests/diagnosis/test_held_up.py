@@ -10,7 +10,7 @@ from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import held_up, late_device
 from augment.diagnosis.rule import Fine

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from augment.core.trace import Trace
 from augment.diagnosis.host_causes import _long_handovers
-from augment.diagnosis.measure import delay_ns
+from augment.diagnosis.judging import delay_ns
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, synchronizing_calls
 from augment.readers import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and_true, severities, trace_of
 
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found, NotApplicable
 from said import advice_of, evidence_of, title_of

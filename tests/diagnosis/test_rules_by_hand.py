@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from augment.core.trace import Category, Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (

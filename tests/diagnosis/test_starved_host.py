@@ -9,7 +9,7 @@ import pytest
 from simulated_jobs import changed
 
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import starved_host

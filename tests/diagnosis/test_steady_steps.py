@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import synchronizing_calls

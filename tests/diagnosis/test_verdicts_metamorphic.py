@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from simulated_jobs import changed
 
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import busy, verdict
 from augment.readers import read

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
 from augment.diagnosis.rules import written_attention
 from augment.readers import read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -25,15 +24,13 @@ FACTS = {
     f"{namespace}.{name}": fact
     for namespace in facts.__all__
     for name, fact in vars(getattr(facts, namespace)).items()
-    if inspect.isfunction(fact)
+    if getattr(fact, "__module__", "") == f"augment.facts.{namespace}"
 }
 WORK, STACKS, EVENTS = "WorkIndexes", "StackIndexes", "EventRows"
 
 
 def record_of(fact: Callable[..., Any]) -> type[msgspec.Struct] | None:
-    (module,) = re.findall(r"from (augment\.facts\.[\w.]+) import", inspect.getsource(fact))
-    names = re.findall(r"\w+", fact.__annotations__["return"])
-    kinds = [vars(importlib.import_module(module)).get(name) for name in names]
+    kinds = [fact.__globals__.get(name) for name in re.findall(r"\w+", fact.__annotations__["return"])]
     return next((kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, msgspec.Struct)), None)
 
 

@@ -20,8 +20,8 @@ from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace
 from augment.core.text import words_of
 from augment.core.trace import Trace
+from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
-from augment.diagnosis.measure import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import NOWHERE, Fine, Found, judged_in_job
 from augment.diagnosis.rules.straggling_rank import of_job

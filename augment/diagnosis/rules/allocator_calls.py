@@ -27,22 +27,12 @@ from typing import Literal
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int64s
-from augment.core.text import Words, counted, listed, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import LAUNCHES, Category, Trace
+from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.held_memory import most_held
-from augment.diagnosis.host_causes import allocating
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import confidence_in, measure, work_in_steps
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    NotApplicable,
-    Seen,
-)
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import callers, innermost
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
@@ -68,7 +58,7 @@ _ADVICE: dict[Why, str] = {
 }
 
 
-class AllocatorCalls(Seen, frozen=True):
+class AllocatorCalls(rule.Seen, frozen=True):
     """Calls that request memory of the driver, or give it back."""
 
     call_count: float
@@ -77,39 +67,41 @@ class AllocatorCalls(Seen, frozen=True):
     callers: list[str]  #: those with most of the time first
     why: Why
 
-    def title(self, words: Words) -> str:
-        calls = f"{counted(self.call_count, 'call')} of {listed(self.calls)}"
-        return f"{calls} {words.per_step} take the host {time(self.host_ns)}, most in {listed(self.callers)}"
+    def title(self, words: text.Words) -> str:
+        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)}"
+        return f"{calls} {words.per_step} take the host {text.time(self.host_ns)}, most in {text.listed(self.callers)}"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "avoiding them"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps without these calls."""
     if not len(trace.events.slices_of(*LAUNCHES)):
-        return NotApplicable("no call of the runtime was recorded")
-    cause = allocating(trace)
+        return rule.NotApplicable("no call of the runtime was recorded")
+    cause = host_causes.allocating(trace)
     if cause is None:
-        return Fine("no step asks the driver for memory")
-    spans, rows, steps = cause.spans, cause.spans.row, measure(trace).count
+        return rule.Fine("no step asks the driver for memory")
+    spans, rows, steps = cause.spans, cause.spans.row, judging.measure(trace).count
     seen = AllocatorCalls(
         call_count=len(rows) / steps,
         calls=sorted(set(trace.names_of(rows))),
         host_ns=int((spans.end - spans.start).sum()) // steps,
-        callers=callers(trace, rows),
+        callers=facts.host.callers(trace, rows),
         why=_why(trace, rows),
     )
-    confidence = confidence_in(trace, cause.saved_ns)
-    return judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
+    confidence = judging.confidence_in(trace, cause.saved_ns)
+    return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _why(trace: Trace, rows: Int64s) -> Why:
+def _why(trace: Trace, rows: arrays.Int64s) -> Why:
     """Why there are such calls, by their order."""
-    kernels = np.count_nonzero(trace.events.category[gpu_work(trace).row[work_in_steps(trace)]] == Category.KERNEL)
+    kernels = np.count_nonzero(
+        trace.events.category[facts.gpu.work(trace).row[judging.work_in_steps(trace)]] == Category.KERNEL
+    )
     names, dur = trace.names_of(rows), trace.events.dur[rows]
     frees, pinned = (np.array([pattern.search(name) is not None for name in names]) for pattern in (_FREES, _PINNED))
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
@@ -117,8 +109,8 @@ def _why(trace: Trace, rows: Int64s) -> Why:
     retried = _retried(trace, rows, frees, pinned)
     rest = ~retried & ~pinned
     first = _setting_up(trace, rows, frees & rest) & rest
-    growing: Why = "starting" if measure(trace).unit == "recording" else "growing"
-    parts: dict[Why, Bools] = {
+    growing: Why = "starting" if judging.measure(trace).unit == "recording" else "growing"
+    parts: dict[Why, arrays.Bools] = {
         "retry": retried,
         "pinned": pinned & ~retried,
         "set_up": first,
@@ -128,21 +120,21 @@ def _why(trace: Trace, rows: Int64s) -> Why:
     return max(parts, key=lambda why: int(dur[parts[why]].sum()))
 
 
-def _setting_up(trace: Trace, rows: Int64s, given_back: Bools) -> Bools:
+def _setting_up(trace: Trace, rows: arrays.Int64s, given_back: arrays.Bools) -> arrays.Bools:
     """Which calls belong to an operator's first call, in which memory is given back."""
-    around = innermost(trace, rows, (Category.CPU_OP,))
+    around = facts.host.innermost(trace, rows, (Category.CPU_OP,))
     first = at_first_calls(trace, rows)
-    gives: Bools = first & np.isin(around, around[first & given_back])
+    gives: arrays.Bools = first & np.isin(around, around[first & given_back])
     return gives
 
 
-def _retried(trace: Trace, rows: Int64s, frees: Bools, pinned: Bools) -> Bools:
+def _retried(trace: Trace, rows: arrays.Int64s, frees: arrays.Bools, pinned: arrays.Bools) -> arrays.Bools:
     """Which calls belong to an operator in which memory was given back to get more: it asks once after it gave. And
     which ask later: for what was given back."""
     held = most_held(trace)
     if held is not None and held < SHORT:
         return np.zeros(len(rows), np.bool_)
-    around = innermost(trace, rows, (Category.CPU_OP,))
+    around = facts.host.innermost(trace, rows, (Category.CPU_OP,))
     order = np.lexsort((trace.events.ts[rows], around))
     order = order[(around[order] >= 0) & ~pinned[order]]
     operators, letters = around[order], np.where(frees[order], "F", "M").tolist()
@@ -150,5 +142,5 @@ def _retried(trace: Trace, rows: Int64s, frees: Bools, pinned: Bools) -> Bools:
     retries = [operators[start] for start, stop in pairwise(bounds) if _RETRIES.fullmatch("".join(letters[start:stop]))]
     retried = np.isin(around, retries)
     first = trace.events.ts[rows[retried]].min(initial=np.iinfo(np.int64).max)
-    asks: Bools = ~frees & ~pinned & (trace.events.ts[rows] > first)
+    asks: arrays.Bools = ~frees & ~pinned & (trace.events.ts[rows] > first)
     return retried | asks

@@ -11,22 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import combinations, sums
-from augment.core.text import Words, percent
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, saved_a_step
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.what_if import without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.steps.step_windows import step_of_work
+from augment.diagnosis import judging, rule
 
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
@@ -34,53 +22,53 @@ SLOWER = 0.05  #: as a whole
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
 
 
-class ClockDrop(Seen, frozen=True):
+class ClockDrop(rule.Seen, frozen=True):
     """Equal kernels that get slower."""
 
     growth_ratio: float
 
-    def title(self, words: Words) -> str:
-        growth = percent(self.growth_ratio)
+    def title(self, words: text.Words) -> str:
+        growth = text.percent(self.growth_ratio)
         return f"Equal kernels take {growth} longer in the last steps than in the first, as if the clock had dropped"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "a steady clock"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        return f"equal kernels take {percent(self.growth_ratio)} longer at the end than at the start"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        return f"equal kernels take {text.percent(self.growth_ratio)} longer at the end than at the start"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return f"Look at clocks, power and temperature ({words.clock_tool})"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Compare the kernels' times of the first and the last steps."""
-    work, windows = gpu_work(trace), measure(trace).windows
-    if measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
-        return NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
-    step = step_of_work(trace, windows)
-    computes = (work.type == KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
+    work, windows = facts.gpu.work(trace), judging.measure(trace).windows
+    if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
+        return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
+    step = facts.steps.step_of_work(trace, windows)
+    computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
     places = np.flatnonzero((step >= 0) & computes)
-    (names,), which = combinations(trace.events.name[work.row[places]])
+    (names,), which = arrays.combinations(trace.events.name[work.row[places]])
     table = (len(names), len(windows))
     key = which * len(windows) + step[places]
-    ns = sums(key, work.end[places] - work.ts[places], table[0] * table[1]).reshape(table)
+    ns = arrays.sums(key, work.end[places] - work.ts[places], table[0] * table[1]).reshape(table)
     number = np.bincount(key, minlength=table[0] * table[1]).reshape(table)
     same = (number == number[:, :1]).all(axis=1) & (number[:, 0] > 0)
     if same.sum() < LEAST_KERNELS:
-        return NotApplicable("the steps do not run the same kernels")
+        return rule.NotApplicable("the steps do not run the same kernels")
     third = len(windows) // 3
     first, last = ns[same, :third].mean(axis=1), ns[same, -third:].mean(axis=1)
     growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
     grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
     if growth < SLOWER or grown < ALIKE or not _steady_rise(ns[same].sum(axis=0)):
-        return Fine(ClockDrop(growth))
+        return rule.Fine(ClockDrop(growth))
     late = places[step[places] >= third]
     less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
-    cut = without_work(trace, late, less.astype(np.int64))
-    saved = saved_a_step(trace, cut)
-    spans = Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
-    return judged(trace, ClockDrop(growth), saved, spans=spans, confidence="medium", cut=cut)
+    cut = facts.critical.without_work(trace, late, less.astype(np.int64))
+    saved = judging.saved_a_step(trace, cut)
+    spans = rule.Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
+    return judging.judged(trace, ClockDrop(growth), saved, spans=spans, confidence="medium", cut=cut)
 
 
 def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:

@@ -16,21 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int64s
-from augment.core.text import Words, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.host_causes import fetching
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import FETCH, fetches, measure
-from augment.diagnosis.rule import (
-    Answer,
-    Confidence,
-    NotApplicable,
-    Seen,
-)
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import outermost
-from augment.facts.names.name_masks import STEP, starting
+from augment.diagnosis import host_causes, judging, rule
 
 NAME = "data_loading"
 
@@ -46,42 +35,42 @@ _ADVICE: dict[Why, str] = {
 }
 
 
-class Fetches(Seen, frozen=True):
+class Fetches(rule.Seen, frozen=True):
     """Fetches of batches."""
 
     fetch_ns: int  #: of the host, per step
     host_alone: bool  #: no work of a device was recorded
     why: Why
 
-    def title(self, words: Words) -> str:
-        fetch = f"The host fetches batches for {time(self.fetch_ns)} {words.per_step}"
+    def title(self, words: text.Words) -> str:
+        fetch = f"The host fetches batches for {text.time(self.fetch_ns)} {words.per_step}"
         return f"{fetch} and computes nothing meanwhile" if self.host_alone else f"{fetch} while the {words.gpu} waits"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "having them ready"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        fetch = f"fetching batches takes the host {time(self.fetch_ns)} {words.per_step}"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        fetch = f"fetching batches takes the host {text.time(self.fetch_ns)} {words.per_step}"
         return f"{fetch} and would save {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps whose batches are there at once."""
-    cause = fetching(trace)
+    cause = host_causes.fetching(trace)
     if cause is None:
-        return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
-    spans, alone = cause.spans, not len(gpu_work(trace))
-    fetch = int((spans.end - spans.start).sum()) // measure(trace).count
+        return rule.NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
+    spans, alone = cause.spans, not len(facts.gpu.work(trace))
+    fetch = int((spans.end - spans.start).sum()) // judging.measure(trace).count
     saved = fetch if alone else cause.saved_ns
-    confidence: Confidence = "medium" if alone else "high"
+    confidence: rule.Confidence = "medium" if alone else "high"
     seen = Fetches(fetch, alone, _why(trace, spans.row))
-    return judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _why(trace: Trace, rows: Int64s) -> Why:
+def _why(trace: Trace, rows: arrays.Int64s) -> Why:
     """Why the fetches ``rows`` take long."""
     if not any("MultiProcessing" in name for name in trace.names_of(rows)):
         return "no_workers"
@@ -89,15 +78,20 @@ def _why(trace: Trace, rows: Int64s) -> Why:
     return "first_of_epoch" if 2 * dur[first].sum() > dur.sum() else "slow_workers"
 
 
-def _first_of_iterators(trace: Trace, rows: Int64s) -> Bools:
+def _first_of_iterators(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:
     """Which fetches are an iterator's first: its thread drew a seed, in no operator, after the fetch before."""
     events = trace.events
     operators = events.slices_of(Category.CPU_OP)
-    drawn = operators[starting(trace, _DRAW)[events.name[operators]]]
-    drawn = drawn[outermost(trace, drawn, (Category.CPU_OP,), ~starting(trace, STEP, FETCH)) == drawn]
+    drawn = operators[facts.names.starting(trace, _DRAW)[events.name[operators]]]
+    drawn = drawn[
+        facts.host.outermost(
+            trace, drawn, (Category.CPU_OP,), ~facts.names.starting(trace, facts.names.STEP, judging.FETCH)
+        )
+        == drawn
+    ]
     first = np.zeros(len(rows), np.bool_)
     for thread in set(events.track[rows].tolist()):
-        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, fetches(trace)))
+        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, judging.fetches(trace)))
         places = np.flatnonzero(events.track[rows] == thread)
         before = np.searchsorted(every, events.ts[rows[places]], side="left") - 1
         since = np.where(before >= 0, every[np.maximum(before, 0)], np.iinfo(np.int64).min)

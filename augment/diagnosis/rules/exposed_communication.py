@@ -21,31 +21,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.statistics import median
-from augment.arrays.types import Int64s, Places
+from augment import arrays, facts
+from augment.core import text
 from augment.core.attachments import RankInJob
-from augment.core.text import Words, counted, percent, size, time
 from augment.core.trace import Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import (
-    Answer,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.collectives.collective_kernels import (
-    UNKNOWN,
-    Collectives,
-    Group,
-    collectives,
-    exposed_ns,
-)
-from augment.facts.collectives.collective_roles import SMALL_BYTES, trains
-from augment.facts.critical.what_if import without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from augment.diagnosis import judging, rule
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
@@ -61,14 +41,14 @@ _SHARDED = (
     "set_modules_to_forward_prefetch, fewer and larger units); in BF16"
 )
 _BY_KIND = {
-    **dict.fromkeys((ALL_GATHER, REDUCE_SCATTER, "Gather"), _SHARDED),
-    ALL_REDUCE: "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, no_sync() "
-    "while accumulating",
+    **dict.fromkeys((facts.names.ALL_GATHER, facts.names.REDUCE_SCATTER, "Gather"), _SHARDED),
+    facts.names.ALL_REDUCE: "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, "
+    "no_sync() while accumulating",
 }
 _OTHERS = "Overlap it with computation of other data"
 
 
-class ExposedCommunication(Seen, frozen=True):
+class ExposedCommunication(rule.Seen, frozen=True):
     """Communication that computation does not hide; times are per step. ``wait_ns``, of it for late ranks, is None
     where the traces of other ranks are not at hand."""
 
@@ -84,28 +64,28 @@ class ExposedCommunication(Seen, frozen=True):
     beyond_fastest_ratio: float | None  #: of their time, beyond the fastest of equal size; None if unknown or small
     small_count: int | None  #: of them below 1 MB, if those have most of the time; not per step
 
-    def _exposed(self, words: Words) -> str:
-        return f"{time(self.exposed_ns)} of communication {words.per_step} is exposed"
+    def _exposed(self, words: text.Words) -> str:
+        return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         if self.wait_ns is not None:
             return f"{self._exposed(words)}: {self._parts(self.wait_ns)}"
-        ranks = "" if self.rank_count is None else counted(self.rank_count, "rank")
+        ranks = "" if self.rank_count is None else text.counted(self.rank_count, "rank")
         group = ", ".join(filter(None, (self.group, ranks)))
         label = f"{self.kind} ({group})" if group else self.kind
-        return f"{self._exposed(words)}, {percent(self.most_ratio)} of it {label}"
+        return f"{self._exposed(words)}, {text.percent(self.most_ratio)} of it {label}"
 
     def _parts(self, wait_ns: int) -> str:
-        return f"{time(self.exposed_ns - wait_ns)} transfers and {time(wait_ns)} waiting for late ranks"
+        return f"{text.time(self.exposed_ns - wait_ns)} transfers and {text.time(wait_ns)} waiting for late ranks"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "hiding it" if self.wait_ns is None else "hiding the transfers"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         parts = "" if self.wait_ns is None else f" ({self._parts(self.wait_ns)})"
         return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return self._way + (_CHECK if self.wait_ns is None else "")
 
     @property
@@ -115,79 +95,81 @@ class ExposedCommunication(Seen, frozen=True):
             return _SERVING
         return _BY_KIND.get(self.kind, _OTHERS)
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         causes = []
         if self.median_bytes is not None:
-            often = counted(self.collective_count, "collective")
-            causes.append(f"{often} {words.per_step}, median {size(self.median_bytes)}")
+            often = text.counted(self.collective_count, "collective")
+            causes.append(f"{often} {words.per_step}, median {text.size(self.median_bytes)}")
         if self.beyond_fastest_ratio is not None:
-            beyond = f"{percent(self.beyond_fastest_ratio)} of their time is beyond the fastest of equal size"
+            beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time is beyond the fastest of equal size"
             causes.append(f"{beyond}: waiting for other ranks, or contention")
         if self.small_count is not None:
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
         return causes
 
-    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
+    def in_job(self, job: RankInJob) -> tuple[rule.Seen, int | None]:
         exposed = job.wait_ns + job.transfer_ns
         known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None)
         return known, job.most_saved_ns
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps whose communication is hidden."""
-    every = collectives(trace)
-    of_steps = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
+    every = facts.collectives.kernels(trace)
+    of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     inside = np.flatnonzero(of_steps & ~every.is_message)
     if not len(inside):
         only = "all communication is messages between stages" if of_steps.any() else ""
-        return NotApplicable(only or "no communication kernel runs in the steps")
-    steps = measure(trace).count
-    cut = without_work(trace, every.place[inside], every.dur[inside])
+        return rule.NotApplicable(only or "no communication kernel runs in the steps")
+    steps = judging.measure(trace).count
+    cut = facts.critical.without_work(trace, every.place[inside], every.dur[inside])
     kind, group, worst, share = _worst(every, inside, every.exposed_ns[inside])
     dur, sizes = every.dur[worst], every.bytes[worst]
-    sized = sizes != UNKNOWN
-    small = sized & (sizes < SMALL_BYTES)
+    sized = sizes != facts.collectives.UNKNOWN
+    small = sized & (sizes < facts.collectives.SMALL_BYTES)
     name = group.description if group.description not in ("", "undefined") else group.name
     seen = ExposedCommunication(
-        exposed_ns=exposed_ns(trace, inside, every.ts[inside]) // steps,
+        exposed_ns=facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps,
         wait_ns=None,
         kind=kind,
         group=name,
-        rank_count=group.size if group.size != UNKNOWN else None,
+        rank_count=group.size if group.size != facts.collectives.UNKNOWN else None,
         most_ratio=share,
-        trains=trains(trace),
+        trains=facts.collectives.trains(trace),
         collective_count=len(worst) / steps,
-        median_bytes=float(median(sizes[sized])) if sized.any() else None,
+        median_bytes=float(arrays.median(sizes[sized])) if sized.any() else None,
         beyond_fastest_ratio=_beyond_fastest(sizes, dur),
         small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
     )
-    spans = Spans(every.ts[worst], every.end[worst], gpu_work(trace).row[every.place[worst]])
-    saved = saved_a_step(trace, cut)
-    return judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
+    spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
+    saved = judging.saved_a_step(trace, cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 
 
-def _worst(every: Collectives, inside: Places, ns: Int64s) -> tuple[str, Group, Places, float]:
+def _worst(
+    every: facts.collectives.Collectives, inside: arrays.Places, ns: arrays.Int64s
+) -> tuple[str, facts.collectives.Group, arrays.Places, float]:
     """The kind and group with most exposed time, of ``ns`` in each collective; its collectives, its share of all."""
-    (kinds, groups), which = combinations(every.kind.codes[inside], every.group[inside])
-    exposed = sums(which, ns, len(kinds))
+    (kinds, groups), which = arrays.combinations(every.kind.codes[inside], every.group[inside])
+    exposed = arrays.sums(which, ns, len(kinds))
     most = int(np.argmax(exposed))
     kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
     return kind, group, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
 
 
-def _beyond_fastest(sizes: Int64s, dur: Int64s) -> float | None:
+def _beyond_fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> float | None:
     """The share of the time of collectives beyond the fastest of equal size; None if that is not known, or little."""
-    if not (sizes != UNKNOWN).all() or len(sizes) <= 3:
+    if not (sizes != facts.collectives.UNKNOWN).all() or len(sizes) <= 3:
         return None
     excess = dur - _fastest(sizes, dur)
     beyond = float(excess.sum() / max(int(dur.sum()), 1))
     return beyond if excess.sum() > SURELY_WAITING * dur.sum() else None
 
 
-def _fastest(sizes: Int64s, dur: Int64s) -> Int64s:
+def _fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> arrays.Int64s:
     """For each collective the least time of any of its size."""
     distinct, which = np.unique(sizes, return_inverse=True)
     least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(least, which, dur)
-    fastest: Int64s = least[which]
+    fastest: arrays.Int64s = least[which]
     return fastest

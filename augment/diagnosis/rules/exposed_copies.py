@@ -16,29 +16,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.intervals import total, union
-from augment.arrays.types import NO_INDEX, Int64s
-from augment.core.text import Words, called_from, counted, percent, size, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import (
-    Answer,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.what_if import Cut, joined, without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import python_lines
-from augment.facts.names.name_masks import strings_where
+from augment.diagnosis import judging, rule
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
 
 
-class Copies(Seen, frozen=True):
+class Copies(rule.Seen, frozen=True):
     """Copies between host and device."""
 
     copy_count: float
@@ -49,24 +37,24 @@ class Copies(Seen, frozen=True):
     pageable_ratio: float  #: of the copies' time, those from or to pageable memory
     lines: list[str]  #: of the user's program
 
-    def _what(self, words: Words) -> str:
-        return f"{counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
+    def _what(self, words: text.Words) -> str:
+        return f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
 
-    def title(self, words: Words) -> str:
-        pageable = f", {percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
-        what = f"{self._what(words)} ({size(self.moved_bytes)}, {time(self.copy_ns)}{pageable})"
+    def title(self, words: text.Words) -> str:
+        pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
+        what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{pageable})"
         if self.can_be_hidden:
             return f"{what} hold up the {words.gpu}"
-        return f"{what} are nearly all that is done, with {time(self.other_ns)} of other time to hide them behind"
+        return f"{what} are nearly all that is done, with {text.time(self.other_ns)} of other time to hide them behind"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "hiding them" if self.can_be_hidden else "removing them"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        return f"{self._what(words)} ({size(self.moved_bytes)}): costs {words.share(saved_ns)}"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        return f"{self._what(words)} ({text.size(self.moved_bytes)}): costs {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
-        return self._way + called_from(self.lines)
+    def advice(self, words: text.Words) -> str:
+        return self._way + text.called_from(self.lines)
 
     @property
     def _is_pageable(self) -> bool:
@@ -84,20 +72,20 @@ class Copies(Seen, frozen=True):
         return "Copy the next batch on its own stream while the step computes; make tensors on the device"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden."""
-    work, events = gpu_work(trace), trace.events
-    across = strings_where(trace, lambda name: any(way in name for way in _ACROSS))
-    pageable = strings_where(trace, lambda name: "Pageable" in name)
-    copies = np.flatnonzero(work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
+    work, events = facts.gpu.work(trace), trace.events
+    across = facts.names.strings_where(trace, lambda name: any(way in name for way in _ACROSS))
+    pageable = facts.names.strings_where(trace, lambda name: "Pageable" in name)
+    copies = np.flatnonzero(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
-        return NotApplicable("the steps copy nothing between host and device")
+        return rule.NotApplicable("the steps copy nothing between host and device")
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
-    cut = joined([without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
-    saved = saved_a_step(trace, cut)
-    steps = measure(trace).count
-    rest = max(measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // steps, 0)
+    cut = facts.critical.joined([facts.critical.without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
+    saved = judging.saved_a_step(trace, cut)
+    steps = judging.measure(trace).count
+    rest = max(judging.measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // steps, 0)
     fits = rest >= saved / 2
     seen = Copies(
         copy_count=len(copies) / steps,
@@ -106,23 +94,23 @@ def check(trace: Trace) -> Answer:
         other_ns=rest,
         can_be_hidden=fits,
         pageable_ratio=float(dur[pageable[events.name[work.row[copies]]]].sum() / max(int(dur.sum()), 1)),
-        lines=python_lines(trace, work.launch[copies]),
+        lines=facts.host.python_lines(trace, work.launch[copies]),
     )
-    spans = Spans(work.ts[copies], work.end[copies], work.row[copies])
-    return judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
+    spans = rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
+    return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
 
 
-def _host_meanwhile(trace: Trace, copies: Int64s) -> Cut:
+def _host_meanwhile(trace: Trace, copies: arrays.Int64s) -> facts.critical.Cut:
     """The host's time in the calls of copies while they run: a call that copies from pageable memory takes part."""
-    work, events = gpu_work(trace), trace.events
-    copies = copies[work.launch[copies] != NO_INDEX]
+    work, events = facts.gpu.work(trace), trace.events
+    copies = copies[work.launch[copies] != arrays.NO_INDEX]
     calls = work.launch[copies]
     start = np.maximum(events.ts[calls], work.ts[copies])
     end = np.minimum(events.ts[calls] + events.dur[calls], work.end[copies])
     during = start < end
-    return host_cut(trace, events.track[calls[during]], start[during], end[during])
+    return judging.host_cut(trace, events.track[calls[during]], start[during], end[during])
 
 
-def _busy_ns(start: Int64s, end: Int64s) -> int:
+def _busy_ns(start: arrays.Int64s, end: arrays.Int64s) -> int:
     """The time in which any of these copies runs, ns."""
-    return total(union(start, np.maximum(start, end)))
+    return arrays.total(arrays.union(start, np.maximum(start, end)))

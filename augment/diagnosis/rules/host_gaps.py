@@ -20,21 +20,12 @@ from typing import Literal
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
-from augment.core.text import Words, listed, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Trace
+from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
-from augment.diagnosis.host_causes import inside_of, stalling
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, within_steps
-from augment.diagnosis.rule import (
-    Answer,
-    NotApplicable,
-    Seen,
-    Spans,
-)
 from augment.diagnosis.standstills import names_of
-from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "host_gaps"
 #: functions that wait for something outside of the process, or for another thread
@@ -55,58 +46,58 @@ _ADVICE: dict[Why, str] = {
 }
 
 
-class HostGaps(Seen, frozen=True):
+class HostGaps(rule.Seen, frozen=True):
     """Long stretches of the host."""
 
     longest_ns: int
     slices: list[str]  #: what they are in, with most of the time first; empty: no recorded operator
     why: Why
 
-    def title(self, words: Words) -> str:
-        where = listed([name or "no recorded operator" for name in self.slices])
-        return f"The host stalls for up to {time(self.longest_ns)} at a time in {where} without launching work"
+    def title(self, words: text.Words) -> str:
+        where = text.listed([name or "no recorded operator" for name in self.slices])
+        return f"The host stalls for up to {text.time(self.longest_ns)} at a time in {where} without launching work"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        longest = time(self.longest_ns)
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        longest = text.time(self.longest_ns)
         return f"long stretches of the host would save {words.share(saved_ns)} (the longest {longest})"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps without these stretches."""
-    if not len(gpu_work(trace)):
-        return NotApplicable("no {gpu} work was recorded that the host could hold up")
-    cause = stalling(trace)
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded that the host could hold up")
+    cause = host_causes.stalling(trace)
     if cause is None:
-        return NotApplicable("the host does nothing long but launching")
+        return rule.NotApplicable("the host does nothing long but launching")
     spans = cause.spans
-    which, parts = within_steps(trace, spans.start, spans.end)
+    which, parts = judging.within_steps(trace, spans.start, spans.end)
     names = names_of(trace, spans.row[which], parts.end - parts.start)
-    unknown = measure(trace).unit == "recording"  # a server without requests waits, too
+    unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
     waits = _WAITING.search(names[0]) is not None
     why: Why = "operators" if names[0] else "unknown"
     if waits:
         why = "waits"
     elif unknown and _at_first(trace, spans):
         why = "first_calls"
-    return judged(
+    return judging.judged(
         trace,
         HostGaps(longest_ns=int((parts.end - parts.start).max()), slices=names, why=why),
         cause.saved_ns,
-        spans=Spans(parts.start, parts.end, spans.row[which]),
+        spans=rule.Spans(parts.start, parts.end, spans.row[which]),
         confidence="high" if names[0] and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
         cut=cause.cut,
     )
 
 
-def _at_first(trace: Trace, spans: Spans) -> bool:
+def _at_first(trace: Trace, spans: rule.Spans) -> bool:
     """Whether most of the time of the stretches is in operators at their first call, which are called again, or in
     those that launch a kernel for the first time."""
     again = at_first_calls(trace, spans.row)
-    for track in distinct(trace.events.track[spans.row[spans.row >= 0]]).tolist():
+    for track in arrays.distinct(trace.events.track[spans.row[spans.row >= 0]]).tolist():
         of_track = np.flatnonzero((spans.row >= 0) & (trace.events.track[spans.row] == track))
-        again[of_track] |= inside_of(cold_times(trace, track), spans.start[of_track], spans.end[of_track])
+        again[of_track] |= host_causes.inside_of(cold_times(trace, track), spans.start[of_track], spans.end[of_track])
     time_of = spans.end - spans.start
     return bool(2 * time_of[again].sum() > time_of.sum())

@@ -22,48 +22,19 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, subtract, touched, union
-from augment.arrays.ordering import distinct, is_any, sums
-from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
-from augment.core.text import Words, counted, listed, time
-from augment.core.text import short as short_name
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.host_causes import LONG_CALL_NS, LONG_NS, is_paced_by_workers, owned_times
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import (
-    HELD_NS,
-    delay_ns,
-    host_cut,
-    measure,
-    saved_a_step,
-    within_steps,
-    work_in_steps,
-)
-from augment.diagnosis.rule import (
-    Answer,
-    Confidence,
-    NoData,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.longest_path import BoundBy, host_kinds
-from augment.facts.gpu.device_activity import type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.occupancy import host_segments
-from augment.facts.host.queued_tasks import operators_around
-from augment.facts.waits.gap_causes import GapCategory, causes_of_gaps, device_gaps, launch_end
+from augment.diagnosis import host_causes, judging, rule
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 #: what launching consists of, and what its parts are called
 _PARTS = {
-    BoundBy.CPU_OPERATOR: "in operators",
-    BoundBy.OUTSIDE_OPERATORS: "outside operators",
-    BoundBy.RUNTIME_CALL: "in calls of the runtime",
+    facts.critical.BoundBy.CPU_OPERATOR: "in operators",
+    facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators",
+    facts.critical.BoundBy.RUNTIME_CALL: "in calls of the runtime",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
 _BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have millions
@@ -73,11 +44,11 @@ class _Short(Struct, frozen=True):
     """Short stretches of the host beside waits: equal-length columns. ``track``, ``start`` and ``end`` in ns, ``kind``,
     a :class:`BoundBy`, and ``row``, the innermost slice (-1: none). By track, then time; disjoint on each."""
 
-    track: Int32s
-    start: Int64s
-    end: Int64s
-    kind: Bytes
-    row: Int32s
+    track: arrays.Int32s
+    start: arrays.Int64s
+    end: arrays.Int64s
+    kind: arrays.Bytes
+    row: arrays.Int32s
 
     def of(self, track: int) -> slice:
         """The places of a track."""
@@ -95,7 +66,7 @@ _ADVICE: dict[Launcher, str] = {
 _STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
 
 
-class LaunchBound(Seen, frozen=True):
+class LaunchBound(rule.Seen, frozen=True):
     """A host that is too slow in launching; times are per step."""
 
     wait_ns: int  #: of the device, for the host to launch
@@ -112,48 +83,48 @@ class LaunchBound(Seen, frozen=True):
     def is_of_host(self) -> bool:
         return True
 
-    def title(self, words: Words) -> str:
-        number = counted(self.kernel_count, "kernel")
-        graphs = f" in {counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
-        parts = listed([f"{time(ns)} {where}" for where, ns in self.parts])
-        wait = f"The {words.gpu} waits {time(self.wait_ns)} {words.per_step} for the host to launch {number}"
+    def title(self, words: text.Words) -> str:
+        number = text.counted(self.kernel_count, "kernel")
+        graphs = f" in {text.counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
+        parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts])
+        wait = f"The {words.gpu} waits {text.time(self.wait_ns)} {words.per_step} for the host to launch {number}"
         return f"{wait}{graphs}: {parts}"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "removing that wait"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        number = counted(self.kernel_count, "kernel")
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        number = text.counted(self.kernel_count, "kernel")
         return f"launching costs {words.share(saved_ns)} ({number} {words.per_step})"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         slows = self.launcher == "calls" and self.has_stacks
         return words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
 
-    def evidence(self, words: Words) -> Sequence[str]:
-        named = listed([f"{name} {time(ns)}" for name, ns in self.operators])
-        call = time(self.call_ns)
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        named = text.listed([f"{name} {text.time(ns)}" for name, ns in self.operators])
+        call = text.time(self.call_ns)
         return [
             *([f"most of the time in operators: {named}"] if named else []),
-            f"a kernel takes {time(self.kernel_ns)}, the call that launches it {call}, in the median",
+            f"a kernel takes {text.time(self.kernel_ns)}, the call that launches it {call}, in the median",
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps whose launches cost the host nothing."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     if not len(work):
-        return NotApplicable("no {gpu} work was recorded")
+        return rule.NotApplicable("no {gpu} work was recorded")
     kernels = trace.events.category[work.row] == Category.KERNEL
-    places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_INDEX) & kernels)
+    places = np.flatnonzero(judging.work_in_steps(trace) & (work.launch != arrays.NO_INDEX) & kernels)
     if not len(places):
-        return NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
-    waits = _waits(trace, *GapCategory)
+        return rule.NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
+    waits = _waits(trace, *facts.waits.GapCategory)
     stretches, short = _short_work(trace, waits)
-    cut = host_cut(trace, *stretches)
+    cut = judging.host_cut(trace, *stretches)
     waited, parts, operators = _waiting_a_step(trace, waits, short)
-    calls = distinct(work.launch[places])
+    calls = arrays.distinct(work.launch[places])
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     launcher: Launcher = "calls"
@@ -163,106 +134,112 @@ def check(trace: Trace) -> Answer:
         launcher = "compiling_calls"
     seen = LaunchBound(
         wait_ns=waited,
-        kernel_count=len(places) / measure(trace).count,
-        launch_count=len(calls) / measure(trace).count,
+        kernel_count=len(places) / judging.measure(trace).count,
+        launch_count=len(calls) / judging.measure(trace).count,
         launcher=launcher,
         parts=parts,
         operators=operators,
-        kernel_ns=int(median(work.end[places] - work.ts[places])),
-        call_ns=int(median(trace.events.dur[calls])),
+        kernel_ns=int(arrays.median(work.end[places] - work.ts[places])),
+        call_ns=int(arrays.median(trace.events.dur[calls])),
         has_stacks=stacks,
     )
-    confidence: Confidence = "medium" if stacks or skewed else "high"
-    delays = int(np.minimum(waits.end - waits.start, delay_ns(trace)).sum()) // measure(trace).count
-    saved = min(saved_a_step(trace, cut), max(waited - delays // max(len(type_coverage(trace)), 1), 0))
-    saved = 0 if is_paced_by_workers(trace) else saved
-    return judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
+    confidence: rule.Confidence = "medium" if stacks or skewed else "high"
+    delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
+    saved = min(judging.saved_a_step(trace, cut), max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
+    saved = 0 if host_causes.is_paced_by_workers(trace) else saved
+    return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 
 def _waiting_a_step(
-    trace: Trace, waits: Spans, short: _Short
+    trace: Trace, waits: rule.Spans, short: _Short
 ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]]]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns, the mean of all devices; the parts that it consists of; and the operators with most of it. Gaps of
     any category count: a kernel may be launched while the one before still runs, and yet come late."""
-    each = max(len(type_coverage(trace)), 1) * measure(trace).count
+    each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
     ns_of_kind, ns_of_name = np.zeros(256), np.zeros(len(trace.strings))
     for _, place, ns in _launching(trace, waits, short):
         ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
-        inside = np.flatnonzero(short.kind[place] == BoundBy.CPU_OPERATOR)
-        operators = operators_around(trace, short.row[place[inside]].astype(np.int64))
+        inside = np.flatnonzero(short.kind[place] == facts.critical.BoundBy.CPU_OPERATOR)
+        operators = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
         ns_of_name += np.bincount(trace.events.name[operators], ns[inside], len(ns_of_name))
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
-    return whole, parts, [(short_name(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
+    return whole, parts, [(text.short(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
 
 
-def _charged(trace: Trace, short: _Short) -> Spans:
+def _charged(trace: Trace, short: _Short) -> rule.Spans:
     """The waits for the host of which ``short`` stretches are at least half: the others are of other causes."""
-    waits = _waits(trace, GapCategory.HOST_WAIT)
+    waits = _waits(trace, facts.waits.GapCategory.HOST_WAIT)
     inside = np.zeros(len(waits), np.int64)
     for wait, _, ns in _launching(trace, waits, short):
-        inside += sums(wait, ns, len(waits))
+        inside += arrays.sums(wait, ns, len(waits))
     chosen = 2 * inside >= waits.end - waits.start
-    return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
+    return rule.Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
 
 
-def _launching(trace: Trace, waits: Spans, short: _Short) -> Iterator[tuple[Places, Places, Int64s]]:
+def _launching(
+    trace: Trace, waits: rule.Spans, short: _Short
+) -> Iterator[tuple[arrays.Places, arrays.Places, arrays.Int64s]]:
     """The pieces of waits in which the thread that ends them is in ``short`` stretches, by thread: which wait, which
     stretch, and how long, int64 ns."""
     thread_of = trace.events.track[waits.row]
-    for thread in distinct(thread_of).tolist():
+    for thread in arrays.distinct(thread_of).tolist():
         places, stretches = np.flatnonzero(thread_of == thread), short.of(thread)
-        spans = Intervals(short.start[stretches], short.end[stretches])
-        which, where, parts = clip(Intervals(waits.start[places], waits.end[places]), spans)
+        spans = arrays.Intervals(short.start[stretches], short.end[stretches])
+        which, where, parts = arrays.clip(arrays.Intervals(waits.start[places], waits.end[places]), spans)
         yield places[which], where + stretches.start, parts.end - parts.start
 
 
-def _short_work(trace: Trace, waits: Spans) -> tuple[tuple[Int32s, Int64s, Int64s], _Short]:
+def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s], _Short]:
     """The short stretches of the host's time on the threads of the graph: track, start and end, of which those are one
     that touch; and in full, those within which a device waits for the thread, of which ``waits`` tell."""
-    segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
-    owned, nothing = owned_times(trace), Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+    segments, lanes = facts.host.host_segments(trace), arrays.distinct(facts.critical.graph(trace).lane)
+    owned, nothing = host_causes.owned_times(trace), arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     longest_ns = np.zeros(256, np.int64)
-    longest_ns[list(_PARTS)] = LONG_NS
-    longest_ns[BoundBy.RUNTIME_CALL] = LONG_CALL_NS
+    longest_ns[list(_PARTS)] = host_causes.LONG_NS
+    longest_ns[facts.critical.BoundBy.RUNTIME_CALL] = host_causes.LONG_CALL_NS
     none, no_ns = np.empty(0, np.int32), np.empty(0, np.int64)
-    stretches: list[tuple[Int32s, Int64s, Int64s]] = [(none, no_ns, no_ns)]
-    parts: list[tuple[Int32s, Int64s, Int64s, Bytes, Int32s]] = [(none, no_ns, no_ns, np.empty(0, np.uint8), none)]
+    stretches: list[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s]] = [(none, no_ns, no_ns)]
+    parts: list[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s, arrays.Bytes, arrays.Int32s]] = [
+        (none, no_ns, no_ns, np.empty(0, np.uint8), none)
+    ]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part]
-        free = subtract(Intervals(ts[:1], ts[-1:]), owned.get(lane, nothing))
+        free = arrays.subtract(arrays.Intervals(ts[:1], ts[-1:]), owned.get(lane, nothing))
         of_lane = np.flatnonzero(trace.events.track[waits.row] == lane)
-        waiting = union(waits.start[of_lane], waits.end[of_lane])
+        waiting = arrays.union(waits.start[of_lane], waits.end[of_lane])
         for first in range(0, len(ts) - 1, _BLOCK):
             rows, moments = row[first : first + _BLOCK][: len(ts) - 1 - first], ts[first : first + _BLOCK + 1]
-            kind, took = host_kinds(trace, rows.astype(np.int64)), np.diff(moments)
+            kind, took = facts.critical.host_kinds(trace, rows.astype(np.int64)), np.diff(moments)
             chosen = np.flatnonzero((took < longest_ns[kind]) & (took > 0))
-            which, _, short = clip(Intervals(moments[chosen], moments[chosen + 1]), free)
-            whole = union(short.start, short.end)
+            which, _, short = arrays.clip(arrays.Intervals(moments[chosen], moments[chosen + 1]), free)
+            whole = arrays.union(short.start, short.end)
             stretches.append((np.full(len(whole.start), lane, np.int32), whole.start, whole.end))
-            beside = np.flatnonzero(np.less(*touched(short.start, short.end, waiting)))
+            beside = np.flatnonzero(np.less(*arrays.touched(short.start, short.end, waiting)))
             of = chosen[which[beside]]
             parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
     track, start, end = map(np.concatenate, zip(*stretches, strict=True))
     return (track, start, end), _Short(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _waits(trace: Trace, *categories: GapCategory) -> Spans:
+def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:
     """The gaps of some categories of devices before work with a known launch, in steady steps. If the work begins far
     later than that call has returned, only until then: what is queued does not wait for the host. The usual time from a
     launch to its work counts, as a host that is ahead hides it."""
     starts, ends, rows = [], [], []
-    for gaps, causes in zip(device_gaps(trace), causes_of_gaps(trace), strict=True):
-        late = np.flatnonzero(is_any(causes, categories) & (gpu_work(trace).launch[gaps.next] != NO_INDEX))
-        launched = np.clip(launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
-        held = gaps.end[late] - launched >= HELD_NS
-        which, parts = within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
+    for gaps, causes in zip(facts.waits.gaps(trace), facts.waits.causes(trace), strict=True):
+        late = np.flatnonzero(
+            arrays.is_any(causes, categories) & (facts.gpu.work(trace).launch[gaps.next] != arrays.NO_INDEX)
+        )
+        launched = np.clip(facts.waits.launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
+        held = gaps.end[late] - launched >= judging.HELD_NS
+        which, parts = judging.within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
         starts.append(parts.start)
         ends.append(parts.end)
-        rows.append(gpu_work(trace).launch[gaps.next[late]][which])
-    return Spans(*(np.concatenate(column).astype(np.int64) for column in (starts, ends, rows)))
+        rows.append(facts.gpu.work(trace).launch[gaps.next[late]][which])
+    return rule.Spans(*(np.concatenate(column).astype(np.int64) for column in (starts, ends, rows)))

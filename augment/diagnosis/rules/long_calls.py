@@ -15,19 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from augment.core.text import Words, called_from, counted, listed, short, time
+from augment import facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.host_causes import calling
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import idle_ns, longest, measure
-from augment.diagnosis.rule import (
-    Answer,
-    Confidence,
-    NotApplicable,
-    Seen,
-)
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import python_lines
+from augment.diagnosis import host_causes, judging, rule
 
 NAME = "long_calls"
 _ONCE = (
@@ -39,7 +30,7 @@ _IF_ONCE = "; if only the first steps compile, record later ones (a warmup in th
 _OF_GRAPHS = "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
 
 
-class LongCalls(Seen, frozen=True):
+class LongCalls(rule.Seen, frozen=True):
     """Single long calls of the runtime."""
 
     call_count: float
@@ -47,42 +38,42 @@ class LongCalls(Seen, frozen=True):
     in_every_step: bool
     lines: list[str]  #: of the user's program
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         return f"Single calls of the runtime hold up the host while the {words.gpu} idles: {self._calls}"
 
     @property
     def _calls(self) -> str:
-        return listed([f"{name} ({time(ns)})" for name, ns in self.calls])
+        return text.listed([f"{name} ({text.time(ns)})" for name, ns in self.calls])
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "avoiding them"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        often = f"{counted(self.call_count, 'long call')} {words.per_step}"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        often = f"{text.counted(self.call_count, 'long call')} {words.per_step}"
         return f"{often} of the runtime ({self._calls}): costs {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         longest = self.calls[0][0]
         if "aclop" in longest:
             return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
-        return f"Find out what asks for it in every step{called_from(self.lines)}" if self.in_every_step else _ONCE
+        return f"Find out what asks for it in every step{text.called_from(self.lines)}" if self.in_every_step else _ONCE
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps without these calls."""
-    if not len(gpu_work(trace)):
-        return NotApplicable("no {gpu} work was recorded that the host could hold up")
-    cause = calling(trace)
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded that the host could hold up")
+    cause = host_causes.calling(trace)
     if cause is None:
-        return NotApplicable("no call of the runtime takes long while the {gpu} idles")
-    rows, steps = cause.spans.row, measure(trace).count
+        return rule.NotApplicable("no call of the runtime takes long while the {gpu} idles")
+    rows, steps = cause.spans.row, judging.measure(trace).count
     steady = len(rows) >= steps > 1
     spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(rows), idle_ns(trace, cause.spans).tolist(), strict=True):
-        spent[short(name)] += ns
-    lines = python_lines(trace, longest(cause.spans, 64).row)
+    for name, ns in zip(trace.names_of(rows), judging.idle_ns(trace, cause.spans).tolist(), strict=True):
+        spent[text.short(name)] += ns
+    lines = facts.host.python_lines(trace, judging.longest(cause.spans, 64).row)
     seen = LongCalls(call_count=len(rows) / steps, calls=spent.most_common(), in_every_step=steady, lines=lines)
-    confidence: Confidence = "high" if steady else "medium"
-    return judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence=confidence, cut=cause.cut)
+    confidence: rule.Confidence = "high" if steady else "medium"
+    return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence=confidence, cut=cause.cut)

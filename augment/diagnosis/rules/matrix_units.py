@@ -20,28 +20,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX
-from augment.core.text import Words, listed, short, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import (
-    LEAST_RATIO,
-    Answer,
-    Confidence,
-    Found,
-    NoData,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.what_if import Cut, joined, without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MatrixUnits, kernel_families
-from augment.facts.names.name_masks import strings_where
-from augment.facts.operators.matrix_products import UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups
-from augment.facts.operators.peaks import Peak, device_peaks
+from augment.diagnosis import judging, rule
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most
@@ -55,7 +37,7 @@ _ENGINES = re.compile(r"(fprop|dgrad|wgrad)\w*_engine<float", re.IGNORECASE)
 _SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
 
 
-class MatrixUnitsUse(Seen, frozen=True):
+class MatrixUnitsUse(rule.Seen, frozen=True):
     """FP32 products and convolutions without matrix units."""
 
     product_ns: int  #: per step
@@ -63,18 +45,18 @@ class MatrixUnitsUse(Seen, frozen=True):
     kernels: list[str]  #: most of the time first
     number: str  #: the type of number to use: tf32, bf16 or fp16
     faster: float  #: so many times as fast as FP32
-    fit: TileFit
+    fit: facts.operators.TileFit
 
-    def title(self, words: Words) -> str:
-        return f"FP32 products and convolutions take {time(self.product_ns)} {words.per_step} without matrix units"
+    def title(self, words: text.Words) -> str:
+        return f"FP32 products and convolutions take {text.time(self.product_ns)} {words.per_step} without matrix units"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"FP32 products and convolutions without matrix units take {words.share(self.product_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         if self.number == "tf32":
             return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
         if self.number == "bf16":
@@ -82,64 +64,70 @@ class MatrixUnitsUse(Seen, frozen=True):
         units = f"this device has {words.matrix_units} for it, but not for FP32"
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         later = (
             f"once the {words.gpu} no longer waits for the host, this would save up to {words.saving(self.later_ns)}"
         )
         waits = [later] if self.later_ns else []
-        return [*waits, listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
+        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps whose products use matrix units."""
-    work, families = gpu_work(trace), kernel_families(trace)
-    inside = work_in_steps(trace)
-    products = inside & (families.matrix_units != MatrixUnits.NO_QUESTION)
+    work, families = facts.gpu.work(trace), facts.gpu.families(trace)
+    inside = judging.work_in_steps(trace)
+    products = inside & (families.matrix_units != facts.gpu.MatrixUnits.NO_QUESTION)
     if not products.any():
-        return NotApplicable("no matrix product runs in the steps")
-    peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
+        return rule.NotApplicable("no matrix product runs in the steps")
+    peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
     if not peaks:
-        return NoData("whether the device has matrix units is unknown", UNKNOWN_DEVICE)
+        return rule.NoData("whether the device has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
     ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")}
     number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
     if number is None:
-        return NotApplicable("the device has no units that multiply faster than those of FP32")
+        return rule.NotApplicable("the device has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
     kinds = (_PLAIN,) if tf32 else (_PLAIN, _ENGINES)
-    plain = strings_where(trace, lambda name: any(kind.search(name) for kind in kinds) and not _SHORT.search(name))
-    places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
+    plain = facts.names.strings_where(
+        trace, lambda name: any(kind.search(name) for kind in kinds) and not _SHORT.search(name)
+    )
+    places = np.flatnonzero(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
-    places = places[~in_narrow_groups(trace, places)]
+    places = places[~facts.operators.in_narrow_groups(trace, places)]
     dur = np.maximum(work.end[places] - work.ts[places], 0)
-    cut = without_work(trace, places, dur - (dur / faster).astype(np.int64))
-    saved = saved_a_step(trace, cut)
-    ns = int(dur.sum()) // measure(trace).count
+    cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
+    saved = judging.saved_a_step(trace, cut)
+    ns = int(dur.sum()) // judging.measure(trace).count
     host = _without_host(trace)
-    later = max(saved_a_step(trace, joined([host, cut])) - saved_a_step(trace, host), 0) if len(places) else 0
+    later = (
+        max(judging.saved_a_step(trace, facts.critical.joined([host, cut])) - judging.saved_a_step(trace, host), 0)
+        if len(places)
+        else 0
+    )
     seen = MatrixUnitsUse(
         product_ns=ns,
-        later_ns=later if measure(trace).ratio(later - saved) >= LEAST_RATIO else 0,
-        kernels=[short(name) for name in _by_time(trace, places, dur)],
+        later_ns=later if judging.measure(trace).ratio(later - saved) >= rule.LEAST_RATIO else 0,
+        kernels=[text.short(name) for name in _by_time(trace, places, dur)],
         number=number,
         faster=faster,
-        fit=fit_of(trace, places, dur),
+        fit=facts.operators.fit_of(trace, places, dur),
     )
-    spans = Spans(work.ts[places], work.end[places], work.row[places])
-    confidence: Confidence = "high" if tf32 else "medium"
-    if seen.later_ns and measure(trace).ratio(saved) < LEAST_RATIO:
-        return Found(seen, spans, "medium", saved or None, cut)
-    return judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+    spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
+    confidence: rule.Confidence = "high" if tf32 else "medium"
+    if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
+        return rule.Found(seen, spans, "medium", saved or None, cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
 
 
-def _without_host(trace: Trace) -> Cut:
+def _without_host(trace: Trace) -> facts.critical.Cut:
     """The cut by which the threads that launch take no time in the steps."""
-    windows, launch = measure(trace).windows, gpu_work(trace).launch
-    tracks = distinct(trace.events.track[launch[launch != NO_INDEX]].astype(np.int64)).astype(np.int32)
+    windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
+    tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
     start, end = (np.tile(side, len(tracks)) for side in (windows.begin, windows.finish))
-    return host_cut(trace, np.repeat(tracks, len(windows)), start, end)
+    return judging.host_cut(trace, np.repeat(tracks, len(windows)), start, end)
 
 
-def _ratio(peaks: list[Peak], number: str) -> float:
+def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:
     """How many times as fast as FP32 the devices multiply that type of number; 0 where one cannot."""
     rates = [(peak.tflops.get(number, 0.0), peak.tflops.get("fp32")) for peak in peaks]
     return min(FASTER if plain is None and rate else rate / (plain or 1.0) for rate, plain in rates)
@@ -150,6 +138,6 @@ def _by_time(
 ) -> list[str]:
     """The names of kernels, that with most time first."""
     spent = np.zeros(len(trace.strings), np.int64)
-    np.add.at(spent, trace.events.name[gpu_work(trace).row[places]], dur)
+    np.add.at(spent, trace.events.name[facts.gpu.work(trace).row[places]], dur)
     order = np.argsort(-spent, kind="stable")
     return [trace.strings[code] for code in order[spent[order] > 0].tolist()]

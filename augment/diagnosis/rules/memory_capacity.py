@@ -13,27 +13,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.core.text import Words, percent, size
+from augment import facts
+from augment.core import text
 from augment.core.trace import Trace
+from augment.diagnosis import rule
 from augment.diagnosis.held_memory import devices_held, peak_held
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    Found,
-    NoData,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.memory.memory_events import DeviceMemory
-from augment.facts.operators.peaks import capacity_bytes
 
 NAME = "memory_capacity"
 FULL, USED, UNUSED = 0.92, 0.70, 0.25
 
 
-class MemoryHeld(Seen, frozen=True):
+class MemoryHeld(rule.Seen, frozen=True):
     """What PyTorch holds of the device's memory."""
 
     held_bytes: int
@@ -43,45 +33,45 @@ class MemoryHeld(Seen, frozen=True):
 
     @property
     def _ratio(self) -> str:
-        return percent(self.held_bytes / self.capacity_bytes)
+        return text.percent(self.held_bytes / self.capacity_bytes)
 
-    def title(self, words: Words) -> str:
-        held, capacity = size(self.held_bytes), size(self.capacity_bytes)
+    def title(self, words: text.Words) -> str:
+        held, capacity = text.size(self.held_bytes), text.size(self.capacity_bytes)
         if self.is_full:
             return f"PyTorch holds {held} of the device's {capacity}, {self._ratio}: there is no room left"
-        unused = percent(self.unused_ratio)
+        unused = text.percent(self.unused_ratio)
         return f"{unused} of the {held} that PyTorch holds is unused at the peak: memory is fragmented"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        return f"PyTorch holds {size(self.held_bytes)} of {size(self.capacity_bytes)} ({self._ratio})"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        return f"PyTorch holds {text.size(self.held_bytes)} of {text.size(self.capacity_bytes)} ({self._ratio})"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         if self.is_full:
             return "Use activation checkpointing, a smaller batch with gradient accumulation, or sharding"
         return f"Set {words.allocator}=expandable_segments:True"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Compare what is held with what there is."""
     devices = devices_held(trace)
-    if not devices and not len(gpu_work(trace)):
-        return NotApplicable("no {gpu} work was recorded")
+    if not devices and not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded")
     if not devices:
-        return NoData("no memory of the device was recorded", "record with profile_memory=True")
-    known = [(memory, capacity_bytes(trace, memory.device)) for memory in devices]
+        return rule.NoData("no memory of the device was recorded", "record with profile_memory=True")
+    known = [(memory, facts.operators.capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: peak_held(pair[0]) / pair[1] if pair[1] else 0.0)
     if not capacity:
-        return NoData("the trace does not say how much memory the device has")
+        return rule.NoData("the trace does not say how much memory the device has")
     held, unused = peak_held(fullest), _unused(fullest)
     is_full = held / capacity >= FULL
     seen = MemoryHeld(held, capacity, unused, is_full)
     if not is_full and (held / capacity < USED or unused < UNUSED):
-        return Fine(seen)
+        return rule.Fine(seen)
     at = fullest.ts[fullest.peak : fullest.peak + 1]
-    return Found(seen, Spans(at, at + 1, np.full(1, -1, np.int64)), "medium", severity="warning")
+    return rule.Found(seen, rule.Spans(at, at + 1, np.full(1, -1, np.int64)), "medium", severity="warning")
 
 
-def _unused(memory: DeviceMemory) -> float:
+def _unused(memory: facts.memory.DeviceMemory) -> float:
     """The share of what is held that no tensor uses when tensors use most."""
     held = 0 if memory.reserved is None else int(memory.reserved[memory.peak])
     return 1 - int(memory.allocated[memory.peak]) / held if held else 0.0

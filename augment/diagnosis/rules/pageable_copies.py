@@ -14,38 +14,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, Int64s
-from augment.core.text import Words, called_from, counted, size
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import (
-    confidence_in,
-    host_cut,
-    longest,
-    measure,
-    rows_in_steps,
-    saved_a_step,
-    work_in_steps,
-)
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.what_if import joined, without_waits
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import innermost, python_lines
-from augment.facts.names.name_masks import strings_where
-from augment.facts.waits.sync_dependencies import sync_calls
+from augment.diagnosis import judging, rule
 
 NAME = "pageable_copies"
 LEAST_BYTES = 64 << 10  #: smaller copies to the device do not make the host wait; those to the host read single values
 
 
-class PageableCopies(Seen, frozen=True):
+class PageableCopies(rule.Seen, frozen=True):
     """Copies from or to pageable memory."""
 
     copy_count: float
@@ -54,55 +32,60 @@ class PageableCopies(Seen, frozen=True):
 
     @property
     def _copies(self) -> str:
-        return counted(self.copy_count, "copy", "copies")
+        return text.counted(self.copy_count, "copy", "copies")
 
-    def title(self, words: Words) -> str:
-        copies = f"{self._copies} {words.per_step}, {size(self.moved_bytes)}"
+    def title(self, words: text.Words) -> str:
+        copies = f"{self._copies} {words.per_step}, {text.size(self.moved_bytes)}"
         return f"The host waits for copies of pageable memory ({copies})"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "pinned memory"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         copies = f"{self._copies} {words.per_step} of pageable memory"
-        return f"{copies} ({size(self.moved_bytes)}): the host's waits for them cost {words.share(saved_ns)}"
+        return f"{copies} ({text.size(self.moved_bytes)}): the host's waits for them cost {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
-        return way + called_from(self.lines)
+        return way + text.called_from(self.lines)
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps that copy from pinned memory."""
-    work, events = gpu_work(trace), trace.events
-    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & work_in_steps(trace))
+    work, events = facts.gpu.work(trace), trace.events
+    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & judging.work_in_steps(trace))
     if not len(copies):
-        return NotApplicable("the steps copy nothing")
-    pageable = strings_where(trace, lambda name: "Pageable" in name)
+        return rule.NotApplicable("the steps copy nothing")
+    pageable = facts.names.strings_where(trace, lambda name: "Pageable" in name)
     copies = copies[pageable[events.name[work.row[copies]]]]
     copies = copies[events.bytes.at(work.row[copies], 0) >= LEAST_BYTES]
     if not len(copies):
-        return Fine("no step copies much from or to pageable memory")
+        return rule.Fine("no step copies much from or to pageable memory")
     calls = work.launch[copies]
-    calls = rows_in_steps(trace, distinct(calls[calls != NO_INDEX]))
+    calls = judging.rows_in_steps(trace, arrays.distinct(calls[calls != arrays.NO_INDEX]))
     calls = np.union1d(calls, _waits_of(trace, calls))
-    spans = Spans.of(trace, calls)
-    cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])
-    saved = saved_a_step(trace, cut)
-    steps = measure(trace).count
+    spans = rule.Spans.of(trace, calls)
+    cut = facts.critical.joined(
+        [
+            judging.host_cut(trace, events.track[calls], spans.start, spans.end),
+            facts.critical.without_waits(trace, calls),
+        ]
+    )
+    saved = judging.saved_a_step(trace, cut)
+    steps = judging.measure(trace).count
     seen = PageableCopies(
         copy_count=len(copies) / steps,
         moved_bytes=float(events.bytes.at(work.row[copies], 0).sum()) / steps,
-        lines=python_lines(trace, longest(spans, 64).row),
+        lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
-    return judged(trace, seen, saved, spans=spans, confidence=confidence_in(trace, saved), cut=cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=judging.confidence_in(trace, saved), cut=cut)
 
 
-def _waits_of(trace: Trace, calls: Int64s) -> Int64s:
+def _waits_of(trace: Trace, calls: arrays.Int64s) -> arrays.Int64s:
     """The waiting calls in the same operators as ``calls``: a copy that blocks waits in another call."""
-    waits = sync_calls(trace).row
+    waits = facts.waits.syncs(trace).row
     waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
-    copying = innermost(trace, calls, (Category.CPU_OP,))
-    around = innermost(trace, waits, (Category.CPU_OP,))
-    waiting: Int64s = waits[(around >= 0) & np.isin(around, copying)]
+    copying = facts.host.innermost(trace, calls, (Category.CPU_OP,))
+    around = facts.host.innermost(trace, waits, (Category.CPU_OP,))
+    waiting: arrays.Int64s = waits[(around >= 0) & np.isin(around, copying)]
     return waiting

@@ -24,10 +24,10 @@ from typing import Literal
 
 import numpy as np
 
-from augment.arrays.intervals import total
-from augment.core.text import Words, counted, percent, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import COMPLETE, Trace
-from augment.diagnosis.measure import late_beginnings
+from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import (
     MOST_LOST,
     MOST_UNLAUNCHED,
@@ -39,18 +39,6 @@ from augment.diagnosis.recording_completeness import (
     share_of_work,
     unlaunched_ratio,
 )
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    Found,
-    Seen,
-    Severity,
-    Spans,
-)
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording
-from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
-from augment.facts.steps.step_windows import recorded_windows, steps
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
@@ -106,7 +94,7 @@ _ADVICE: dict[Problem, str] = {
 }
 
 
-class PartialRecording(Seen, frozen=True):
+class PartialRecording(rule.Seen, frozen=True):
     """What is missing from the recording, or looks like it."""
 
     problem: Problem
@@ -116,14 +104,14 @@ class PartialRecording(Seen, frozen=True):
     count: int | None = None  #: of late beginnings, of pieces of work, or of steps begun in a file that is cut off
     whole_count: int | None = None  #: of those steps, the ones known to be whole
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         noun = "time" if self.problem == "held_up" else "piece"
         return words.fill(
             _TITLES[self.problem],
             what=self.what,
-            ratio=percent(self.work_ratio or 0.0),
-            time=time(self.late_ns or 0),
-            count=counted(self.count or 0, noun),
+            ratio=text.percent(self.work_ratio or 0.0),
+            time=text.time(self.late_ns or 0),
+            count=text.counted(self.count or 0, noun),
             steps=self._steps,
         )
 
@@ -131,22 +119,25 @@ class PartialRecording(Seen, frozen=True):
     def _steps(self) -> str:
         if not self.whole_count:
             return "no step is known to be whole in it, so that nothing is judged"
-        whole = f"{self.whole_count} of {counted(self.count or 0, 'step')}"
+        whole = f"{self.whole_count} of {text.counted(self.count or 0, 'step')}"
         return f"{whole} {'is' if self.whole_count == 1 else 'are'} known to be whole, and judged"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.problem])
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Ask the reader, and count the work launched before the recording."""
     if trace.partial is not None:
-        whole = len(recorded_windows(trace))
-        return _first(trace, PartialRecording("truncated", trace.partial, count=len(steps(trace)), whole_count=whole))
-    early = before_recording(trace)
+        whole = len(facts.steps.recorded_windows(trace))
+        return _first(
+            trace,
+            PartialRecording("truncated", trace.partial, count=len(facts.steps.recorded(trace)), whole_count=whole),
+        )
+    early = facts.gpu.before_recording(trace)
     ratio = share_of_work(trace, early)
-    if part := cut_text(trace.source.metadata):
-        if lacks_causes(trace.source.metadata):
+    if part := facts.source.cut_text(trace.source.metadata):
+        if facts.source.lacks_causes(trace.source.metadata):
             return _first(trace, PartialRecording("cut_without_causes", part))
         if ratio >= MOST_EARLY:
             return _first(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
@@ -154,55 +145,58 @@ def check(trace: Trace) -> Answer:
     if answer := _lost(trace) or _late(trace) or _excerpt(trace):
         return answer
     if ratio < MOST_EARLY:
-        return Fine("the recording is whole")
-    seen, spans = PartialRecording("earlier_work", work_ratio=ratio), Spans.of(trace, gpu_work(trace).row[early])
-    return Found(seen, spans, "high", severity="info", of_recording=True)
+        return rule.Fine("the recording is whole")
+    seen, spans = (
+        PartialRecording("earlier_work", work_ratio=ratio),
+        rule.Spans.of(trace, facts.gpu.work(trace).row[early]),
+    )
+    return rule.Found(seen, spans, "high", severity="info", of_recording=True)
 
 
-def _first(trace: Trace, seen: PartialRecording, severity: Severity = "warning") -> Found:
+def _first(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warning") -> rule.Found:
     """What puts all else in doubt."""
-    return Found(seen, _whole(trace), "high", severity=severity, first=True)
+    return rule.Found(seen, _whole(trace), "high", severity=severity, first=True)
 
 
-def _lost(trace: Trace) -> Found | None:
+def _lost(trace: Trace) -> rule.Found | None:
     """What is to be said if kernels that were launched are missing."""
     if (ratio := lost_ratio(trace)) <= MOST_LOST:
         return None
     return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=ratio))
 
 
-def _excerpt(trace: Trace) -> Found | None:
+def _excerpt(trace: Trace) -> rule.Found | None:
     """What is to be said if there is too little, or launches are missing."""
     if is_excerpt(trace):
-        seen = PartialRecording("excerpt", count=len(gpu_work(trace)))
-        return Found(seen, _whole(trace), "high", severity="info", of_recording=True)
+        seen = PartialRecording("excerpt", count=len(facts.gpu.work(trace)))
+        return rule.Found(seen, _whole(trace), "high", severity="info", of_recording=True)
     if (ratio := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
         return _first(trace, PartialRecording("no_launches", work_ratio=ratio), severity="info")
     return None
 
 
-def _late(trace: Trace) -> Found | None:
+def _late(trace: Trace) -> rule.Found | None:
     """What is to be said if a device is idle for long although work was launched: before the first work of a stream, or
     again and again."""
     device, late = late_device(trace), held_up(trace)
     if late is not None:
         seen = PartialRecording("held_up", late_ns=int((late.end - late.start).max()), count=len(late.start))
     elif device is not None:
-        late = late_beginnings(trace)[device]
-        seen = PartialRecording("late_first_work", late_ns=total(late))
+        late = judging.late_beginnings(trace)[device]
+        seen = PartialRecording("late_first_work", late_ns=arrays.total(late))
     else:
         return None
-    spans = Spans(late.start, late.end, np.full(len(late.start), -1, np.int64))
-    return Found(seen, spans, "medium", severity="warning", first=True)
+    spans = rule.Spans(late.start, late.end, np.full(len(late.start), -1, np.int64))
+    return rule.Found(seen, spans, "medium", severity="warning", first=True)
 
 
-def _whole(trace: Trace) -> Spans:
+def _whole(trace: Trace) -> rule.Spans:
     """The time from the first event to the end of the last, or the period that was cut out."""
     events = trace.events
     if not len(events):
         none = np.empty(0, np.int64)
-        return Spans(none, none, none)
+        return rule.Spans(none, none, none)
     last = int((events.ts + np.where(events.phase == COMPLETE, np.maximum(events.dur, 0), 0)).max())
-    start, end = limits_of(trace.source.metadata) or (int(events.ts[0]), last)
+    start, end = facts.source.limits_of(trace.source.metadata) or (int(events.ts[0]), last)
     start, end = max(start, int(events.ts[0])), min(end, last)
-    return Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))
+    return rule.Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))

@@ -13,63 +13,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.arrays.intervals import total, union
-from augment.core.text import Words, listed, time
+from augment import arrays
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.host_causes import profiler_slices
-from augment.diagnosis.measure import measure, within_steps
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    Found,
-    NotApplicable,
-    Seen,
-    Spans,
-)
+from augment.diagnosis import host_causes, judging, rule
 
 NAME = "profiler_overhead"
 TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting
 
 
-class ProfilerOverhead(Seen, frozen=True):
+class ProfilerOverhead(rule.Seen, frozen=True):
     """The profiler's own work on threads that launch."""
 
     overhead_ns: int  #: per step
     slices: list[str]
 
-    def title(self, words: Words) -> str:
-        overhead = f"{time(self.overhead_ns)}, {words.share(self.overhead_ns)}"
+    def title(self, words: text.Words) -> str:
+        overhead = f"{text.time(self.overhead_ns)}, {words.share(self.overhead_ns)}"
         return f"The profiler itself takes {overhead}, on the threads that launch work"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"the profiler itself takes {words.share(self.overhead_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return (
             "Read all figures with care; record fewer steps without with_stack and profile_memory, after a warmup step"
         )
 
-    def evidence(self, words: Words) -> Sequence[str]:
-        return [listed(self.slices)]
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        return [text.listed(self.slices)]
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Measure the profiler's own slices that hold up the threads that launch."""
     events = trace.events
     rows = events.slices_of(Category.OVERHEAD)
     if not len(rows):
-        return NotApplicable("the profiler recorded nothing of its own work")
-    spans = Spans.of(trace, profiler_slices(trace))
-    which, parts = within_steps(trace, spans.start, spans.end)
-    whole = union(parts.start, parts.end)
-    ns = total(whole) // measure(trace).count
-    ratio = measure(trace).ratio(ns)
+        return rule.NotApplicable("the profiler recorded nothing of its own work")
+    spans = rule.Spans.of(trace, host_causes.profiler_slices(trace))
+    which, parts = judging.within_steps(trace, spans.start, spans.end)
+    whole = arrays.union(parts.start, parts.end)
+    ns = arrays.total(whole) // judging.measure(trace).count
+    ratio = judging.measure(trace).ratio(ns)
     seen = ProfilerOverhead(ns, sorted(set(trace.names_of(rows[which]))))
     if ratio < TOLD_RATIO:
-        return Fine(seen)
-    return Found(
+        return rule.Fine(seen)
+    return rule.Found(
         seen,
-        Spans(parts.start, parts.end, spans.row[which]),
+        rule.Spans(parts.start, parts.end, spans.row[which]),
         "high",
         severity="warning" if ratio >= GRAVE_RATIO else "info",
         first=ratio >= GRAVE_RATIO,

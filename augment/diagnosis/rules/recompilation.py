@@ -10,50 +10,42 @@ all, which has to compile: then this is merely possible.
 
 from __future__ import annotations
 
-from augment.core.text import Words, listed, short, time
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.host_causes import compilations, compiling
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import (
-    Answer,
-    Confidence,
-    NotApplicable,
-    Seen,
-)
+from augment.diagnosis import host_causes, judging, rule
 
 NAME = "recompilation"
 
 
-class Compilations(Seen, frozen=True):
+class Compilations(rule.Seen, frozen=True):
     """Work of the compiler in steady steps."""
 
     longest_ns: int
     slices: list[str]
 
-    def title(self, words: Words) -> str:
-        return f"Steps compile ({listed(self.slices)}, up to {time(self.longest_ns)})"
+    def title(self, words: text.Words) -> str:
+        return f"Steps compile ({text.listed(self.slices)}, up to {text.time(self.longest_ns)})"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "avoiding that"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"compilation costs {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return "TORCH_LOGS=recompiles says why; mark sizes that change as dynamic, or pad batches to a few sizes"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps in which nothing is compiled."""
-    if not len(compilations(trace)):
-        return NotApplicable("nothing was compiled while recording")
-    cause = compiling(trace)
+    if not len(host_causes.compilations(trace)):
+        return rule.NotApplicable("nothing was compiled while recording")
+    cause = host_causes.compiling(trace)
     if cause is None:
-        return NotApplicable("without steps it cannot be said whether compilation goes on")
+        return rule.NotApplicable("without steps it cannot be said whether compilation goes on")
     spans = cause.spans
-    names = sorted({short(name) for name in trace.names_of(spans.row)})
+    names = sorted({text.short(name) for name in trace.names_of(spans.row)})
     seen = Compilations(longest_ns=int((spans.end - spans.start).max(initial=0)), slices=names)
     # a single step may be the first, which has to compile
-    confidence: Confidence = "high" if measure(trace).count > 1 else "low"
-    return judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
+    confidence: rule.Confidence = "high" if judging.measure(trace).count > 1 else "low"
+    return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)

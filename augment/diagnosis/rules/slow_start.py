@@ -11,51 +11,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.statistics import median
-from augment.core.text import Words, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    Found,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.steps.step_windows import step_windows
+from augment.diagnosis import judging, rule
 
 NAME = "slow_start"
 
 
-class SlowStart(Seen, frozen=True):
+class SlowStart(rule.Seen, frozen=True):
     """The first step beside the others."""
 
     first_ns: int
     times: float  #: as long as the median of the others
 
-    def title(self, words: Words) -> str:
-        first = f"The first recorded step takes {time(self.first_ns)}"
+    def title(self, words: text.Words) -> str:
+        first = f"The first recorded step takes {text.time(self.first_ns)}"
         return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"the first step takes {self.times:.1f} times as long as the others"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Compare the first step with the median of the others."""
-    windows = step_windows(trace)
-    if measure(trace).unit == "recording" or len(windows) < 3:
-        return NotApplicable("fewer than three steps were recorded")
+    windows = facts.steps.windows(trace)
+    if judging.measure(trace).unit == "recording" or len(windows) < 3:
+        return rule.NotApplicable("fewer than three steps were recorded")
     length = windows.end - windows.start
-    factor = float(length[0] / max(median(length[1:]), 1.0))
-    if measure(trace).hidden:
-        return Fine("the first step began while earlier work ran on the device, and is left out")
+    factor = float(length[0] / max(arrays.median(length[1:]), 1.0))
+    if judging.measure(trace).hidden:
+        return rule.Fine("the first step began while earlier work ran on the device, and is left out")
     seen = SlowStart(int(length[0]), factor)
-    if not measure(trace).warm_up:
-        return Fine(seen)
-    spans = Spans(windows.start[:1], windows.end[:1], np.full(1, -1, np.int64))
-    return Found(seen, spans, "high", severity="info", of_recording=True)
+    if not judging.measure(trace).warm_up:
+        return rule.Fine(seen)
+    spans = rule.Spans(windows.start[:1], windows.end[:1], np.full(1, -1, np.int64))
+    return rule.Found(seen, spans, "high", severity="info", of_recording=True)

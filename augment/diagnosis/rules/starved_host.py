@@ -17,19 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.core.text import Words, counted, listed, time
+from augment import facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.host_causes import starving
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, within_steps
-from augment.diagnosis.rule import Answer, NotApplicable, Seen
+from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.standstills import names_of
-from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "starved_host"
 
 
-class StarvedHost(Seen, frozen=True):
+class StarvedHost(rule.Seen, frozen=True):
     """Standstills of threads that launch."""
 
     standstill_count: float
@@ -37,43 +34,43 @@ class StarvedHost(Seen, frozen=True):
     longest_ns: int
     slices: list[str]  #: what they are in, with most of the time first; empty: between operators
 
-    def title(self, words: Words) -> str:
-        where = listed([name or "between operators" for name in self.slices])
-        often = f"{counted(self.standstill_count, 'time')} {words.per_step}"
+    def title(self, words: text.Words) -> str:
+        where = text.listed([name or "between operators" for name in self.slices])
+        often = f"{text.counted(self.standstill_count, 'time')} {words.per_step}"
         return (
-            f"The host stands still {often}, for up to {time(self.longest_ns)}, in what usually takes microseconds "
-            f"({where}): its thread probably gets no CPU"
+            f"The host stands still {often}, for up to {text.time(self.longest_ns)}, in what usually takes "
+            f"microseconds ({where}): its thread probably gets no CPU"
         )
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "letting it run"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"{self.title(words)}; costs {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return (
             "Compare the cores that the job may use (nproc, the cgroup's cpu.max) with its ranks, loader workers and "
             "threads (OMP_NUM_THREADS); pin each rank to cores of its own; look for other jobs on the machine"
         )
 
-    def evidence(self, words: Words) -> Sequence[str]:
-        return [f"{time(self.still_ns)} {words.per_step} in all; perf sched would show who runs instead"]
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        return [f"{text.time(self.still_ns)} {words.per_step} in all; perf sched would show who runs instead"]
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps without standstills."""
-    if not len(gpu_work(trace)):
-        return NotApplicable("no {gpu} work was recorded that the host could hold up")
-    cause = starving(trace)
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded that the host could hold up")
+    cause = host_causes.starving(trace)
     if cause is None:
-        return NotApplicable("the host does not stand still in what usually takes microseconds")
-    which, parts = within_steps(trace, cause.spans.start, cause.spans.end)
+        return rule.NotApplicable("the host does not stand still in what usually takes microseconds")
+    which, parts = judging.within_steps(trace, cause.spans.start, cause.spans.end)
     took = parts.end - parts.start
     seen = StarvedHost(
-        standstill_count=len(cause.spans) / measure(trace).count,
-        still_ns=int(took.sum()) // measure(trace).count,
+        standstill_count=len(cause.spans) / judging.measure(trace).count,
+        still_ns=int(took.sum()) // judging.measure(trace).count,
         longest_ns=int(took.max()),
         slices=names_of(trace, cause.spans.row[which], took),
     )
-    return judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence="medium", cut=cause.cut)
+    return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence="medium", cut=cause.cut)

@@ -12,20 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.statistics import median
-from augment.core.text import Words, listed, percent, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure
-from augment.diagnosis.rule import (
-    LEAST_RATIO,
-    Answer,
-    Fine,
-    Found,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.steps.step_figures import step_figures
+from augment.diagnosis import judging, rule
 
 NAME = "step_outliers"
 LEAST_STEPS, LEAST_FACTOR, DEVIATIONS = 5, 1.2, 5.0
@@ -38,7 +28,7 @@ _PARTS = {
 }
 
 
-class StepOutliers(Seen, frozen=True):
+class StepOutliers(rule.Seen, frozen=True):
     """Steps that take much longer than the others."""
 
     steps: list[int]  #: their numbers
@@ -47,35 +37,35 @@ class StepOutliers(Seen, frozen=True):
     part: str  #: of them that grew most; empty if none explains half
     part_ratio: float  #: of the growth
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take"
-        steps = takes.format(listed([str(number) for number in self.steps]))
-        times = f"{self.longest_ns / max(self.median_ns, 1):.1f} times the median of {time(self.median_ns)}"
-        grown = f", {percent(self.part_ratio)} of it in {self.part}" if self.part else ""
+        steps = takes.format(text.listed([str(number) for number in self.steps]))
+        times = f"{self.longest_ns / max(self.median_ns, 1):.1f} times the median of {text.time(self.median_ns)}"
+        grown = f", {text.percent(self.part_ratio)} of it in {self.part}" if self.part else ""
         return f"{steps} longer, up to {times}{grown}"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "making them like the others"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return (
             "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another "
             "size"
         )
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Find outlying steps, and the part that grew."""
-    windows = measure(trace).windows
-    if measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
-        return NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
+    windows = judging.measure(trace).windows
+    if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
+        return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
     length = windows.end - windows.start
-    middle = median(length)
-    deviation = 1.4826 * median(np.abs(length - middle))
+    middle = arrays.median(length)
+    deviation = 1.4826 * arrays.median(np.abs(length - middle))
     outlying = length > max(LEAST_FACTOR * middle, middle + DEVIATIONS * deviation)
     saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
-    if measure(trace).ratio(saved) < LEAST_RATIO:
-        return Fine(f"steps take {time(length.min())} to {time(length.max())}")
+    if judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
+        return rule.Fine(f"steps take {text.time(length.min())} to {text.time(length.max())}")
     part, share = _grown(trace, outlying)
     seen = StepOutliers(
         steps=windows.number[outlying].tolist(),
@@ -84,13 +74,13 @@ def check(trace: Trace) -> Answer:
         part=part,
         part_ratio=share,
     )
-    spans = Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
-    return Found(seen, spans, "medium", saved)
+    spans = rule.Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
+    return rule.Found(seen, spans, "medium", saved)
 
 
 def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, float]:
     """The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half."""
-    figures = step_figures(trace, measure(trace).windows)[0]
+    figures = facts.steps.step_figures(trace, judging.measure(trace).windows)[0]
     growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())
     grown = {
         name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())

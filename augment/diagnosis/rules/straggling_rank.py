@@ -12,27 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from augment import facts
+from augment.core import text
 from augment.core.attachments import LateRank, RankInJob
-from augment.core.text import Words, percent, time
 from augment.core.trace import Trace
+from augment.diagnosis import rule
 from augment.diagnosis.devices import words
 from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix
-from augment.diagnosis.rule import (
-    LEAST_RATIO,
-    NOWHERE,
-    Answer,
-    Fine,
-    Found,
-    NoData,
-    NotApplicable,
-    Seen,
-)
-from augment.facts.collectives.collective_kernels import collectives
 
 NAME = "straggling_rank"
 
 
-class StragglingRank(Seen, frozen=True):
+class StragglingRank(rule.Seen, frozen=True):
     """Waiting for late ranks, or being late."""
 
     wait_ns: int  #: of this rank for others, per step
@@ -40,60 +31,63 @@ class StragglingRank(Seen, frozen=True):
     most_ratio: float = 0.0  #: the share of that
     late: LateRank | None = None  #: the rank to change; this one, if it ``is_own``
 
-    def title(self, words: Words) -> str:
-        late, whole = self.late, f"{time(self.wait_ns)} {words.per_step} ({percent(words.ratio(self.wait_ns))})"
+    def title(self, words: text.Words) -> str:
+        late, whole = (
+            self.late,
+            f"{text.time(self.wait_ns)} {words.per_step} ({text.percent(words.ratio(self.wait_ns))})",
+        )
         if late is not None and late.is_own:
-            longer = f"it takes {time(late.charged_ns)} {words.per_step} longer than its peers"
+            longer = f"it takes {text.time(late.charged_ns)} {words.per_step} longer than its peers"
             return f"Other ranks wait for this one: {longer} ({late.reason.text})"
-        mostly = f", mostly ({percent(self.most_ratio)}) {self.waits_for}" if self.waits_for else ""
+        mostly = f", mostly ({text.percent(self.most_ratio)}) {self.waits_for}" if self.waits_for else ""
         title = f"For {whole} the {words.gpu} does nothing but wait for other ranks{mostly}"
         if late is None:
             return title
         named = late.name == self.waits_for
         return f"{title} ({late.reason.text})" if named else f"{title}; {late.name} delays the job ({late.reason.text})"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         late = self.late
         return "fixing that" if late is None else f"making {'it' if late.is_own else late.name} like the median"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"waiting for late ranks takes {words.share(self.wait_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         if self.late is None:
             return nobody_late(self.waits_for)
         if self.late.is_own:
             return f"This rank delays the job: {way_to_fix(self.late)}"
         return fix_rank(self.late, self.wait_ns)
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         is_own = self.late is not None and self.late.is_own
         return [f"it waits for others itself for {words.share(self.wait_ns)}"] if is_own else []
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Say for whom the rank waits, or what it would take to know."""
-    if not len(collectives(trace)):
-        return NotApplicable("this rank communicates with no other")
+    if not len(facts.collectives.kernels(trace)):
+        return rule.NotApplicable("this rank communicates with no other")
     job = trace.context.attached(RankInJob)
     if job is None:
-        return NoData(
+        return rule.NoData(
             "which rank comes late to collectives is in no single trace",
             "run augment diagnose FOLDER with the traces of all ranks",
         )
     return of_job(job, words(trace))
 
 
-def of_job(job: RankInJob, words: Words) -> Answer:
+def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
     """For whom a rank waits, or that others wait for it, as its job tells."""
     if job.itself is not None:
         gain = job.itself.gain_ns
         saved = gain if gain is not None and gain > 0 else None
-        return Found(StragglingRank(job.wait_ns, late=job.itself), NOWHERE, job.itself.confidence, saved)
-    if words.ratio(job.wait_ns) < LEAST_RATIO:
-        return Fine(StragglingRank(job.wait_ns))
+        return rule.Found(StragglingRank(job.wait_ns, late=job.itself), rule.NOWHERE, job.itself.confidence, saved)
+    if words.ratio(job.wait_ns) < rule.LEAST_RATIO:
+        return rule.Fine(StragglingRank(job.wait_ns))
     named = job.waits_for
     late = next((each for each in job.late_ranks if each.name == named), next(iter(job.late_ranks), None))
     saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
     seen = StragglingRank(job.wait_ns, named, job.most_ratio, late)
-    return Found(seen, NOWHERE, "medium" if late is None else late.confidence, saved)
+    return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved)

@@ -18,19 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, steps, union
-from augment.arrays.ordering import combinations, group_bounds, numbered, sums
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Bools, Int64s, Places
-from augment.core.text import Words, counted, listed, short, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, NotApplicable, Seen, Spans
-from augment.facts.critical.what_if import without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.operators.operator_work import operator_work
+from augment.diagnosis import judging, rule
 
 NAME = "stream_contention"
 BESIDE, ALONE = 0.5, 0.05  #: at least so much of a kernel's time is beside other streams, and at most
@@ -39,7 +30,7 @@ SLOWER = 1.1  #: as long, from which on a kernel is slowed down
 ALIKE = 0.75  #: share of the time beside others, of what can be compared, that is slowed down
 
 
-class Contention(Seen, frozen=True):
+class Contention(rule.Seen, frozen=True):
     """Kernels beside those of other streams; times are per step."""
 
     kernel_count: float
@@ -47,18 +38,19 @@ class Contention(Seen, frozen=True):
     times: float  #: as long as equal ones alone
     others: list[str]  #: what runs on the other streams, with most of the time first
 
-    def title(self, words: Words) -> str:
-        kernels = f"{counted(self.kernel_count, 'kernel')} {words.per_step}"
-        what = f" ({listed(self.others)})" if self.others else ""
+    def title(self, words: text.Words) -> str:
+        kernels = f"{text.counted(self.kernel_count, 'kernel')} {words.per_step}"
+        what = f" ({text.listed(self.others)})" if self.others else ""
         return f"{kernels} take {self.times:.1f} times as long as equal ones, while other streams compute{what}"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "running them alone"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        return f"kernels beside those of other streams ({time(self.beside_ns)} {words.per_step}) take as long as alone"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        beside = f"{text.time(self.beside_ns)} {words.per_step}"
+        return f"kernels beside those of other streams ({beside}) take as long as alone"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return (
             "Move what the step does not need to where the device has room, or give its stream a lower priority and "
             "fewer blocks; if the step needs both, look whether one after the other is faster"
@@ -68,20 +60,21 @@ class Contention(Seen, frozen=True):
 class _Beside(Struct, frozen=True):
     """Computing kernels of the steps: ``places`` of ``gpu_work``, how long they ran, and of it beside other streams."""
 
-    places: Places
-    ran_ns: Int64s
-    beside_ns: Int64s
+    places: arrays.Places
+    ran_ns: arrays.Int64s
+    beside_ns: arrays.Int64s
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Compare equal kernels alone and beside others."""
-    work, kernels = gpu_work(trace), _kernels(trace)
+    work, kernels = facts.gpu.work(trace), _kernels(trace)
     beside = kernels.beside_ns >= BESIDE * kernels.ran_ns
     if not beside.any():
-        return NotApplicable("no two streams compute at once in the steps")
+        return rule.NotApplicable("no two streams compute at once in the steps")
     alone = kernels.beside_ns <= ALONE * kernels.ran_ns
-    calls = np.append(operator_work(trace).kind, -1)[operator_work(trace).owner[kernels.places]]  # of operators' shapes
-    (names, _), which = combinations(trace.events.name[work.row[kernels.places]], calls)
+    operators = facts.operators.work(trace)
+    calls = np.append(operators.kind, -1)[operators.owner[kernels.places]]  # of operators' shapes
+    (names, _), which = arrays.combinations(trace.events.name[work.row[kernels.places]], calls)
     usual, slowed = (_medians(kernels.ran_ns, which, chosen, len(names)) for chosen in (alone, beside))
     factor = np.nan_to_num(slowed / usual)  # of each kind of kernel; 0 where that is not known
     known = np.flatnonzero(beside & (factor[which] > 0))
@@ -89,53 +82,57 @@ def check(trace: Trace) -> Answer:
     total, slow = int(kernels.ran_ns[known].sum()), int(kernels.ran_ns[grown].sum())
     less = (kernels.ran_ns[grown] * (1 - 1 / factor[which[grown]])).astype(np.int64)
     seen = Contention(
-        kernel_count=len(grown) / measure(trace).count,
-        beside_ns=total // measure(trace).count,
+        kernel_count=len(grown) / judging.measure(trace).count,
+        beside_ns=total // judging.measure(trace).count,
         times=slow / max(slow - int(less.sum()), 1),
         others=_others(trace, kernels.places[beside], kernels.places[grown]),
     )
     if not len(known):
-        return Fine("of kernels beside those of other streams, none runs alone, too")
+        return rule.Fine("of kernels beside those of other streams, none runs alone, too")
     if slow < ALIKE * total:
-        return Fine(seen)
+        return rule.Fine(seen)
     places = kernels.places[grown]
-    cut = without_work(trace, places, less)
-    spans = Spans(work.ts[places], work.end[places], work.row[places])
-    return judged(trace, seen, saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut, at_most=True)
+    cut = facts.critical.without_work(trace, places, less)
+    spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
+    return judging.judged(
+        trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut, at_most=True
+    )
 
 
 def _kernels(trace: Trace) -> _Beside:
     """The computing kernels of the steps."""
-    work = gpu_work(trace)
-    computes = (work.type == KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
+    work = facts.gpu.work(trace)
+    computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
     places = np.flatnonzero(computes & (work.end > work.ts))
     beside = np.zeros(len(places), np.int64)
     for device in work.devices:
         of_device = np.flatnonzero((places >= device.start) & (places < device.stop))
         start, end = work.ts[places[of_device]], work.end[places[of_device]]
-        moments, depth = steps(np.concatenate((start, end)), np.repeat([1, -1], len(of_device)))
+        moments, depth = arrays.intervals.steps(np.concatenate((start, end)), np.repeat([1, -1], len(of_device)))
         several = np.flatnonzero(depth >= 2)
-        which, _, parts = clip(Intervals(start, end), union(moments[several], moments[several + 1]))
-        beside[of_device] = sums(which, parts.end - parts.start, len(of_device))
-    inside = work_in_steps(trace)[places]
+        which, _, parts = arrays.clip(
+            arrays.Intervals(start, end), arrays.union(moments[several], moments[several + 1])
+        )
+        beside[of_device] = arrays.sums(which, parts.end - parts.start, len(of_device))
+    inside = judging.work_in_steps(trace)[places]
     places, beside = places[inside], beside[inside]
     return _Beside(places, work.end[places] - work.ts[places], beside)
 
 
-def _medians(ran_ns: Int64s, kind: Int64s, chosen: Bools, count: int) -> npt.NDArray[np.float64]:
+def _medians(ran_ns: arrays.Int64s, kind: arrays.Int64s, chosen: arrays.Bools, count: int) -> npt.NDArray[np.float64]:
     """The median time of the ``chosen`` kernels of each kind; NaN of too few."""
     enough = np.bincount(kind[chosen], minlength=count) >= LEAST_EQUAL
     places = np.flatnonzero(chosen & enough[kind])
-    kinds, code = numbered(kind[places])
+    kinds, code = arrays.numbered(kind[places])
     medians = np.full(count, np.nan)
-    medians[kinds] = grouped_medians(ran_ns[places], code, group_bounds(code, len(kinds)))
+    medians[kinds] = arrays.grouped_medians(ran_ns[places], code, arrays.group_bounds(code, len(kinds)))
     return medians
 
 
-def _others(trace: Trace, places: Places, slowed: Places) -> list[str]:
+def _others(trace: Trace, places: arrays.Places, slowed: arrays.Places) -> list[str]:
     """The names of kernels on other streams than the ``slowed``, those with most time first."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     places = places[~np.isin(work.stream_of(places), work.stream_of(slowed))]
     names = trace.events.name[work.row[places]]
     ns = np.bincount(names, work.end[places] - work.ts[places], len(trace.strings))
-    return [short(trace.strings[name]) for name in np.argsort(-ns, kind="stable")[:2].tolist() if ns[name] > 0]
+    return [text.short(trace.strings[name]) for name in np.argsort(-ns, kind="stable")[:2].tolist() if ns[name] > 0]

@@ -16,25 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.core.text import Words, called_from, counted, listed, time
+from augment import facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.host_causes import is_paced_by_workers
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import confidence_in, longest, measure, saved_ahead
-from augment.diagnosis.rule import (
-    Answer,
-    NotApplicable,
-    Seen,
-    Spans,
-)
+from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.waiting import waiting_calls
-from augment.facts.critical.what_if import without_waits
-from augment.facts.host.call_stacks import callers, python_lines
 
 NAME = "synchronizing_calls"
 
 
-class SynchronizingCalls(Seen, frozen=True):
+class SynchronizingCalls(rule.Seen, frozen=True):
     """Calls in which thost waits for the device."""
 
     call_count: float
@@ -46,42 +37,42 @@ class SynchronizingCalls(Seen, frozen=True):
     def is_of_host(self) -> bool:
         return True
 
-    def _waits(self, words: Words) -> str:
-        calls = f"{counted(self.call_count, 'call')} {words.per_step}"
+    def _waits(self, words: text.Words) -> str:
+        calls = f"{text.counted(self.call_count, 'call')} {words.per_step}"
         return f"host waits for the {words.gpu} in {calls}"
 
-    def title(self, words: Words) -> str:
-        return f"The {self._waits(words)}, longest in {listed(self.callers)}"
+    def title(self, words: text.Words) -> str:
+        return f"The {self._waits(words)}, longest in {text.listed(self.callers)}"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "avoiding that"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
-        return f"the {self._waits(words)} ({time(self.wait_ns)}): costs {words.share(saved_ns)}"
+    def fine(self, words: text.Words, saved_ns: int) -> str:
+        return f"the {self._waits(words)} ({text.time(self.wait_ns)}): costs {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         way = (
             f"Take the call out of the step or do it every so many steps; keep the value on the {words.gpu}; copy with "
             "non_blocking=True and read it a step later"
         )
-        return way + called_from(self.lines)
+        return way + text.called_from(self.lines)
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         return [f"called from {line}" for line in self.lines] or ["with_stack=True would record the Python line"]
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps in which no call waits."""
     calls = waiting_calls(trace)
     if not len(calls):
-        return NotApplicable("no call of a step waits for the {gpu}")
-    cut = without_waits(trace, calls)
-    saved = 0 if is_paced_by_workers(trace) else saved_ahead(trace, cut)
-    spans = Spans.of(trace, calls)
+        return rule.NotApplicable("no call of a step waits for the {gpu}")
+    cut = facts.critical.without_waits(trace, calls)
+    saved = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_ahead(trace, cut)
+    spans = rule.Spans.of(trace, calls)
     seen = SynchronizingCalls(
-        call_count=len(calls) / measure(trace).count,
-        wait_ns=int((spans.end - spans.start).sum()) // measure(trace).count,
-        callers=callers(trace, calls),
-        lines=python_lines(trace, longest(spans, 64).row),
+        call_count=len(calls) / judging.measure(trace).count,
+        wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,
+        callers=facts.host.callers(trace, calls),
+        lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
-    return judged(trace, seen, saved, spans=spans, confidence=confidence_in(trace, saved), cut=cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=judging.confidence_in(trace, saved), cut=cut)

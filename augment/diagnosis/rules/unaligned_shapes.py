@@ -13,61 +13,58 @@ from collections import Counter
 
 import numpy as np
 
-from augment.core.text import Words, listed
+from augment import facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.measure import longest, measure, work_in_steps
-from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.matrix_products import MULTIPLE, is_unfit, sizes_text
-from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.roofline_bounds import roofs
+from augment.diagnosis import judging, rule
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products
 
 
-class UnalignedShapes(Seen, frozen=True):
+class UnalignedShapes(rule.Seen, frozen=True):
     """Products of 16-bit numbers with sizes that fit badly."""
 
     product_ns: int  #: per step
     operators: list[str]  #: with their sizes; most of the time first
 
-    def title(self, words: Words) -> str:
-        return f"{self._products(words)}, most in {listed(self.operators)}"
+    def title(self, words: text.Words) -> str:
+        return f"{self._products(words)}, most in {text.listed(self.operators)}"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return self._products(words)
 
-    def _products(self, words: Words) -> str:
-        return f"Products with sizes that are no multiples of {MULTIPLE} take {words.share(self.product_ns)}"
+    def _products(self, words: text.Words) -> str:
+        share = words.share(self.product_ns)
+        return f"Products with sizes that are no multiples of {facts.operators.MULTIPLE} take {share}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Look at the sizes of products."""
-    work = operator_work(trace)
-    if not len(gpu_work(trace)):
-        return NotApplicable("no {gpu} work was recorded")
+    work = facts.operators.work(trace)
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
-        return NoData("no shapes of operators were recorded", "record with record_shapes=True")
-    on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
+        return rule.NoData("no shapes of operators were recorded", "record with record_shapes=True")
+    on_roof, places = facts.operators.bounds(trace), np.flatnonzero(work.owner >= 0)
     inside = np.zeros(len(work), np.bool_)
-    inside[work.owner[places[work_in_steps(trace)[places]]]] = True
+    inside[work.owner[places[judging.work_in_steps(trace)[places]]]] = True
     half = np.array([each.number in ("bf16", "fp16") and each.is_product for each in work.works], np.bool_)
     if not (inside & half[work.kind]).any():
-        return NotApplicable("no product of 16-bit numbers runs in the steps")
-    unfit = np.array([is_unfit(call) for call in work.calls], np.bool_) & half
+        return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
+    unfit = np.array([facts.operators.is_unfit(call) for call in work.calls], np.bool_) & half
     chosen = np.flatnonzero(inside & unfit[work.kind])
-    ns = int(on_roof.ns[chosen].sum()) // measure(trace).count
+    ns = int(on_roof.ns[chosen].sum()) // judging.measure(trace).count
     spent: Counter[str] = Counter()
     for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
-        spent[f"{work.calls[kind].operator} {sizes_text(work.calls[kind])}"] += dur
+        spent[f"{work.calls[kind].operator} {facts.operators.sizes_text(work.calls[kind])}"] += dur
     seen = UnalignedShapes(ns, [name for name, _ in spent.most_common()])
-    if measure(trace).ratio(ns) < LEAST_RATIO:
-        return Fine(seen)
+    if judging.measure(trace).ratio(ns) < LEAST_RATIO:
+        return rule.Fine(seen)
     kernels = on_roof.kernel[chosen]
-    gpu = gpu_work(trace)
-    spans = longest(Spans(gpu.ts[kernels], gpu.end[kernels], gpu.row[kernels]), 64)
-    return Found(seen, spans, "low", severity="info")
+    gpu = facts.gpu.work(trace)
+    spans = judging.longest(rule.Spans(gpu.ts[kernels], gpu.end[kernels], gpu.row[kernels]), 64)
+    return rule.Found(seen, spans, "low", severity="info")

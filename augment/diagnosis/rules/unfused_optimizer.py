@@ -12,24 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import is_any
-from augment.arrays.types import Bools, Int64s
-from augment.core.text import Words, counted, listed, short
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Category, Trace
-from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
-from augment.diagnosis.rule import (
-    Answer,
-    Fine,
-    NotApplicable,
-    Seen,
-    Spans,
-)
-from augment.facts.critical.what_if import fused, joined
-from augment.facts.gpu.gpu_time import in_optimizer, steps_of_optimizers
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import kernel_families
-from augment.facts.names.name_masks import strings_where
+from augment.diagnosis import judging, rule
 
 NAME = "unfused_optimizer"
 KEPT = 1 / 3  #: of the kernels' time
@@ -39,62 +25,66 @@ _SINGLE = ("elementwise", "optimizer", "copy_transpose")
 _FUSED = ("FusedAdam", "FusedSgd", "FusedAdagrad", "fused_adam", "fused_sgd", "triton_")
 
 
-class Optimizer(Seen, frozen=True):
+class Optimizer(rule.Seen, frozen=True):
     """The kernels of the optimizer."""
 
     optimizers: list[str]
     kernel_count: float
 
     def _launches(self) -> str:
-        return f"optimizer ({listed(self.optimizers)}) launches {counted(self.kernel_count, 'kernel')}"
+        return f"optimizer ({text.listed(self.optimizers)}) launches {text.counted(self.kernel_count, 'kernel')}"
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         return f"The {self._launches()} {words.per_step} where a fused one launches a few"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "fusing it"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
         return f"the {self._launches()}{fusing}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps with a fused optimizer."""
-    events, work = trace.events, gpu_work(trace)
+    events, work = trace.events, facts.gpu.work(trace)
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows_in_steps(trace, rows[steps_of_optimizers(trace)[events.name[rows]]])
+    rows = judging.rows_in_steps(trace, rows[facts.gpu.steps_of_optimizers(trace)[events.name[rows]]])
     if not len(rows):
-        return NotApplicable("no step of an optimizer was recorded")
-    places = np.flatnonzero(in_optimizer(trace) & work_in_steps(trace) & (events.category[work.row] == Category.KERNEL))
+        return rule.NotApplicable("no step of an optimizer was recorded")
+    places = np.flatnonzero(
+        facts.gpu.in_optimizer(trace) & judging.work_in_steps(trace) & (events.category[work.row] == Category.KERNEL)
+    )
     number = len(places) / len(rows)
-    names = [short(name) for name in sorted(set(trace.names_of(rows)))]
+    names = [text.short(name) for name in sorted(set(trace.names_of(rows)))]
     plain = places[_single(trace)[places] & ~_fused(trace, work.row[places])]
     if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
-        return Fine(Optimizer(names, number))
+        return rule.Fine(Optimizer(names, number))
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
-    spans = Spans.of(trace, rows)
-    cut = joined(
+    spans = rule.Spans.of(trace, rows)
+    cut = facts.critical.joined(
         [
-            host_cut(trace, events.track[rows], spans.start, spans.end),
-            fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64)),
+            judging.host_cut(trace, events.track[rows], spans.start, spans.end),
+            facts.critical.fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64)),
         ]
     )
-    seen = Optimizer(names, len(places) / measure(trace).count)
-    return judged(trace, seen, saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
+    seen = Optimizer(names, len(places) / judging.measure(trace).count)
+    return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
 
 
-def _single(trace: Trace) -> Bools:
+def _single(trace: Trace) -> arrays.Bools:
     """Whether each piece of GPU work is one operation on numbers, or on lists of tensors."""
-    families = kernel_families(trace)
-    single: Bools = is_any(families.family, [families.names.index(name) for name in _SINGLE if name in families.names])
+    families = facts.gpu.families(trace)
+    single: arrays.Bools = arrays.is_any(
+        families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
+    )
     return single
 
 
-def _fused(trace: Trace, rows: Int64s) -> Bools:
+def _fused(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:
     """Whether each kernel is one of a fused optimizer, or compiled."""
-    fused = strings_where(trace, lambda name: any(part in name for part in _FUSED))
+    fused = facts.names.strings_where(trace, lambda name: any(part in name for part in _FUSED))
     return fused[trace.events.name[rows]]

@@ -18,16 +18,10 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Places
-from augment.core.text import Words, counted, time
+from augment import arrays, facts
+from augment.core import text
 from augment.core.trace import Trace
-from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
-from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans, severity_of
-from augment.facts.critical.what_if import without_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.operator_calls import Call, Shape
-from augment.facts.operators.operator_work import OperatorWork, operator_work
-from augment.facts.operators.peaks import device_peaks
+from augment.diagnosis import judging, rule
 
 NAME = "written_attention"
 _PRODUCTS = {"aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}  #: the places of the factors
@@ -36,7 +30,7 @@ _BACKWARD = "aten::_softmax_backward_data"
 MOST_BETWEEN = 16  #: kernels between the two products: scale, mask, casts, softmax, dropout
 
 
-class WrittenAttention(Seen, frozen=True):
+class WrittenAttention(rule.Seen, frozen=True):
     """Attention whose scores are written to memory."""
 
     attention_count: float
@@ -45,49 +39,49 @@ class WrittenAttention(Seen, frozen=True):
     product_ns: int  #: per step
     trains: bool  #: there is a backward pass
 
-    def title(self, words: Words) -> str:
-        number = f"{counted(self.attention_count, 'attention')} {words.per_step}"
-        times = f"{time(self.scores_ns)} softmax and masks, {time(self.product_ns)} products"
+    def title(self, words: text.Words) -> str:
+        number = f"{text.counted(self.attention_count, 'attention')} {words.per_step}"
+        times = f"{text.time(self.scores_ns)} softmax and masks, {text.time(self.product_ns)} products"
         return f"In {number} scores of {'x'.join(map(str, self.scores))} are written to memory ({times})"
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         return "scaled_dot_product_attention"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"softmax and masks of attention that is written out cost {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         return (
             'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
             "the weights of attention are needed"
         )
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         return ["the backward pass, which is not counted, would gain, too"] if self.trains else []
 
 
 class _Attention(Struct, frozen=True):
     """The shape of the ``scores``, and places of ``gpu_work``: of both ``products``, and of what is ``between``."""
 
-    scores: Shape
-    products: Places
-    between: Places
+    scores: facts.operators.Shape
+    products: arrays.Places
+    between: arrays.Places
 
 
-def check(trace: Trace) -> Answer:
+def check(trace: Trace) -> rule.Answer:
     """Predict steps in which no scores are written."""
-    work, gpu = operator_work(trace), gpu_work(trace)
+    work, gpu = facts.operators.work(trace), facts.gpu.work(trace)
     if not len(gpu):
-        return NotApplicable("no {gpu} work was recorded")
+        return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
-        return NoData("no shapes of operators were recorded", "record with record_shapes=True")
+        return rule.NoData("no shapes of operators were recorded", "record with record_shapes=True")
     attentions = [each for places in _in_order(trace) for each in _attentions(work, places)]
     if not attentions:
-        return NotApplicable("no attention in the steps is written out")
+        return rule.NotApplicable("no attention in the steps is written out")
     products, between = (
         np.concatenate([getattr(each, name) for each in attentions]) for name in ("products", "between")
     )
-    dur, steps = np.maximum(gpu.end - gpu.ts, 0), measure(trace).count
+    dur, steps = np.maximum(gpu.end - gpu.ts, 0), judging.measure(trace).count
     less = np.maximum(dur[products] - _least_ns(trace, work, products), 0)
     seen = WrittenAttention(
         attention_count=len(attentions) / steps,
@@ -96,30 +90,30 @@ def check(trace: Trace) -> Answer:
         product_ns=int(dur[products].sum()) // steps,
         trains=any(call.operator == _BACKWARD for call in work.calls),
     )
-    surely = saved_a_step(trace, without_work(trace, between, dur[between]))
-    if measure(trace).ratio(surely) < LEAST_RATIO:
-        return Fine(seen, surely)
+    surely = judging.saved_a_step(trace, facts.critical.without_work(trace, between, dur[between]))
+    if judging.measure(trace).ratio(surely) < rule.LEAST_RATIO:
+        return rule.Fine(seen, surely)
     touched = np.concatenate((between, products))
-    cut = without_work(trace, touched, np.concatenate((dur[between], less)))
-    spans = Spans(gpu.ts[between], gpu.end[between], gpu.row[between])
-    severity = severity_of(measure(trace).ratio(surely))
-    return Found(seen, spans, "medium", saved_a_step(trace, cut), cut, severity, at_most=True)
+    cut = facts.critical.without_work(trace, touched, np.concatenate((dur[between], less)))
+    spans = rule.Spans(gpu.ts[between], gpu.end[between], gpu.row[between])
+    severity = rule.severity_of(judging.measure(trace).ratio(surely))
+    return rule.Found(seen, spans, "medium", judging.saved_a_step(trace, cut), cut, severity, at_most=True)
 
 
-def _in_order(trace: Trace) -> list[Places]:
+def _in_order(trace: Trace) -> list[arrays.Places]:
     """The places of ``gpu_work`` in the steps by the thread that launched them and the stream, in order of launches."""
-    gpu = gpu_work(trace)
-    places = np.flatnonzero((gpu.launch != NO_INDEX) & work_in_steps(trace))
+    gpu = facts.gpu.work(trace)
+    places = np.flatnonzero((gpu.launch != arrays.NO_INDEX) & judging.work_in_steps(trace))
     places = places[np.argsort(trace.events.ts[gpu.launch[places]], kind="stable")]
     stream = np.searchsorted([each.start for each in gpu.streams], places, side="right")
     lanes = np.stack((trace.events.track[gpu.launch[places]], stream), axis=1)
     return [places[(lanes == lane).all(axis=1)] for lane in np.unique(lanes, axis=0)]
 
 
-def _attentions(work: OperatorWork, places: Places) -> list[_Attention]:
+def _attentions(work: facts.operators.OperatorWork, places: arrays.Places) -> list[_Attention]:
     """The attentions among the work of a thread and a stream."""
     attentions, between, first, is_softmax = list[_Attention](), list[int](), -1, False
-    scores: Shape = ()
+    scores: facts.operators.Shape = ()
     for place in places.tolist():
         owner = int(work.owner[place])
         call = work.calls[work.kind[owner]] if owner >= 0 else None
@@ -138,16 +132,18 @@ def _attentions(work: OperatorWork, places: Places) -> list[_Attention]:
     return attentions
 
 
-def _product(call: Call, first: int, second: int) -> Shape:
+def _product(call: facts.operators.Call, first: int, second: int) -> facts.operators.Shape:
     """The shape of what a batched product makes; empty if it is unknown."""
     if not all(call.has(place) and len(call.dims[place]) == 3 for place in (first, second)):
         return ()
     return (*call.dims[first][:2], call.dims[second][2])
 
 
-def _least_ns(trace: Trace, work: OperatorWork, places: Places) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _least_ns(
+    trace: Trace, work: facts.operators.OperatorWork, places: arrays.Places
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """How long products take at the device's peak, ns; 0 where it is unknown."""
-    peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
+    peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
     least = []
     for kind in work.kind[work.owner[places]].tolist():
         each = work.works[kind]

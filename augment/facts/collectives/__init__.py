@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+from augment.core.trace import Trace
+from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
+from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
 
-if TYPE_CHECKING:
-    from augment.core.trace import Trace
-    from augment.facts.collectives.collective_kernels import Collectives
+__all__ = [
+    "SMALL_BYTES",
+    "UNKNOWN",
+    "Collectives",
+    "Group",
+    "carries_activations",
+    "exposed_ns",
+    "gathers_of_parameters",
+    "kernels",
+    "trains",
+]
+# fmt: on
 
 
 def kernels(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
-    from augment.facts.collectives.collective_kernels import collectives
-
     return collectives(trace)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+from augment.core.trace import Trace
+from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
+from augment.facts.critical.longest_path import BoundBy, CriticalPath, critical_path, host_kinds
+from augment.facts.critical.what_if import Cut, fused, joined, without_waits, without_work
 
-if TYPE_CHECKING:
-    from augment.core.trace import Trace
-    from augment.facts.critical.critical_graph import CriticalGraph
-    from augment.facts.critical.longest_path import CriticalPath
+__all__ = [
+    "BoundBy", "Cut", "fused", "graph", "host_kinds", "joined", "path", "without_waits", "without_work",
+]
+# fmt: on
 
 
 def graph(trace: Trace) -> CriticalGraph:
     """What waits for what: calls, work and events as a graph of dependencies."""
-    from augment.facts.critical.critical_graph import critical_graph
-
     return critical_graph(trace)
 
 
 def path(trace: Trace) -> CriticalPath:
     """The chain of calls and work that decides how long the recording takes."""
-    from augment.facts.critical.longest_path import critical_path
-
     return critical_path(trace)

@@ -2,75 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+# ruff: noqa: I001
+from augment.arrays import EventRows
+from augment.core.trace import Trace
+from augment.facts.gpu.device_activity import (
+    CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
+)
+from augment.facts.gpu.gpu_time import in_optimizer, steps_of_optimizers
+from augment.facts.gpu.gpu_work import GpuWork, Launches, gpu_work, launches
+from augment.facts.gpu.kernel_families import KernelFamilies, MatrixUnits, kernel_families
+from augment.facts.gpu.launched_work import (
+    LaunchDelays, LaunchedWork, before_recording, launch_delays, launched_work, work_operators,
+)
 
-if TYPE_CHECKING:
-    from augment.arrays.types import EventRows
-    from augment.core.trace import Trace
-    from augment.facts.gpu.device_activity import CopyRate, QueueLength, TypeCoverage
-    from augment.facts.gpu.gpu_work import GpuWork, Launches
-    from augment.facts.gpu.kernel_families import KernelFamilies
-    from augment.facts.gpu.launched_work import LaunchDelays, LaunchedWork
+__all__ = [
+    "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "in_optimizer", "innermost_operator",
+    "launched", "queues", "rates", "steps_of_optimizers", "work",
+]
+# fmt: on
 
 
 def work(trace: Trace) -> GpuWork:
     """Kernels, copies and memsets, each with the call that launched it."""
-    from augment.facts.gpu.gpu_work import gpu_work
-
     return gpu_work(trace)
 
 
 def launched(trace: Trace) -> LaunchedWork:
     """Joins operators to the work that they launch: ``gpu.launched(trace).under(…)``, of indexes of ``host.stacks``."""
-    from augment.facts.gpu.launched_work import launched_work
-
     return launched_work(trace)
 
 
 def innermost_operator(trace: Trace) -> EventRows:
     """Of each piece of work the innermost operator around its launch: ``aten::copy_`` in ``aten::contiguous``."""
-    from augment.facts.gpu.launched_work import work_operators
-
     return work_operators(trace)
 
 
 def calls(trace: Trace) -> Launches:
     """The launching call of each correlation."""
-    from augment.facts.gpu.gpu_work import launches
-
     return launches(trace)
 
 
 def delays(trace: Trace) -> LaunchDelays:
     """How long launched work waited for its start."""
-    from augment.facts.gpu.launched_work import launch_delays
-
     return launch_delays(trace)
 
 
 def families(trace: Trace) -> KernelFamilies:
     """What each kernel is: attention, gemm, norm and others, and whether it used matrix units."""
-    from augment.facts.gpu.kernel_families import kernel_families
-
     return kernel_families(trace)
 
 
 def queues(trace: Trace) -> tuple[QueueLength, ...]:
     """How much launched work waits on each stream."""
-    from augment.facts.gpu.device_activity import queue_lengths
-
     return queue_lengths(trace)
 
 
 def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """Which types of work run on each device at each moment."""
-    from augment.facts.gpu.device_activity import type_coverage
-
     return type_coverage(trace)
 
 
 def rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The bytes per second of copies, by kind."""
-    from augment.facts.gpu.device_activity import copy_rates
-
     return copy_rates(trace)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+from augment.core.trace import Trace
+from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
-if TYPE_CHECKING:
-    from augment.core.trace import Trace
-    from augment.facts.memory.memory_events import DeviceMemory
+__all__ = [
+    "DeviceMemory", "devices",
+]
+# fmt: on
 
 
 def devices(trace: Trace) -> tuple[DeviceMemory, ...]:
     """The events of each device's allocator."""
-    from augment.facts.memory.memory_events import memory_events
-
     return memory_events(trace)

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+# ruff: noqa: I001
+from augment.core.trace import Identity, Trace
+from augment.facts.operators.captured_graphs import GraphWork, graph_work
+from augment.facts.operators.matrix_products import (
+    MULTIPLE, UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups, is_unfit, sizes_text,
+)
+from augment.facts.operators.operator_calls import Call, Shape
+from augment.facts.operators.operator_work import OperatorWork, operator_work
+from augment.facts.operators.peaks import Peak, capacity_bytes, device_peaks
+from augment.facts.operators.roofline_bounds import Bound, Roofs, roofs
 
-if TYPE_CHECKING:
-    from augment.core.trace import Identity, Trace
-    from augment.facts.operators.captured_graphs import GraphWork
-    from augment.facts.operators.operator_work import OperatorWork
-    from augment.facts.operators.peaks import Peak
-    from augment.facts.operators.roofline_bounds import Roofs
+__all__ = [
+    "MULTIPLE",
+    "UNKNOWN_DEVICE",
+    "Bound",
+    "Call",
+    "OperatorWork",
+    "Peak",
+    "Shape",
+    "TileFit",
+    "bounds",
+    "capacity_bytes",
+    "fit_of",
+    "graphs",
+    "in_narrow_groups",
+    "is_unfit",
+    "limits",
+    "sizes_text",
+    "work",
+]
+# fmt: on
 
 
 def work(trace: Trace) -> OperatorWork:
     """The operators that count, with their operations and bytes."""
-    from augment.facts.operators.operator_work import operator_work
-
     return operator_work(trace)
 
 
 def bounds(trace: Trace) -> Roofs:
     """What the device's peaks allow each of them, and what it took."""
-    from augment.facts.operators.roofline_bounds import roofs
-
     return roofs(trace)
 
 
 def limits(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where unknown."""
-    from augment.facts.operators.peaks import device_peaks
-
     return device_peaks(trace)
 
 
 def graphs(trace: Trace) -> GraphWork:
     """The captured operators of the kernels of CUDA graphs."""
-    from augment.facts.operators.captured_graphs import graph_work
-
     return graph_work(trace)

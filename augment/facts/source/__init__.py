@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# fmt: off
+from augment.arrays import Int64s
+from augment.core.trace import Trace
+from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
+from augment.facts.source.event_args import ArgColumns, arg_columns
+from augment.facts.source.several_ranks import rank_of_track
 
-if TYPE_CHECKING:
-    from augment.arrays.types import Int64s
-    from augment.core.trace import Trace
-    from augment.facts.source.event_args import ArgColumns
+__all__ = [
+    "args", "cut_text", "lacks_causes", "limits_of", "ranks",
+]
+# fmt: on
 
 
 def args(trace: Trace) -> ArgColumns:
     """The args of operators, as columns."""
-    from augment.facts.source.event_args import arg_columns
-
     return arg_columns(trace)
 
 
 def ranks(trace: Trace) -> Int64s:
     """The rank of each track; -1 where unknown."""
-    from augment.facts.source.several_ranks import rank_of_track
-
     return rank_of_track(trace)

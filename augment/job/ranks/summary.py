@@ -17,7 +17,7 @@ from augment.core.annotations import Texts
 from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
 from augment.diagnosis.devices import vendor
-from augment.diagnosis.measure import measure
+from augment.diagnosis.judging import measure
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.collectives.rank_progress import (
