@@ -47,8 +47,10 @@ class Contention(rule.Seen, frozen=True):
         return "running them alone"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        beside = f"{text.time(self.beside_ns)} {words.per_step}"
-        return f"kernels beside those of other streams ({beside}) take as long as alone"
+        return (
+            f"kernels beside those of other streams ({text.time(self.beside_ns)} {words.per_step}) "
+            "take as long as alone"
+        )
 
     def advice(self, words: text.Words) -> str:
         return (

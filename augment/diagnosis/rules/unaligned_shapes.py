@@ -35,8 +35,8 @@ class UnalignedShapes(rule.Seen, frozen=True):
         return self._products(words)
 
     def _products(self, words: text.Words) -> str:
-        share = words.share(self.product_ns)
-        return f"Products with sizes that are no multiples of {facts.operators.MULTIPLE} take {share}"
+        multiple = facts.operators.MULTIPLE
+        return f"Products with sizes that are no multiples of {multiple} take {words.share(self.product_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"
