@@ -141,7 +141,7 @@ def cut_timeline(path: Path, out: Path, ranks: Sequence[range]) -> list[str]:
         raise UsageError(f"-o {out}: ranks of a timeline stay in its format; the name must end in .pftrace")
     there = [name for name, _, _ in parts(path)]
     if not there:
-        raise UsageError(f"{path}: does not say where its ranks are; give --ranks to augment merge")
+        raise UsageError(f"{path}: does not say where its ranks are; give --ranks to augment run --merge")
     wanted = {f"rank {rank}" for some in ranks for rank in some}
     names = [name for name in there if name in wanted]
     if not names:

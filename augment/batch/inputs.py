@@ -166,7 +166,7 @@ def _admit(made: ChosenInputs, item: Input, taken: dict[tuple[str, str], Input])
 
 
 def _is_timeline(path: str) -> bool:
-    """Whether a local file is a timeline of ``augment merge``, which may have any name."""
+    """Whether a local file is a timeline of ``augment run --merge``, which may have any name."""
     try:
         if not path.endswith(".pftrace"):
             return False

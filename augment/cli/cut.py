@@ -104,7 +104,9 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
         from augment.batch.cutting import cut_timeline
 
         if choice or not ranks:
-            raise UsageError(f"{name}: is the timeline of a job: only --ranks can cut it; augment merge takes --steps")
+            raise UsageError(
+                f"{name}: is the timeline of a job: only --ranks can cut it; augment run --merge takes --steps"
+            )
         names = cut_timeline(Path(name), out, ranks)
         return [out], f"{', '.join(names)}: in {out}"
     from augment.batch.cutting import cut

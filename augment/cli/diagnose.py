@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -36,7 +37,7 @@ def command(
     trace has no data for (–), with what would provide it. Rules about what the run does not do are
     left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
-    from augment.cli.terminal import complain, emit
+    from augment.cli.terminal import complain, emit, say
     from augment.errors import UnknownFormat
     from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
 
@@ -58,8 +59,26 @@ def command(
         lines = lines_of(shown, markdown=form == "markdown", brief=len(reports) > 1)
     for line in lines:
         emit(line)
+    if form is None and len(inputs) == 1:
+        for line in _next(inputs[0]):
+            say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
     return 1 if failures or failed else 0
+
+
+def _next(path: str) -> Iterator[str]:
+    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page."""
+    from augment.writers import WRITERS
+    from augment.writers.files import METRICS_SUFFIX
+
+    stem = path.removesuffix(METRICS_SUFFIX)
+    written = [stem + writer.SUFFIX for writer in WRITERS] if stem != path else [path]
+    shown = next((name for name in written if os.path.exists(name)), None)
+    if shown is None:  # a glob, a URL, or metrics alone
+        return
+    yield ""
+    yield f"the timeline:   augment open {shlex.quote(shown)}"
+    yield f"a page to send: augment report {shlex.quote(path)}"
 
 
 def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import client_of, debug, listed, memory_of_one, row_limit, server_options, user_tables
+from augment.cli.options import (
+    GroupedCommand,
+    client_of,
+    debug,
+    listed,
+    memory_of_one,
+    row_limit,
+    server_options,
+    user_tables,
+)
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +31,9 @@ if TYPE_CHECKING:
 ROWS = 10  #: rows of a table by default
 
 
-@click.command("diff", short_help="Compare two runs: what differs, and whether it is more than noise.")
+@click.command(
+    "diff", cls=GroupedCommand, short_help="Compare two runs: what differs, and whether it is more than noise."
+)
 @click.argument("control", metavar="CONTROL")
 @click.argument("test", metavar="TEST")
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of TEST.")
@@ -36,7 +47,7 @@ ROWS = 10  #: rows of a table by default
 )
 @click.option("--control-rank", type=int, metavar="R", help="Compare only this rank of the control folder.")
 @click.option("--test-rank", type=int, metavar="R", help="Compare with this rank of the test folder.")
-@click.option("--short-names", is_flag=True, help="Use short names of operators and kernels, as HTA does.")
+@click.option("--short-names", is_flag=True, hidden=True)
 @click.option("--functions", is_flag=True, help="Also match Python functions, if they were recorded.")
 @click.option(
     "--to",
@@ -54,15 +65,8 @@ ROWS = 10  #: rows of a table by default
     metavar="N",
     help="Draw all differences of at least this size; 0: draw everything.  [default: what makes up 1 % of a step]",
 )
-@click.option("--all", "everything", is_flag=True, help="Draw all differences of at least 1 µs.")
-@click.option(
-    "--arrows",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Number of arrows in the overlay, between the calls that differ most.",
-)
+@click.option("--all", "everything", is_flag=True, hidden=True)  # --min-delta-us 1
+@click.option("--arrows", type=click.IntRange(min=0), default=100, hidden=True)
 @click.option(
     "--control-graph-capture",
     metavar="FILE",

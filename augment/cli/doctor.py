@@ -18,21 +18,27 @@ _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 
 
 @click.command("doctor", short_help="Report what a trace contains, and its anomalies.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file, one per line.")
 @debug
 def command(files: tuple[str, ...], as_json: bool) -> int:
-    """Report what each FILE contains, what is odd, and what will be lost. Nothing is written."""
+    """Report what each FILE contains, what is odd, and what will be lost. Nothing is written. Of a FOLDER, each trace
+    is examined.
+    """
+    from augment.cli.runs import files_of
     from augment.cli.terminal import complain, emit
     from augment.core.jsontext import json_line
-    from augment.errors import AugmentError
+    from augment.errors import AugmentError, UnknownFormat
 
     failed: list[AugmentError] = []
-    for path in files:
+    paths = [(path, name) for name in files for path in files_of(name)]
+    for path, name in paths:
         try:
             report = examine(path)
         except AugmentError as error:
-            if len(files) == 1:
+            if isinstance(error, UnknownFormat) and path != name:
+                continue
+            if len(paths) == 1:
                 raise
             failed.append(error)
             complain(str(error))

@@ -12,7 +12,7 @@ from augment.cli.options import debug
 
 
 @click.command("list", short_help="List analyses, rules, readers and writers.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of the metrics instead.")
+@click.option("--schema", is_flag=True, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @debug
 def command(schema: bool, as_json: bool) -> None:

@@ -1,8 +1,9 @@
-"""``augment merge``: one timeline of all ranks of a job."""
+"""One timeline of all ranks of a job: ``augment run --merge -o FILE``, or ``augment merge``, its earlier name."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -12,21 +13,16 @@ from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
+    from augment.batch.merged_timeline import Merged
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
 
-_SUFFIXES = (".pftrace", ".tar")
+TIMELINE_SUFFIXES = (".pftrace", ".tar")
 
 
-@click.command("merge", short_help="Write one timeline of all ranks of a job.")
+@click.command("merge", hidden=True)
 @click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    metavar="FILE",
-    help="Output file: a .pftrace, or a .tar for Perfetto 58 and later.  [default: job.augmented.pftrace in DIR]",
-)
+@click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: job.augmented.pftrace in DIR]")
 @ranks_option
 @requesting()
 @trust_option
@@ -46,51 +42,69 @@ def command(
     memory: int | None,
     quiet: bool,
 ) -> int:
-    """Write one timeline of all ranks of a job, given as a folder DIR, files or globs.
-
-    Each rank is a group of tracks, in order, with all tracks that augment adds. The first group shows the job as a
-    whole: its critical path, the late ranks, and the number of waiting ranks. Clocks are aligned by the collectives
-    that the ranks share, and arrows link the kernels of each collective. If the timeline is too large for a browser,
-    steps and then ranks are left out; a message says so. The path written is printed on stdout.
-    """
+    """Write one timeline of all ranks of a job: an earlier name of augment run --merge -o FILE."""
     from msgspec.structs import replace
 
+    request = replace(request, trust_clocks=trust_clocks).check()
+    return write_timeline(inputs, out, ranks, request, align=not no_align, whole=everything, memory=memory, quiet=quiet)
+
+
+def write_timeline(
+    inputs: tuple[str, ...],
+    out: str | None,
+    ranks: tuple[range, ...],
+    request: Request,
+    *,
+    align: bool,
+    whole: bool,
+    memory: int | None,
+    quiet: bool,
+) -> int:
+    """Write the timeline of the one job of ``inputs``, print its path and what is said about it; the exit code.
+
+    Raises:
+        AugmentError: there are several jobs, none of its ranks can be read, or ``out`` is no timeline's name.
+    """
     from augment.batch import locations
     from augment.batch.memory_limit import expect_possible
     from augment.batch.merged_timeline import default_output, merge, only_job
     from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.terminal import bar, complain, emit, say
 
-    request.check()
     expect_possible(memory)
-    if out and not out.endswith(_SUFFIXES):
-        raise UsageError(f"-o {out}: a timeline must end in {' or '.join(_SUFFIXES)}")
+    if out and not out.endswith(TIMELINE_SUFFIXES):
+        raise UsageError(f"-o {out}: a timeline must end in {' or '.join(TIMELINE_SUFFIXES)}")
     job = only_job(_inputs(inputs, ranks, request.evidence))
     request.evidence.check(len(job.members))
     out = out or default_output(job)
     plan = RunPlan(
-        replace(request, trust_clocks=trust_clocks),
-        align=not no_align,
+        request,
+        align=align,
         fixed_ranks=bool(ranks),
-        timeline_bytes=None if everything else BROWSER_TEXT_BYTES,
+        timeline_bytes=None if whole else BROWSER_TEXT_BYTES,
         memory=memory,
     )
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, plan, shown.stage)
     emit(out)
     if not quiet:
-        say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
-        for line in (*filter(None, [merged.left_out]), *merged.notes):
-            say(line)
+        say_merged(merged, say)
         for diagnostic in merged.diagnostics:
             say(f"  {diagnostic.code}: {diagnostic.count:,} ({diagnostic.message})")
-        for sentence in merged.verdict:
-            say(sentence)
         if not locations.protocol(out):
             say(f"open it: augment open {shlex.quote(out)}")
     for _, error in merged.failed:
         complain(str(error))
     return 1 if merged.failed else 0
+
+
+def say_merged(merged: Merged, say: Callable[[str], object]) -> None:
+    """Tell what a timeline shows, what was left out, and the job's verdict."""
+    say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
+    for line in (*filter(None, [merged.left_out]), *merged.notes):
+        say(line)
+    for sentence in merged.verdict:
+        say(sentence)
 
 
 def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence) -> list[Input]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 
 
-@click.command("open", short_help="Open a trace in the Perfetto UI.")
-@click.argument("file", metavar="FILE")
+@click.command("open", short_help="Show a trace, or all ranks of a job, in the Perfetto UI.")
+@click.argument("file", metavar="FILE|FOLDER")
 @click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
 @click.option("--whole", is_flag=True, help="Show all of a trace that is larger than most browsers hold.")
 @click.option(
@@ -56,7 +57,8 @@ def command(
 ) -> int:
     """Open FILE in the Perfetto UI: the rows that say what is wrong pinned, a step in the middle in view.
 
-    A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The UI is
+    A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The ranks in
+    FOLDER are merged into one timeline, likewise. The UI is
     https://ui.perfetto.dev; the trace itself goes only from this command to the browser. The command serves it on
     127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if it is never fetched. Ctrl-C
     ends the command. The link is printed on stdout.
@@ -85,11 +87,54 @@ def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float]
     from augment.viewer.preparing import Prepared, prepare
 
     with bar(1, quiet=False) as shown:
-        prepared = prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage, whole=whole)
+
+        def tell(text: str) -> None:
+            shown.say(f"augment: {text}")
+
+        if os.path.isdir(file):
+            file = _of_folder(file, folder, tell, shown.stage, whole)
+        prepared = prepare(file, folder, tell, shown.stage, whole=whole)
     if moments is None:
         return prepared
     start_ms, end_ms = moments
     return Prepared(prepared.path, prepared.view.at(round(start_ms * 1e6), round(end_ms * 1e6)))
+
+
+def _of_folder(
+    folder: str, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
+) -> str:
+    """What to open of a folder: its only trace; or the timeline of its ranks, made in ``scratch`` unless the folder has
+    one that is not older than they are. Without traces, what augment wrote into it.
+
+    Raises:
+        AugmentError: it holds no trace, or ranks of several jobs.
+    """
+    from augment.batch.inputs import choose_inputs
+    from augment.batch.merged_timeline import default_output, merge, only_job
+    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
+    from augment.cli.merge import say_merged
+    from augment.errors import InputError
+    from augment.writers.perfetto import SUFFIX
+
+    inputs = choose_inputs([folder], None).inputs
+    if not inputs:
+        written = sorted(map(str, Path(folder).glob(f"*{SUFFIX}")))
+        timeline = os.path.join(folder, f"job{SUFFIX}")
+        if timeline in written or len(written) == 1:
+            return timeline if timeline in written else written[0]
+        raise InputError(folder, f"holds {len(written)} augmented traces; name one" if written else "holds no trace")
+    if len(inputs) == 1:
+        return inputs[0].path
+    job = only_job(inputs)
+    changed_ns = max(os.stat(rank.input.path).st_mtime_ns for rank in job.members)
+    for made in (Path(default_output(job)), Path(job.folder, f"job{SUFFIX}")):
+        if made.exists() and made.stat().st_mtime_ns >= changed_ns:
+            say(f"opening {made.name}, which is in {folder} and newer than its ranks")
+            return str(made)
+    timeline = str(scratch / f"job{SUFFIX}")
+    say_merged(merge(job, timeline, RunPlan(timeline_bytes=None if whole else BROWSER_TEXT_BYTES), stage), say)
+    say(f"merged the ranks in {folder} into a temporary folder; augment run --merge keeps what it makes")
+    return timeline
 
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:

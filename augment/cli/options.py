@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from augment.cli.terminal import say
 from augment.core.attachment_kinds import KINDS
@@ -20,6 +21,34 @@ if TYPE_CHECKING:
     from augment.pipeline.request import Request
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+#: parameters of commands by the heading of the help that they stand below; all others stand below "Options"
+HEADINGS = {
+    "What is analysed": ("only", "skip", "options", "steps", "ranks", "shard", "parallelism", "trust_clocks"),
+    "Files beside a trace": (
+        *("execution_trace", "graph_capture", "memory_timeline"),
+        *("control_graph_capture", "test_graph_capture", "tables", "peaks"),
+    ),
+    "One timeline of all ranks": ("merge", "no_align", "whole_timeline"),
+    "Where and how": ("jobs", "threads", "memory", "scheduler", "server"),
+}
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options below :data:`HEADINGS`."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those below no heading first."""
+        heading_of = {name: heading for heading, names in HEADINGS.items() for name in names}
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Options", *HEADINGS)}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
+                groups[heading_of.get(parameter.name or "", "Options")].append(record)
+        for heading, records in groups.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 def debug(function: Function) -> Function:
@@ -39,7 +68,7 @@ def listed(_context: click.Context, _parameter: click.Parameter, values: Sequenc
 
 
 def labels_option(text: str) -> Callable[[Function], Function]:
-    """``--label KEY=VALUE``, and ``--branch`` for the label of that name; the command gets ``labels``, a dict."""
+    """``--label KEY=VALUE``, and (hidden) ``--branch``, the label of that name; the command gets a dict ``labels``."""
 
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
@@ -47,7 +76,7 @@ def labels_option(text: str) -> Callable[[Function], Function]:
             labels = dict(map(_label, label)) | ({} if branch is None else {"branch": branch})
             return function(*args, labels=labels, **values)
 
-        command = click.option("--branch", metavar="NAME", help="The same as --label branch=NAME.")(command)
+        command = click.option("--branch", hidden=True)(command)
         return click.option("--label", multiple=True, metavar="KEY=VALUE", help=text)(command)  # type: ignore[return-value]
 
     return decorated
@@ -308,24 +337,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def server_options(function: Function) -> Function:
-    """``--server``, ``--forget``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
-    for option in (
-        click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of the client certificate, PEM."),
-        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Client certificate, if the server requires one."),
-        click.option("--tls-ca", type=_FILE, metavar="FILE", help="Use TLS with this certificate authority, PEM."),
-        click.option("--tls", is_flag=True, help="Use TLS with the system's certificate authorities."),
-        click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token for the server."),
-        click.option(
-            "--patience",
-            type=click.FloatRange(min=0),
-            metavar="SECONDS",
-            help="How long to wait for a server that is full, busy or being restarted.  [default: 600]",
-        ),
-        click.option("--forget", is_flag=True, help="Have the server remove each trace as soon as its job is done."),
-        click.option("--server", metavar="HOST:PORT", help="Run on this server (augment serve)."),
-    ):
-        function = option(function)
-    return function
+    """``--server``; and, hidden, each other setting of a client, which a variable of the environment gives, too."""
+    for name, kind in {
+        **dict.fromkeys(("tls-key", "tls-cert", "tls-ca", "token-file"), _FILE),
+        "patience": click.FloatRange(min=0),
+    }.items():
+        variable = f"AUGMENT_{name.upper().replace('-', '_')}"
+        function = click.option(f"--{name}", type=kind, envvar=variable, hidden=True)(function)
+    function = click.option("--tls", is_flag=True, hidden=True)(function)
+    function = click.option("--forget", is_flag=True, envvar="AUGMENT_FORGET", hidden=True)(function)
+    return click.option(
+        "--server",
+        metavar="grpc[s]://HOST:PORT",
+        help="Run on this server (augment serve), with TLS if grpcs. AUGMENT_TOKEN_FILE names a file with the token; "
+        "docs/service.md lists the other variables.",
+    )(function)
 
 
 @contextlib.contextmanager
@@ -342,29 +368,35 @@ def client_of(
     """The client for the given options; None without ``--server``.
 
     Raises:
-        UsageError: an option without ``--server``, an unusable file, or gRPC is not installed.
+        UsageError: an option without ``--server``, another scheme, an unusable file, or gRPC is not installed.
     """
     if server is None:
-        files = {"--token-file": token_file, "--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
-        for name, value in {"--forget": forget, "--patience": patience is not None, "--tls": tls, **files}.items():
-            if value:
-                raise UsageError(f"{name}: needs --server HOST:PORT")
+        context = click.get_current_context()
+        for name in ("forget", "patience", "token_file", "tls", "tls_ca", "tls_cert", "tls_key"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name.replace('_', '-')}: needs --server grpc://HOST:PORT")
         yield None
         return
     try:
         from augment.client import PATIENCE_S, Client, Tls
     except ImportError as error:
         raise UsageError(f"--server: {error}") from error
-    secured = Tls(tls_ca, tls_cert, tls_key) if tls or tls_ca or tls_cert or tls_key else False
+    scheme, separator, address = server.rpartition("://")
+    wanted = bool(tls or tls_ca or tls_cert or tls_key)
+    if separator and scheme not in ("grpc", "grpcs"):
+        raise UsageError(f"--server {server}: must be grpc://HOST:PORT, or grpcs://HOST:PORT with TLS")
+    if scheme == "grpc" and wanted:
+        raise UsageError(f"--server {server}: has no TLS, though options or variables for it are set; grpcs:// has it")
+    secured = Tls(tls_ca, tls_cert, tls_key) if scheme == "grpcs" or wanted else False
     patience_s, said = PATIENCE_S if patience is None else patience, set[str]()
 
     def waiting(what: str) -> None:
         if what not in said:
             said.add(what)
-            say(f"augment: {server}: {what}; waiting for up to {patience_s:g} s")
+            say(f"augment: {address}: {what}; waiting for up to {patience_s:g} s")
 
     token = _token(token_file)
-    with Client(server, token=token, tls=secured, patience_s=patience_s, waiting=waiting, forget=forget) as client:
+    with Client(address, token=token, tls=secured, patience_s=patience_s, waiting=waiting, forget=forget) as client:
         yield client
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 from importlib import import_module
 
 import click
 
 from augment.version import __version__
 
-#: modules in this folder, each with a ``command`` of its own name; the most used first
-COMMANDS = (
-    "run",
-    "diagnose",
-    "show",
-    "report",
-    "diff",
-    "check",
-    "history",
-    "merge",
-    "open",
-    "cut",
-    "query",
-    "doctor",
-    "serve",
-    "list",
-)
+#: the commands as the help lists them, the most used first; each is a module in this folder with a ``command``
+GROUPS = {
+    "Look at a trace, or at a folder of ranks": ("diagnose", "open", "report", "show", "query", "doctor"),
+    "Make files": ("run", "cut"),
+    "Compare runs": ("diff", "check", "history"),
+    "More": ("serve", "list"),
+}
+ALIASES = ("merge",)  #: earlier names, which the help leaves out
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+_LIKE_A_PATH = re.compile(r"[/\\.*?]")
+DEFAULT = "diagnose"  #: what is done with a file or folder that no command precedes
 
 
 def command_named(name: str) -> click.Command:
@@ -42,10 +38,26 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of this name. For an unknown name, all are loaded: the error suggests one that is similar."""
-        for each in [name] if name in COMMANDS else COMMANDS:
+        for each in [name] if name in (*COMMANDS, *ALIASES) else COMMANDS:
             if each not in self.commands:
                 self.add_command(command_named(each))
         return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name; for a path, that of :data:`DEFAULT`."""
+        if args[0] not in (*COMMANDS, *ALIASES) and (os.path.exists(args[0]) or _LIKE_A_PATH.search(args[0])):
+            args = [DEFAULT, *args]
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands below the headings of :data:`GROUPS`."""
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            rows = [(name, command_named(name).get_short_help_str(limit)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=max(map(len, COMMANDS)) + 4)
 
 
 def group() -> click.Group:
@@ -55,7 +67,10 @@ def group() -> click.Group:
     @click.version_option(__version__, prog_name="augment")
     @click.pass_context
     def augment(context: click.Context) -> None:
-        """Read PyTorch profiler traces, measure where GPU time went, and write augmented traces and metrics."""
+        """Read PyTorch profiler traces, measure where GPU time went, and write augmented traces and metrics.
+
+        augment FILE, or FOLDER, is short for augment diagnose.
+        """
         if context.invoked_subcommand is None:
             click.echo(context.get_help())
 

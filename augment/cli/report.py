@@ -99,11 +99,10 @@ def _write(text: str, path: Path) -> None:
 def _document(
     source: str, test: str | None, trend: bool, labels: dict[str, str], scratch: str, client: Client | None
 ) -> Document:
-    from augment.cli.show import analysed
+    from augment.cli.show import analysed, analysed_folder
     from augment.pipeline.request import Request
     from augment.results.report.subject import document_of, trend_of
-    from augment.results.sidecars import read_sidecar
-    from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
+    from augment.writers.files import DIFF_METRICS_SUFFIX
 
     if test and client:
         return document_of(_compared_there(client, source, test, scratch), _no_trace)
@@ -118,9 +117,7 @@ def _document(
             return _analysed_there(client, path, scratch)
         if not os.path.isdir(path):
             return analysed(path, Request())
-        _run("run", path, "-o", scratch, "--quiet")
-        made = [*Path(scratch).rglob(JOB_METRICS), *Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
-        return read_sidecar(str(made[0]))
+        return analysed_folder(path)
 
     return document_of(source, analyse)
 

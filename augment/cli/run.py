@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import (
+    GroupedCommand,
     client_of,
     debug,
     memory_option,
@@ -45,7 +46,7 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     return int(match[1]), int(match[2])
 
 
-@click.command("run", short_help="Augment traces: files, folders of ranks, globs, URLs.")
+@click.command("run", cls=GroupedCommand, short_help="Augment traces: files, folders of ranks, globs, URLs.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
 @requesting(formats=True)
@@ -84,7 +85,19 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp).  [default: recognised from the traces]",
 )
 @trust_option
-@click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
+@click.option(
+    "--merge",
+    is_flag=True,
+    help="Also write one timeline of all ranks of each job; only this, if -o names a .pftrace (or a .tar, for Perfetto "
+    "58 and later).",
+)
+@click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
+@click.option(
+    "--whole",
+    "whole_timeline",
+    is_flag=True,
+    help="Leave nothing out of the timeline, even if no browser can open it.",
+)
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")
 @click.option("--quiet", is_flag=True, help="Print only paths and errors, no summary and no progress.")
@@ -103,6 +116,8 @@ def command(
     parallelism: dict[str, int],
     trust_clocks: bool,
     merge: bool,
+    no_align: bool,
+    whole_timeline: bool,
     as_json: bool,
     quiet: bool,
     **server: Any,
@@ -114,16 +129,31 @@ def command(
     the output folder: the next run converts only what is missing or has changed. When all ranks of a job are converted,
     each rank's outputs also tell for whom it waits and why, and its part of the job's critical path. The paths of the
     outputs are printed on stdout, one per line.
+
+    In the timeline of --merge each rank is a group of tracks, in order, with all tracks that augment adds. The first
+    group shows the job as a whole: its critical path, the late ranks, and the number of waiting ranks. Clocks are
+    aligned by the collectives that the ranks share, and arrows link the kernels of each collective. If the timeline is
+    too large for a browser, steps and then ranks are left out; a message says so.
     """
     from msgspec.structs import replace
 
     from augment.batch.inputs import choose_inputs, of_ranks, share
     from augment.batch.locations import protocol
-    from augment.batch.run_plan import RunPlan
+    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
+    from augment.cli.merge import TIMELINE_SUFFIXES, write_timeline
     from augment.core.threads import keep_freed_memory, processors
 
-    keep_freed_memory()
+    if not merge and (no_align or whole_timeline):
+        raise UsageError(f"{'--no-align' if no_align else '--whole'}: needs --merge")
     request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks).check()
+    if merge and out and out.endswith(TIMELINE_SUFFIXES):
+        apart = {"--server": server["server"], "--scheduler": scheduler, "--shard": shard, "--json": as_json}
+        if given := next((name for name, value in apart.items() if value), None):
+            raise UsageError(f"{given}: not supported where -o names a timeline; name a folder")
+        return write_timeline(
+            inputs, out, ranks, request, align=not no_align, whole=whole_timeline, memory=memory, quiet=quiet
+        )
+    keep_freed_memory()
     if scheduler:  # other processes read the files
         inputs = tuple(name if protocol(name) else os.path.abspath(name) for name in inputs)
         out = out if out is None or protocol(out) else os.path.abspath(out)
@@ -149,6 +179,9 @@ def command(
             request,
             question,
             merge=merge,
+            align=not no_align,
+            fixed_ranks=bool(ranks),
+            timeline_bytes=None if whole_timeline else BROWSER_TEXT_BYTES,
             jobs=jobs or processors(),
             scheduler=scheduler,
             client=client,

@@ -137,8 +137,8 @@ def _one(result: Result) -> Iterator[str]:
         yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
     yield from waterfall(sidecar)
     yield from not_recorded(sidecar)
-    for diagnostic in sidecar["diagnostics"]:
-        yield f"  {diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})"
+    if notes := len(sidecar["diagnostics"]):
+        yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
 
 
 #: missing data as it appears in reasons of skipped analyses and rules, and the option that records it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import analyses_of, complete_analysis, debug, requesting, row_limit
+from augment.cli.options import GroupedCommand, analyses_of, complete_analysis, debug, requesting, row_limit
 
 if TYPE_CHECKING:
     from augment.pipeline.request import Request
@@ -32,8 +32,8 @@ MAIN = (
 )
 
 
-@click.command("show", short_help="Show metrics as tables.")
-@click.argument("source", metavar="INPUT|METRICS.json")
+@click.command("show", cls=GroupedCommand, short_help="Show metrics as tables.")
+@click.argument("source", metavar="INPUT|METRICS.json|FOLDER")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]", shell_complete=complete_analysis)
 @requesting()
 @row_limit(ROWS)
@@ -52,7 +52,7 @@ def command(
     form: str | None,
     parquet: str | None,
 ) -> None:
-    """Show metrics as tables, from a metrics file or from a trace, which is then analysed.
+    """Show metrics as tables, from a metrics file or from a trace, which is then analysed; of a FOLDER, its job's.
 
     Without names, the verdict and the five main tables are shown. A unique prefix of a name suffices. Only --parquet
     writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
@@ -63,7 +63,6 @@ def command(
     from msgspec.structs import replace
 
     from augment.cli.terminal import emit
-    from augment.errors import InputError
     from augment.results.sidecars import Sidecar, in_job, is_sidecar, read_sidecar, sidecars_in
 
     if parquet is not None and os.path.isdir(source):
@@ -72,8 +71,9 @@ def command(
         _write_parquet(sidecars, parquet)
         return
     if os.path.isdir(source):
-        raise InputError(source, _of_folder(source))
-    known = read_sidecar(source) if is_sidecar(source) else None
+        known: dict[str, Any] | None = _in_folder(source)
+    else:
+        known = read_sidecar(source) if is_sidecar(source) else None
     only = analyses_of(analyses, None if known is None else known["analyses"])
     request = replace(request, only=(*only, *request.only))
     sidecar = analysed(source, request) if known is None else _chosen(in_job(known), request)
@@ -90,14 +90,52 @@ def command(
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
 
 
-def _of_folder(folder: str) -> str:
-    """What to do with a folder: metrics in it to name, those of a job first; else what takes traces."""
+def _in_folder(folder: str) -> dict[str, Any]:
+    """The metrics that augment wrote into a folder, those of the job if there are several; else those of its traces.
+
+    Raises:
+        InputError: there are several and no job's, or no trace.
+    """
+    from augment.errors import InputError
     from augment.results.report.health import metrics_among
+    from augment.results.sidecars import read_sidecar
 
     metrics = metrics_among(os.listdir(folder))
-    if metrics:
-        return f"is a folder; name metrics in it: augment show {shlex.quote(os.path.join(folder, metrics[0]))}"
-    return f"is a folder; name one trace in it, or look at all: augment diagnose {shlex.quote(folder)}"
+    if not metrics:
+        return analysed_folder(folder)
+    if len(metrics) > 1 and not metrics[0].startswith("job."):
+        first = shlex.quote(os.path.join(folder, metrics[0]))
+        raise InputError(folder, f"holds the metrics of {len(metrics)} traces; name one: augment show {first}")
+    return read_sidecar(os.path.join(folder, metrics[0]))
+
+
+def analysed_folder(folder: str) -> dict[str, Any]:
+    """The metrics of the job in a folder of traces, or of its only trace.
+
+    Raises:
+        InputError: there is none, or several that are no job.
+    """
+    import subprocess
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    from augment.cli.runs import files_of
+    from augment.errors import AugmentError, InputError
+    from augment.results.sidecars import read_sidecar
+    from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
+
+    files_of(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "augment", "run", folder, "-o", scratch, "--quiet"]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        made = [*Path(scratch).rglob(JOB_METRICS), *Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
+        if done.returncode and not made:
+            raise AugmentError(f"augment run {folder} failed: see above")
+        if len(made) > 1 and made[0].name != JOB_METRICS:
+            all_of_them = f"look at all: augment diagnose {shlex.quote(folder)}"
+            raise InputError(folder, f"holds {len(made)} traces that are no job; name one, or {all_of_them}")
+        return read_sidecar(str(made[0]))
 
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:

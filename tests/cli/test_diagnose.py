@@ -12,6 +12,7 @@ from running import Augment
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from simulator import JobOptions, simulate
+from traces import kernel, launch, write_trace
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,20 @@ def test_a_trace_that_augment_wrote_is_judged_by_the_metrics_beside_it(
     assert augment("diagnose", trace).out == augment("diagnose", metrics).out
     metrics.unlink()
     assert augment("diagnose", trace).code == 3
+
+
+def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "a b.json", launch(), kernel())
+    ended = augment(trace)
+    assert (ended.code, ended.out) == (0, augment("diagnose", trace).out)
+    assert [line.partition(": ")[2].strip() for line in ended.err.splitlines() if line] == [
+        f"augment open '{trace}'", f"augment report '{trace}'",
+    ]  # fmt: skip
+    assert augment("diagnose", trace, "--json").err == ""
+    assert augment("run", trace, "--quiet").code == 0
+    assert f"augment open '{tmp_path}/a b.augmented.pftrace'" in augment(tmp_path / "a b.metrics.json").err
+    assert augment(tmp_path / "none.json").code == 3
+    assert "No such command 'digest'" in augment("digest").err
 
 
 def test_list_names_the_rules(augment: Augment) -> None:

@@ -1,4 +1,4 @@
-"""``augment merge`` and ``augment run --merge``."""
+"""``augment run --merge``: beside each rank's outputs, or alone; ``augment merge``, its earlier name."""
 
 from __future__ import annotations
 
@@ -44,15 +44,18 @@ def test_a_folder(job: Path, augment: Augment, perfetto: PerfettoEngine) -> None
 
 def test_ranks_steps_and_analyses(job: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
     out = tmp_path / "out" / "some.pftrace"
-    ended = augment("merge", job, "-o", out, "--ranks", "0,2", "--steps", "0", "--only", "queue_length", "--no-align")
-    assert ended.code == 0
+    options = ("--ranks", "0,2", "--steps", "0", "--only", "queue_length", "--no-align")
+    ended = augment("run", "--merge", job, "-o", out, *options)
+    assert (ended.code, ended.lines) == (0, [str(out)])
+    assert [path.name for path in out.parent.iterdir()] == ["some.pftrace"]
+    assert augment("merge", job, "-o", tmp_path / "as.pftrace", *options).err.replace("as.", "out/some.") == ended.err
     assert kernels(perfetto, out) == ["k0", "k2"]
     assert perfetto.rows("select count(*) from slice where category glob 'augment.idle*'") == [(0,)]
     assert "clocks: as recorded" in ended.err
 
 
 def test_a_tar(job: Path, tmp_path: Path, augment: Augment) -> None:
-    assert augment("merge", job, "-o", tmp_path / "job.tar", "--quiet").code == 0
+    assert augment("run", job, "--merge", "-o", tmp_path / "job.tar", "--quiet").code == 0
     with tarfile.open(tmp_path / "job.tar") as tar:
         assert tar.getnames() == [f"{rank:04}-rank-{rank}.pftrace" for rank in range(3)] + ["perfetto_manifest.json"]
 
@@ -66,6 +69,12 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
         2,
         f"augment: -o {tmp_path / 'job.json.gz'}: a timeline must end in .pftrace or .tar\n",
     )
+    for options, because in (
+        (["--whole"], "--whole: needs --merge"),
+        (["--merge", "-o", "a.pftrace", "--json"], "--json: not supported where -o names a timeline"),
+    ):
+        ended = augment("run", job, *options)
+        assert (ended.code, because in ended.err) == (2, True)
     (job / "rank1.json").write_bytes(b'{"a": nope}')
     ended = augment("merge", job, "--quiet")
     assert ended.code == 1

@@ -499,14 +499,31 @@ def test_the_browser_is_opened(trace: Path, augment: Augment, quick: None, monke
 def test_what_cannot_be_opened(tmp_path: Path, augment: Augment, quick: None, trace: Path) -> None:
     (tmp_path / "a.metrics.json").write_text("{}")
     (tmp_path / "b.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
     for name, code, because in (
         ("none.json", 3, "no such file"), ("b.json", 3, "without traceEvents"),
-        ("a.metrics.json", 2, "holds metrics"), (".", 2, "is a folder"),
+        ("a.metrics.json", 2, "holds metrics"), ("empty", 3, "holds no "),
     ):  # fmt: skip
         ended = augment("open", tmp_path / name)
         assert (ended.code, ended.out) == (code, "")
         assert because in ended.err
         assert len(ended.err.splitlines()) == 1
+
+
+def test_a_folder_opens_as_one_timeline(tmp_path: Path, augment: Augment, quick: None) -> None:
+    """Merged into a temporary file; the ranks' own timeline if there is one; what augment wrote, without traces."""
+    simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
+    ended = augment("open", tmp_path / "job", "--no-browser", "--timeout", 0.1)
+    assert "job.augmented.pftrace" in ended.out
+    assert "augment: 2 ranks\n" in ended.err
+    assert not list((tmp_path / "job").glob("*.pftrace"))
+    assert augment("run", tmp_path / "job", "-o", tmp_path / "job", "--merge", "--quiet").code == 0
+    again = augment("open", tmp_path / "job", "--no-browser", "--timeout", 0.1)
+    assert "opening job.augmented.pftrace, which is in " in again.err
+    assert augment("run", tmp_path / "job", "-o", tmp_path / "out", "--quiet").code == 0
+    assert "holds 2 augmented traces; name one" in augment("open", tmp_path / "out").err
+    next((tmp_path / "out").glob("*.pftrace")).unlink()
+    assert augment("open", tmp_path / "out", "--no-browser", "--timeout", 0.1).lines
 
 
 def test_ports_and_packages(trace: Path, augment: Augment, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,17 +78,30 @@ def test_what_is_no_metrics_file(tmp_path: Path, augment: Augment) -> None:
     assert augment("show", tmp_path).code == 3
 
 
-@pytest.mark.parametrize("command", [("show",), ("doctor",), ("query", "select 1")])
-def test_a_folder_is_no_trace(tmp_path: Path, augment: Augment, command: tuple[str, ...]) -> None:
-    ended = augment(command[0], tmp_path, *command[1:])
-    all_of_it = f", or look at all: augment diagnose {tmp_path}" if command[0] == "show" else ""
-    assert (ended.code, ended.err) == (3, f"augment: {tmp_path}: is a folder; name one trace in it{all_of_it}\n")
+def test_a_folder_that_holds_nothing_to_show(tmp_path: Path, augment: Augment) -> None:
+    ended = augment("query", tmp_path, "select 1")
+    assert (ended.code, ended.err) == (3, f"augment: {tmp_path}: is a folder; name one trace in it\n")
+    for command in ("show", "doctor", "open"):
+        ended = augment(command, tmp_path)
+        assert ended.code == 3
+        assert "holds no " in ended.err
+        assert len(ended.err.splitlines()) == 1
 
 
-def test_a_folder_of_metrics_is_told_which_to_show(tmp_path: Path, augment: Augment) -> None:
-    (tmp_path / "job.metrics.json").write_text("{}")
-    (tmp_path / "a.metrics.json").write_text("{}")
-    assert augment("show", tmp_path).err.endswith(f"name metrics in it: augment show {tmp_path}/job.metrics.json\n")
+@pytest.mark.slow
+def test_a_folder_shows_its_job(tmp_path: Path, augment: Augment) -> None:
+    """Of traces and of metrics alike; of several that are no job, one is to be named."""
+    simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
+    assert augment("run", tmp_path / "job", "-o", tmp_path / "out", "--quiet").code == 0
+    of_traces, of_metrics = augment("show", tmp_path / "job"), augment("show", tmp_path / "out")
+    assert of_traces.out == of_metrics.out == augment("show", tmp_path / "out" / "job.metrics.json").out
+    assert augment("doctor", tmp_path / "job").out.count("\n  rank ") == 2
+    (tmp_path / "out" / "job.metrics.json").unlink()
+    assert "holds the metrics of 2 traces; name one: augment show " in augment("show", tmp_path / "out").err
+    alone = tmp_path / "alone"
+    for name in ("a.json", "b.json"):
+        write_trace(alone / name, launch(), kernel())
+    assert f"or look at all: augment diagnose {alone}" in augment("show", alone).err
 
 
 def test_columns_are_for_people() -> None:

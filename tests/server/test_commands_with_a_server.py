@@ -269,6 +269,15 @@ def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag:
     assert "needs --server" in ended.err
 
 
+def test_what_a_server_is_called(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUGMENT_TOKEN_FILE", str(tmp_path / "none"))  # of no consequence without a server
+    path = write_trace(tmp_path / "a.json")
+    assert run(path).code == 0
+    ended = run(path, "--server", "https://localhost")
+    assert (ended.code, "must be grpc://HOST:PORT" in ended.err) == (2, True)
+    assert "none: no such file" in run(path, "--server", "grpcs://localhost:1").err
+
+
 def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.client.session._FIRST_PATIENCE_S", 0.2)
     path = write_trace(tmp_path / "a.json")

@@ -134,10 +134,17 @@ def tls_server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield server
 
 
-def test_tls_with_the_right_authority(tls_server: Server, authority: Authority, trace: Path) -> None:
+def test_tls_with_the_right_authority(
+    tls_server: Server, authority: Authority, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     works(tls_server.address, trace, tls=Tls(authority.cert))
-    ended = augment("run", trace, "--server", f"localhost:{tls_server.port}", "--tls-ca", authority.cert)
+    address = f"localhost:{tls_server.port}"
+    ended = augment("run", trace, "--server", address, "--tls-ca", authority.cert)  # an earlier form
     assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 2)
+    monkeypatch.setenv("AUGMENT_TLS_CA", str(authority.cert))
+    assert augment("run", trace, "--server", f"grpcs://{address}").returncode == 0
+    ended = augment("run", trace, "--server", f"grpc://{address}")
+    assert (ended.returncode, "grpcs:// has it" in ended.stderr) == (2, True)
 
 
 def test_tls_with_other_authorities_and_without(tls_server: Server, trace: Path, tmp_path: Path) -> None:
@@ -237,11 +244,15 @@ def token_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("token", ["one-good-token", "another-good-token"])
-def test_tokens_good(token_server: Server, trace: Path, tmp_path: Path, token: str) -> None:
+def test_tokens_good(
+    token_server: Server, trace: Path, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     works(token_server.address, trace, token=token)
     (tmp_path / "token").write_text(f"{token}\n")
     ended = augment("run", trace, "--server", token_server.address, "--token-file", tmp_path / "token")
-    assert ended.returncode == 0
+    assert ended.returncode == 0  # an earlier form
+    monkeypatch.setenv("AUGMENT_TOKEN_FILE", str(tmp_path / "token"))
+    assert augment("run", trace, "--server", f"grpc://{token_server.address}").returncode == 0
 
 
 def seen(address: str, token: str, upload: str) -> bool:
