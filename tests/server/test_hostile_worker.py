@@ -20,6 +20,7 @@ from in_process import Server, serving, trace
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.base import confinement
+from augment_server.base.threads import relay
 from augment_server.jobs import catalog
 from augment_server.storage.roots import take_over
 from augment_server.storage.storage import remove
@@ -46,6 +47,7 @@ NEEDS_SECCOMP = pytest.mark.skipif(
     not (sys.platform.startswith("linux") and platform.machine() in MACHINES and Path("/proc/self/status").exists()),
     reason="seccomp filters are for Linux on x86-64 and ARM64",
 )
+NEEDS_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="about Linux")
 NEEDS_LANDLOCK = pytest.mark.skipif(confinement.version() < 3, reason="this kernel has no Landlock that confines")
 
 
@@ -328,6 +330,24 @@ return {"failed": ["UNKNOWN_FORMAT", "no", {}], "traceback": ""}""")
     assert (unharmed(hostile), list(tmp_path.iterdir())) == (before, [])
 
 
+@NEEDS_LINUX
+def test_removal_enters_folders_that_their_modes_close(tmp_path: Path) -> None:
+    script = """if True:
+        import os, sys
+        from pathlib import Path
+        from augment_server.base.confinement import renounce
+        from augment_server.storage.storage import remove
+        renounce()  # root could enter
+        os.makedirs(path := sys.argv[1] + "/a/b")
+        open(path + "/file", "w")
+        os.chmod(path, 0)
+        os.chmod(sys.argv[1] + "/a", 0o300)
+        remove(Path(sys.argv[1]))"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script, tmp_path / "top"], check=True, env=environment)
+    assert not list(tmp_path.iterdir())
+
+
 SAYS = {
     "an unknown reason": """return {"failed": ["NOSUCH", "no", {}], "traceback": ""}""",
     "half of a message": """return {"failed": ["UNKNOWN_FORMAT"]}""",
@@ -339,6 +359,7 @@ say.__closure__[0].cell_contents.write(b'{"made": [["\ud800", "%s"]]}\n' % (b"0"
     "a line without an end": """return {"made": [], "notes": ["x" * (9 << 20)]}""",
     "a count that is none": """say(stage="reading", done=-1, of=2)""",
     "too large a count": """say(stage="reading", done=1, of=1 << 40)""",
+    "inputs that there are not": """return {"made": [], "failures": [[0, "INTERNAL", "no", {}]], "notes": []}""",
     "another kind of digest": """return {"made": [["made", "1"]]}""",
     "stages for ever": """
 for _ in range(100_000):
@@ -360,6 +381,38 @@ def test_what_no_worker_says_ends_the_job_and_the_worker(hostile: Hostile, what:
     assert len(job.progress.stages) <= 1000
     hostile.expect_honest_work()
     assert pid not in hostile.server.workers
+
+
+def test_a_failed_input_is_one_of_the_inputs(hostile: Hostile) -> None:
+    """Another position was told as index -1."""
+    hostile.does("""
+if order["kind"] == "job":
+    return {"made": [], "failures": [[1, "INTERNAL", "no", {}]], "notes": []}""")
+    job = hostile.whole(v1.Input(upload=hostile.upload))
+    assert (job.state, job.error.reason, list(job.failures)) == (v1.Job.STATE_FAILED, "INTERNAL", [])
+    assert "Misbehaved" in job.error.message
+
+
+@NEEDS_LINUX
+def test_a_worker_has_no_rights_of_root_and_cannot_empty_the_log(hostile: Hostile) -> None:
+    hostile.does("""
+status = dict(line.rstrip().split(":", 1) for line in open("/proc/self/status"))
+said = [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs")]
+open(out + "/said", "w").write(" ".join([*said, os.readlink("/proc/self/fd/2").partition(":")[0]]))
+return {"made": [["said", "0" * 64]]}""")
+    job = hostile.augment()
+    none = "0" * 16
+    assert hostile.server.read(job.artifacts[0].name).decode().split() == [none, none, none, none, "1", "pipe"]
+
+
+def test_what_a_worker_writes_to_stderr_is_passed_on_in_pieces() -> None:
+    lines: list[bytes] = []
+    end, thread = relay(lines.append)
+    with open(end, "wb", buffering=0) as file:
+        file.write(b"a\nb" + b"c" * (1 << 17))
+    thread.join()
+    assert b"".join(lines) == b"a\nb" + b"c" * (1 << 17)
+    assert max(map(len, lines)) == 1 << 16
 
 
 def test_metrics_are_read_even_while_a_worker_truncates_them(tmp_path: Path) -> None:

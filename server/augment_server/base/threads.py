@@ -1,8 +1,10 @@
-"""Threads for blocking work (files, hashes, the database), so that the event loop never waits."""
+"""Threads for blocking work (files, hashes, the database, pipes), so that the event loop never waits."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -10,6 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 _COUNT = 16
+_LINE_BYTES = 1 << 16
 
 
 class Apart:
@@ -25,3 +28,21 @@ class Apart:
     def close(self) -> None:
         """Wait until all calls have returned."""
         self._threads.shutdown()
+
+
+def relay(take: Callable[[bytes], object]) -> tuple[int, threading.Thread]:
+    """A pipe whose lines, or pieces of long ones, are given to ``take``.
+
+    Returns:
+        Its end to write to, and the thread, which ends with the last writer.
+    """
+    reading, writing = os.pipe()
+
+    def read() -> None:
+        with open(reading, "rb") as lines:
+            while line := lines.readline(_LINE_BYTES):
+                take(line)
+
+    thread = threading.Thread(target=read, name="relay", daemon=True)
+    thread.start()
+    return writing, thread

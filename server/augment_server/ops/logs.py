@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 
 from augment_server.base.interception import Call
 from augment_server.base.observer import Observer
+from augment_server.base.threads import relay
 
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included
@@ -130,18 +130,14 @@ def relay_stderr(log: Callable[[str], object]) -> TextIO:
     """
     sys.stderr.flush()
     stream = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
-    reading, writing = os.pipe()
+
+    def take(line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip():
+            log(text)
+
+    writing, thread = relay(take)
     os.dup2(writing, 2)
     os.close(writing)
-
-    def relay() -> None:
-        with os.fdopen(reading, "rb") as lines:
-            for line in lines:
-                if text := line.decode(errors="replace").rstrip():
-                    log(text)
-
-    thread = threading.Thread(target=relay, name="stderr", daemon=True)
-    thread.start()
 
     def restore() -> None:
         sys.stderr.flush()

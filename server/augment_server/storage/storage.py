@@ -23,6 +23,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -428,6 +429,12 @@ def _emptied(folder: str, top: int) -> list[str]:
                     os.unlink(name, dir_fd=at)
                 except OSError:  # noqa: PERF203 - a folder
                     with contextlib.suppress(OSError):
+                        if sys.platform == "linux":  # its mode may keep its owner out
+                            itself = os.open(name, os.O_PATH | _FOLDER, dir_fd=at)
+                            try:
+                                os.chmod(f"/proc/self/fd/{itself}", 0o700)
+                            finally:
+                                os.close(itself)
                         os.rename(name, new := new_id(), src_dir_fd=at, dst_dir_fd=top)
                         moved.append(new)
         finally:

@@ -34,7 +34,7 @@ from augment.pipeline.request import Request
 from augment.readers.limits import Limits
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
-from augment_server.base.confinement import confine, seclude
+from augment_server.base.confinement import confine, renounce, seclude
 from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def main() -> None:
     native(next(iter(KERNELS)))  # in a checkout they may be built, which a confined process cannot
     keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
-    confine(Path(sys.argv[2]))  # before any other thread starts
+    renounce()  # all three before any other thread starts
+    confine(Path(sys.argv[2]))
     seclude()
     orders = _orders()
     say(ready=True)

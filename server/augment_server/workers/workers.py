@@ -19,7 +19,7 @@ from msgspec import Meta
 from augment_server.base.errors import REASONS
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
-from augment_server.base.threads import Apart
+from augment_server.base.threads import Apart, relay
 from augment_server.storage.storage import Storage, empty, remove
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
@@ -104,21 +104,26 @@ class Worker:
         # one thread for each worker: the number of jobs is chosen for the number of CPUs
         environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            _BEGIN,
-            str(memory),
-            str(folder),
-            json.dumps(paths),
-            stdin=pipe,
-            stdout=pipe,
-            limit=_LINE_BYTES,
-            env=environment,
-            start_new_session=True,
-        )
+        stderr, _ = relay(lambda line: os.write(2, line))  # a process could empty the file that stderr itself may be
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _BEGIN,
+                str(memory),
+                str(folder),
+                json.dumps(paths),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=stderr,
+                limit=_LINE_BYTES,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(stderr)
         return cls(process, memory, folder)
 
     @property
@@ -180,6 +185,9 @@ class Worker:
             if said.stage is not None:
                 stage(said)
             elif said.made is not None or said.failed is not None:
+                inputs = len(order["inputs"]) if order["kind"] == "diagnose" else 0
+                if any(number >= inputs for number, *_ in said.failures):
+                    raise Misbehaved("an input failed that is none")
                 self.peak_bytes = said.peak_bytes
                 self.busy = False
                 return said
