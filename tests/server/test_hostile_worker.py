@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -21,7 +20,6 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.base import confinement
 from augment_server.base.threads import relay
-from augment_server.jobs import catalog
 from augment_server.storage.roots import take_over
 from augment_server.storage.storage import remove
 from augment_server.workers import workers
@@ -413,15 +411,6 @@ def test_what_a_worker_writes_to_stderr_is_passed_on_in_pieces() -> None:
     thread.join()
     assert b"".join(lines) == b"a\nb" + b"c" * (1 << 17)
     assert max(map(len, lines)) == 1 << 16
-
-
-def test_metrics_are_read_even_while_a_worker_truncates_them(tmp_path: Path) -> None:
-    """A mapped file that became shorter would end the server with SIGBUS."""
-    path = tmp_path / "rank0.metrics.json"
-    path.write_text(json.dumps({"analyses": {"a": {"status": "ok", "rows": [1] * 10_000}}}))
-    texts, _ = catalog.texts_of(os.open(path, os.O_RDONLY))
-    os.truncate(path, 0)
-    assert len(catalog.metrics_of(texts["a"]).rows) == 10_000
 
 
 def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:

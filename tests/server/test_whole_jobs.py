@@ -281,7 +281,8 @@ def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
         server.core._retention.sweep()
         assert not list((tmp_path / "state" / "blobs").iterdir())
         used = server.core._retention.stored_bytes()
-        assert used == sum(artifact.size_bytes for artifact in done.artifacts) + parts.ROW_BYTES * RANKS
+        specs = done.spec.ByteSize() + len("{}")
+        assert used == sum(artifact.size_bytes for artifact in done.artifacts) + parts.ROW_BYTES * RANKS + specs
         server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
         assert not server.core._retention.stored_bytes()
 
@@ -294,11 +295,11 @@ def test_an_earlier_job_that_is_needed_stays(tmp_path: Path, traces: Traces) -> 
         job = create(server, [v1.Input(job=each.name) for each in earlier])
         for each in earlier:
             server.stub.DeleteJob(calls.DeleteJobRequest(name=each.name))
-        server.core._retention.sweep(set())
+        server.core._retention.sweep()
         server.thaw()
         assert server.wait(job.name).state == SUCCEEDED
         artifacts = tmp_path / "state" / "artifacts"
-        server.core._retention.sweep(set())
+        server.core._retention.sweep()
         assert [path.name for path in artifacts.iterdir()] == [job.name.removeprefix("jobs/")]
 
 

@@ -272,15 +272,17 @@ class Service(AugmentServiceServicer):
         if job.state != SUCCEEDED:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
         sidecar = _metrics_of(job, request.artifact)
-        texts, verdict = await self._apart(catalog.texts_of, self._opened(sidecar))
-        for at, name in enumerate(request.analyses):
-            if name not in texts:
-                what = f"{job.name}: no analysis called {name[:80]!r} was run"
-                raise Refusal("NOT_FOUND", what, field_path=f"analyses[{at}]")
-        for name in request.analyses or texts:  # only the rows of one analysis are in memory at a time
-            for metrics in catalog.messages(name, await self._apart(catalog.metrics_of, texts[name])):
-                yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
-                verdict = []
+        with contextlib.closing(await self._apart(lambda: catalog.MetricsFile(self._opened(sidecar)))) as file:
+            for at, name in enumerate(request.analyses):
+                if name not in file.names:
+                    what = f"{job.name}: no analysis called {name[:80]!r} was run"
+                    raise Refusal("NOT_FOUND", what, field_path=f"analyses[{at}]")
+            verdict = file.verdict
+            for name in dict.fromkeys(request.analyses) or file.names:
+                messages = file.messages(name)
+                while metrics := await self._apart(next, messages, None):
+                    yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
+                    verdict = []
 
     @answering
     async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -23,10 +24,13 @@ from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
 from augment_server.storage.pages import MOST_PAGE
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
+#: most bytes of a sidecar that is read, of a line in it, and of all in it but the rows
+MOST_METRICS_BYTES, MOST_ROW_BYTES, MOST_HEAD_BYTES = 1 << 30, 4 << 20, 16 << 20
+_ROW = b" " * 6  #: before each row
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
 
 
-class Metrics(msgspec.Struct):
+class _Metrics(msgspec.Struct):
     """An analysis in the sidecar. Its rows are not decoded, so that they stay exactly as they are."""
 
     status: str
@@ -39,48 +43,127 @@ class _Verdict(msgspec.Struct):
 
 
 class _Sidecar(msgspec.Struct):
-    analyses: dict[str, msgspec.Raw]
+    analyses: dict[str, _Metrics]
     verdict: _Verdict = msgspec.field(default_factory=_Verdict)
     told_by_job: dict[str, Any] | None = None
 
 
-def texts_of(sidecar: int) -> tuple[dict[str, msgspec.Raw], list[str]]:
-    """The text of each analysis in a sidecar, as a view of its bytes; and the verdict, of a rank with what its job
-    tells. Closes ``sidecar``, a descriptor.
+class MetricsFile:
+    """A sidecar, read line by line: it has a line for each row of an analysis, and is never in memory as a whole.
 
-    The file is read, not mapped: a worker that still had it open could end this process by truncating it.
+    It is read, not mapped: a worker that still had it open could end this process by truncating it. ``verdict`` is that
+    of a rank with what its job tells. All methods block.
+
+    Args:
+        descriptor: of the file, which is closed at the end.
+
+    Raises:
+        Refusal: it is damaged, or larger than what is read.
     """
-    with open(sidecar, "rb") as file:
-        metrics = msgspec.json.decode(file.read(), type=_Sidecar)
-    analyses, of_job = metrics.analyses, metrics.told_by_job
-    if of_job and "diagnosis" in analyses:
-        known = in_job({TOLD: of_job, "analyses": {"diagnosis": msgspec.json.decode(analyses["diagnosis"])}})
-        analyses["diagnosis"] = msgspec.Raw(msgspec.json.encode(known["analyses"]["diagnosis"]))
-    return analyses, verdict_in_job(of_job, metrics.verdict.text)
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = open(descriptor, "rb")  # noqa: SIM115 - close() does
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _begin(self) -> None:
+        if os.fstat(self._file.fileno()).st_size > MOST_METRICS_BYTES:
+            raise _too_large()
+        head, places = bytearray(), list[tuple[int, int]]()  # all but the rows; where those of each analysis lie
+        at, in_analyses = 0, False
+        while line := self._line():
+            at += len(line)
+            if line.startswith(b'  "'):
+                in_analyses = line.startswith(b'  "analyses"')
+            if in_analyses and places and line.startswith(_ROW):
+                places[-1] = (places[-1][0], at)
+                continue
+            head += line
+            if len(head) > MOST_HEAD_BYTES:
+                raise _too_large()
+            if in_analyses and line.startswith(b'    "'):
+                places.append((at, at))
+        try:
+            sidecar = msgspec.json.decode(bytes(head), type=_Sidecar)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _damaged() from error
+        self.verdict = verdict_in_job(sidecar.told_by_job, sidecar.verdict.text)
+        self._analyses, self._of_job = sidecar.analyses, sidecar.told_by_job
+        self._places = dict(zip(sidecar.analyses, places, strict=False))
+        if places and len(places) != len(sidecar.analyses):
+            raise _damaged()
+
+    def _line(self) -> bytes:
+        line = self._file.readline(MOST_ROW_BYTES)
+        if len(line) == MOST_ROW_BYTES:
+            raise _too_large()
+        return line
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the analyses."""
+        return self._analyses.keys()
+
+    def messages(self, name: str) -> Iterator[v1.AnalysisMetrics]:
+        """The messages for one analysis, at least one.
+
+        Raises:
+            Refusal: a row is damaged.
+        """
+        metrics = self._analyses[name]
+        status = v1.AnalysisMetrics.Status.Value(f"STATUS_{metrics.status.upper()}")
+        rows = self._rows(name)
+        while True:
+            message, size = v1.AnalysisMetrics(analysis=name, status=status, reason=metrics.reason), 0
+            for row in rows:
+                message.json_rows.append(row.decode())
+                size += len(row)
+                if size >= ROWS_BYTES:
+                    break
+            yield message
+            following = next(rows, None)
+            if following is None:
+                return
+            rows = itertools.chain((following,), rows)
+
+    def _rows(self, name: str) -> Iterator[bytes]:
+        if name == "diagnosis" and self._of_job:
+            begin, end = self._places.get(name, (0, 0))
+            if end - begin > MOST_HEAD_BYTES:
+                raise _too_large()
+            rows = [msgspec.json.decode(row) for row in self._rows_alone(name)]
+            judged = in_job({TOLD: self._of_job, "analyses": {name: {"rows": rows}}})["analyses"][name]["rows"]
+            return map(msgspec.json.encode, judged)
+        return self._rows_alone(name)
+
+    def _rows_alone(self, name: str) -> Iterator[bytes]:
+        """The rows as they were written."""
+        yield from map(bytes, self._analyses[name].rows)
+        at, end = self._places.get(name, (0, 0))
+        while at < end:
+            self._file.seek(at)
+            line = self._line()
+            at += len(line)
+            try:
+                yield bytes(msgspec.json.decode(line.strip().removesuffix(b","), type=msgspec.Raw))
+            except msgspec.DecodeError as error:
+                raise _damaged() from error
 
 
-def metrics_of(text: msgspec.Raw) -> Metrics:
-    """The analysis from a text of :func:`texts_of`; its rows stay texts."""
-    return msgspec.json.decode(text, type=Metrics)
+def _too_large() -> Refusal:
+    what = f"the metrics have more than {MOST_METRICS_BYTES} bytes, or a row of {MOST_ROW_BYTES}; read the artifact"
+    return Refusal("LIMIT_EXCEEDED", what)
 
 
-def messages(name: str, metrics: Metrics) -> Iterator[v1.AnalysisMetrics]:
-    """The messages for one analysis, at least one."""
-    status = v1.AnalysisMetrics.Status.Value(f"STATUS_{metrics.status.upper()}")
-    rows = iter(metrics.rows)
-    while True:
-        message = v1.AnalysisMetrics(analysis=name, status=status, reason=metrics.reason)
-        size = 0
-        for row in rows:
-            message.json_rows.append(bytes(row).decode())
-            size += len(row)
-            if size >= ROWS_BYTES:
-                break
-        yield message
-        following = next(rows, None)
-        if following is None:
-            return
-        rows = itertools.chain((following,), rows)
+def _damaged() -> Refusal:
+    return Refusal("ARTIFACT_DAMAGED", "the metrics are damaged on the server's disk; run the job again")
 
 
 def analyses() -> list[v1.Analysis]:

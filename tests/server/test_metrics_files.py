@@ -1,0 +1,69 @@
+"""Metrics are read from files that a stranger's trace, or its worker, has written: of any size, and damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.writers.metrics import encode
+from augment_server.base.errors import Refusal
+from augment_server.jobs import catalog
+
+
+def sidecar(path: Path, **rows: Sequence[Any]) -> catalog.MetricsFile:
+    analyses = {name: {"status": "ok", "rows": each} for name, each in rows.items()}
+    path.write_bytes(encode({"source": {}, "analyses": analyses, "diagnostics": []}))
+    return catalog.MetricsFile(os.open(path, os.O_RDONLY))
+
+
+def test_metrics_that_a_worker_truncates_while_they_are_read(tmp_path: Path) -> None:
+    """A mapped file that became shorter would end the server with SIGBUS."""
+    path = tmp_path / "rank0.metrics.json"
+    with contextlib.closing(sidecar(path, a=[{"x": 1}] * 10_000)) as file:
+        os.truncate(path, 0)
+        with pytest.raises(Refusal, match="the metrics are damaged"):
+            list(file.messages("a"))
+
+
+def test_metrics_of_any_size_take_little_memory(tmp_path: Path) -> None:
+    """Of a row for each of a million names, a few thousand are in memory at a time."""
+    rows = [{"name": f"kernel_{number}" * 20, "count": number} for number in range(50_000)]
+    sidecar(path := tmp_path / "rank0.metrics.json", a=rows, b=[], c=rows[:2]).close()
+    assert path.stat().st_size > 10 << 20
+    count, texts = 0, [json.dumps(row, separators=(",", ":")) for row in rows]
+    tracemalloc.start()
+    try:
+        with contextlib.closing(catalog.MetricsFile(os.open(path, os.O_RDONLY))) as file:
+            assert list(file.names) == ["a", "b", "c"]
+            for message in file.messages("a"):
+                assert list(message.json_rows) == texts[count : count + len(message.json_rows)]
+                count += len(message.json_rows)
+            assert [list(message.json_rows) for name in "bc" for message in file.messages(name)] == [[], texts[:2]]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == len(rows)
+    assert peak < 6 << 20
+
+
+@pytest.mark.parametrize(("limit", "value"), [("BYTES", 5000), ("ROW_BYTES", 500), ("HEAD_BYTES", 100)])
+def test_metrics_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    sidecar(path := tmp_path / "rank0.metrics.json", a=["x" * 1000] * 20).close()
+    monkeypatch.setattr(catalog, f"MOST_{limit}" if "_" in limit else "MOST_METRICS_BYTES", value)
+    with pytest.raises(Refusal, match="read the artifact"):
+        catalog.MetricsFile(os.open(path, os.O_RDONLY))
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"analyses": {"a": {"status": "ok"}}}', '{"analyses": {"\ud800'])
+def test_metrics_that_are_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rank0.metrics.json"
+    path.write_text(text, errors="surrogatepass")
+    with pytest.raises(Refusal, match="damaged"):
+        catalog.MetricsFile(os.open(path, os.O_RDONLY))
