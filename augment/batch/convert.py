@@ -31,6 +31,7 @@ def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:
 def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
+    from augment.core.findings import Skipped
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
@@ -63,16 +64,22 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         begin("writing")
         summaries, under = [], set[int]()
         if plan.question:
-            summaries.append(output_path(trace.source.name, folder, plan.question.suffix))
+            summaries.append(output_path(item.output_name, folder, plan.question.suffix))
             with replacing(summaries[0]) as file:
                 file.write(plan.question.summarize(augmented))
             under.update(plan.question.under(augmented) if plan.question.under else ())
         if len(trace.events) >= THREADS_FROM:
             trace.context.begin("writing")
         formats = None if plan.metrics_only else plan.request.formats
-        written = dict(write_seamed(augmented, folder, formats, sorted(under)))
+        written = dict(write_seamed(augmented, folder, formats, sorted(under), item.output_name))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
+    failed = {
+        name: outcome
+        for name, outcome in augmented.outcomes.items()
+        if isinstance(outcome, Skipped) and outcome.traceback
+    }
+    partial = [trace.partial, *(f"{name}: {outcome.reason}" for name, outcome in failed.items())]
     return Result(
         item.path,
         "augmented",
@@ -82,7 +89,8 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         world_size=world_size,
         summaries=files[:count],
         evidence_state=evidence_state,
-        partial=trace.partial or "",
+        partial="; ".join(filter(None, partial)),
+        traceback="".join(outcome.traceback for outcome in failed.values()),
     )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.core.text import ranges_text
-from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
+from augment.errors import AugmentError, InputError, expect_regular
 from augment.readers.attachments import Evidence, begins_as
-from augment.writers.files import is_output, remove_unfinished, stem
+from augment.writers.files import fitting, is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
@@ -42,6 +43,12 @@ class Input(Struct, frozen=True):
     root: str | None = None
     size: int = 0
     modified: str = ""
+    alias: str = ""  #: names its outputs instead of its own name, which another input of the folder has, too
+
+    @property
+    def output_name(self) -> str:
+        """The name of which its outputs have the STEM."""
+        return self.alias or self.basename
 
     @property
     def basename(self) -> str:
@@ -67,8 +74,8 @@ def choose_inputs(names: Sequence[str], out: str | None, evidence: Evidence = _N
     """Expand ``names`` and choose each input's output folder.
 
     Outputs of a file go into ``out``, by default next to the file. Subfolders of a folder, and of a glob from its first
-    wildcard on, are kept below ``out``. A file named twice is converted once. Of two files with the same outputs, the
-    second is refused. Files of ``evidence`` are no traces, unless the user named them.
+    wildcard on, are kept below ``out``. A file named twice is converted once. Of two traces with the same STEM, the
+    outputs of the second have its whole name. Files of ``evidence`` are no traces, unless the user named them.
     """
     made = ChosenInputs()
     seen: set[str] = set()
@@ -126,7 +133,7 @@ def sweep(inputs: Iterable[Input]) -> None:
     stems: dict[str, set[str]] = {}
     for item in inputs:
         if not locations.protocol(item.folder):
-            stems.setdefault(item.folder, set()).add(stem(item.basename))
+            stems.setdefault(item.folder, set()).add(fitting(stem(item.output_name)))
     for folder, names in stems.items():
         remove_unfinished(folder, names)
 
@@ -155,14 +162,21 @@ def _admit(made: ChosenInputs, item: Input, taken: dict[tuple[str, str], Input])
             made.passed_over.append((item.path, _NO_EVENTS))
             return
         if other.named or has_events(other.path):
-            advice = "convert them separately, with another -o"
-            text = f"{item.path}: would write the same outputs as {other.path}; {advice}"
-            made.refused.append((item.path, OutputError(text)))
-            return
-        made.passed_over.append((other.path, _NO_EVENTS))
-        made.inputs.remove(other)
-        taken[target] = item
+            item = _renamed(item, taken)
+        else:
+            made.passed_over.append((other.path, _NO_EVENTS))
+            made.inputs.remove(other)
+            taken[target] = item
     made.inputs.append(item)
+
+
+def _renamed(item: Input, taken: dict[tuple[str, str], Input]) -> Input:
+    """``item``, whose outputs have its whole name as STEM, with a number where that is taken, too."""
+    number, alias = 1, item.basename
+    while taken.setdefault((locations.real(item.folder), stem(f"{alias}.json")), item) is not item:
+        number += 1
+        alias = f"{item.basename}-{number}"
+    return replace(item, alias=f"{alias}.json")
 
 
 def _is_timeline(path: str) -> bool:
@@ -186,8 +200,6 @@ def _expand(name: str, out: str | None, refused: Refused) -> Iterator[Input]:
         yield _local(name, out or locations.parent(name), named=True, root=None)
     elif glob.has_magic(name):
         yield from _glob(name, out, refused)
-    elif name == "-":
-        raise UsageError("-: standard input cannot be used, because a trace is read twice; name a file")
     else:
         raise InputError(name, "no such file or folder")
 

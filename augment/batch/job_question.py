@@ -60,7 +60,8 @@ class Concluded(Struct, frozen=True):
     """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
     ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:
-    sentences about the job, which is one if its traces are ``joined``.
+    sentences about the job, which is one if its traces are ``joined``. ``notes``: what the user stated, and the traces
+    contradict.
     """
 
     job: Job
@@ -69,6 +70,7 @@ class Concluded(Struct, frozen=True):
     seamless: int
     verdict: Sequence[str] = ()
     joined: bool = True
+    notes: Sequence[str] = ()
 
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
@@ -116,7 +118,7 @@ def conclude(
                 redraws.append(Redraw(member.input, before, tracks or tuple, conclusion.digest))
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
-        yield Concluded(job, written, possible, seamless, conclusion.verdict, conclusion.joined)
+        yield Concluded(job, written, possible, seamless, conclusion.verdict, conclusion.joined, conclusion.notes)
 
 
 def summary_of(result: Result, question: Question) -> str | None:
@@ -192,6 +194,7 @@ def compare_ranks(
     """The metrics and tracks of a job."""
     from augment.job import sidecar
     from augment.job.answer import answer_of, split
+    from augment.job.parallel.dimensions import CONTRADICTED
 
     count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
@@ -200,7 +203,10 @@ def compare_ranks(
         result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     tracks = [partial(_drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
-    return Conclusion(files, tracks, result.verdict.text, job_digest(result.hashes, request), result.verdict.joined)
+    digest = job_digest(result.hashes, request)
+    contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
+    notes = [f"--parallelism: {each.message}" for each in contradicted]
+    return Conclusion(files, tracks, result.verdict.text, digest, result.verdict.joined, notes)
 
 
 def _drawn(result: Answer, rank: int) -> list[Addable]:

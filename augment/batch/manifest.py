@@ -210,7 +210,8 @@ class _LocalJournal:
         if not self._file.tell():
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-        self._file.close()
+        with self._errors():  # a full disk may show only now
+            self._file.close()
 
     def _lock(self) -> None:
         try:

@@ -133,7 +133,8 @@ class Conclusion(Struct, frozen=True):
 
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
     each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
-    one if its traces are ``joined``. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
+    one if its traces are ``joined``. ``notes``: what the user stated, and the traces
+    contradict. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
     """
 
     files: Mapping[str, bytes]
@@ -141,6 +142,7 @@ class Conclusion(Struct, frozen=True):
     verdict: Sequence[str] = ()
     digest: str = ""
     joined: bool = True
+    notes: Sequence[str] = ()
 
 
 class Question(Struct, frozen=True):

@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: called in another process, so it must be picklable, as the ``partial`` of a module-level function is
 Task = Callable[[], Result]
 
-PATIENCE_S = 30  #: timeout for a scheduler's first answer
+PATIENCE_S = 5  #: timeout for a scheduler's first answer
 AHEAD = 2  #: inputs submitted per thread of a cluster: none runs dry, and an adaptive cluster sees the demand
 AT_LEAST = 8  #: inputs submitted while there is no thread yet
 _DISCONNECTED = "the cluster connection was lost; run the same command again to go on"

@@ -1,7 +1,7 @@
 """The command line: commands and their arguments. Every error becomes one line and an exit code here.
 
 Exit codes: 0 done; 1 a check failed, some inputs of a batch failed, or an output cannot be written; 2 usage; 3 the
-input cannot be read; 130 interrupted.
+input cannot be read; 5 done, but an input was read in part; 130 interrupted; 143 terminated.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from typing import NoReturn
 
 DEBUG = "--debug"
+TERMINATED = 143  #: the exit code after SIGTERM
 #: how many more objects than were freed let garbage be collected, and how often older ones are looked at: what a run
 #: makes stays or is freed at once, and traces are freed without
 GARBAGE = (100_000, 5, 5)
@@ -56,6 +57,10 @@ def main() -> int:
         _trace()
         complain(str(error))
         return error.exit_code
+    except SystemExit as error:
+        if error.code == TERMINATED:
+            complain("terminated; what was not finished is not there")
+        raise
     except Exception as error:  # a bug: one line, too; --debug shows the rest
         _trace()
         complain(f"internal error, {type(error).__name__}: {error}; please report what {DEBUG} shows")
@@ -74,4 +79,4 @@ def _trace() -> None:
 
 def _terminated(*_: object) -> NoReturn:
     """On SIGTERM, run every ``finally`` block so that no partial output stays."""
-    raise SystemExit(143)
+    raise SystemExit(TERMINATED)

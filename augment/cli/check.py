@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, labels_option
+from augment.cli.options import TRACE, debug, labels_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
 @click.command(
     "check", short_help="A gate for CI: exit with 1 if a run is worse than a baseline, with 4 if that is uncertain."
 )
-@click.argument("test", metavar="TEST")
+@click.argument("test", metavar="TEST", type=TRACE)
 @click.option(
     "--baseline",
     metavar="CONTROL|METRICS.json",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.options import debug, first_and_last, listed, period, ranks_option
+from augment.cli.options import TRACE, debug, first_and_last, listed, period, ranks_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("cut", short_help="Make a smaller trace: some steps, a period, some ranks, without some categories.")
-@click.argument("file", metavar="INPUT")
+@click.argument("file", metavar="INPUT", type=TRACE)
 @click.option(
     "-o",
     "--output",

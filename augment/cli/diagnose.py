@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import client_of, debug, server_options
+from augment.cli.options import TRACE, client_of, debug, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis
@@ -20,7 +20,7 @@ _LEVELS = ("high", "warning")
 
 
 @click.command("diagnose", short_help="Say what is wrong with a run: verdict and findings.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…", type=TRACE)
 @click.option(
     "--fail-on", type=click.Choice(_LEVELS), help="Exit with 1 if a finding of at least medium confidence is as grave."
 )

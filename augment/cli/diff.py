@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import (
+    TRACE,
     GroupedCommand,
     client_of,
     debug,
@@ -34,8 +35,8 @@ ROWS = 10  #: rows of a table by default
 @click.command(
     "diff", cls=GroupedCommand, short_help="Compare two runs: what differs, and whether it is more than noise."
 )
-@click.argument("control", metavar="CONTROL")
-@click.argument("test", metavar="TEST")
+@click.argument("control", metavar="CONTROL", type=TRACE)
+@click.argument("test", metavar="TEST", type=TRACE)
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of TEST.")
 @click.option(
     "--step", metavar="N|N:M", help="Compare step N, or step N of the control with step M of the test.  [default: all]"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug
+from augment.cli.options import TRACE, debug
 from augment.core.text import counted, exact_size, exact_time, share
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 
 
 @click.command("doctor", short_help="Report what a trace contains, and its anomalies.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…", type=TRACE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file, one per line.")
 @debug
 def command(files: tuple[str, ...], as_json: bool) -> int:

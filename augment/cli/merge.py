@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.options import debug, memory_of_one, ranks_option, requesting, trust_option
+from augment.cli.options import TRACE, debug, memory_of_one, ranks_option, requesting, trust_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ TIMELINE_SUFFIXES = (".pftrace", ".tar")
 
 
 @click.command("merge", hidden=True)
-@click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
+@click.argument("inputs", nargs=-1, required=True, metavar="DIR…", type=TRACE)
 @click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: job.augmented.pftrace in DIR]")
 @ranks_option
 @requesting()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.options import debug, moment
+from augment.cli.options import TRACE, debug, moment
 
 if TYPE_CHECKING:
     from augment.viewer.preparing import Prepared
@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 
 
 @click.command("open", short_help="Show a trace, or all ranks of a job, in the Perfetto UI.")
-@click.argument("file", metavar="FILE|FOLDER")
+@click.argument("file", metavar="FILE|FOLDER", type=TRACE)
 @click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
 @click.option("--whole", is_flag=True, help="Show all of a trace that is larger than most browsers hold.")
 @click.option(

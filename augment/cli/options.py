@@ -51,6 +51,34 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
+class FromStdin(str):
+    """The path of a file that holds what came on standard input."""
+
+
+class _TraceName(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A path or URL; ``-`` is standard input, copied to a temporary file (``TMPDIR``): a trace is read twice."""
+
+    name = "file"
+
+    def convert(self, value: str, _param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name of a file."""
+        if value != "-":
+            return value
+        import shutil
+        import sys
+        import tempfile
+
+        assert ctx
+        folder = ctx.with_resource(tempfile.TemporaryDirectory(prefix="augment-"))
+        path = f"{folder}/stdin"
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+        return FromStdin(path)
+
+
+TRACE = _TraceName()  #: the type of arguments that name traces
+
+
 def debug(function: Function) -> Function:
     """``--debug``; ``cli.main`` reads it from the arguments."""
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)

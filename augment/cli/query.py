@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, row_limit
+from augment.cli.options import TRACE, debug, row_limit
 from augment.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NULL = "NULL"
 
 
 @click.command("query", short_help="Run SQL over a trace with Perfetto's engine.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=TRACE)
 @click.argument("sql", required=False, metavar="[SQL]")
 @click.option("-f", "--sql-file", metavar="PATH", help="Read the SQL from a file.")
 @click.option(

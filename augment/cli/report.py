@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import client_of, debug, labels_option, server_options
+from augment.cli.options import TRACE, client_of, debug, labels_option, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command("report", short_help="Write one self-contained HTML page about a trace, a job, a comparison or runs.")
-@click.argument("source", metavar="INPUT|METRICS.json|DIR")
-@click.argument("test", metavar="[TEST]", required=False)
+@click.argument("source", metavar="INPUT|METRICS.json|DIR", type=TRACE)
+@click.argument("test", metavar="[TEST]", required=False, type=TRACE)
 @click.option("--diff", "comparing", is_flag=True, help="Compare two traces: augment report --diff CONTROL TEST.")
 @click.option(
     "--trend", is_flag=True, help="Figures over the runs in DIR: a history, or a folder with metrics for each run."

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import (
+    TRACE,
+    FromStdin,
     GroupedCommand,
     client_of,
     debug,
@@ -34,6 +36,7 @@ _SEAMLESS = (
     "the waits of ranks are not drawn in the outputs of {} of them: the server that converted these is too old; "
     "--force converts them again"
 )
+DONE_IN_PART = 5  #: the exit code where nothing failed, but not all was done that was asked for
 _SHARD = re.compile(r"(\d+)/(\d+)")
 
 
@@ -47,7 +50,7 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
 
 
 @click.command("run", cls=GroupedCommand, short_help="Augment traces: files, folders of ranks, globs, URLs.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…", type=TRACE)
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
 @requesting(formats=True)
 @click.option(
@@ -154,6 +157,8 @@ def command(
             inputs, out, ranks, request, align=not no_align, whole=whole_timeline, memory=memory, quiet=quiet
         )
     keep_freed_memory()
+    if out is None and any(isinstance(name, FromStdin) for name in inputs):
+        out = "."
     if scheduler:  # other processes read the files
         inputs = tuple(name if protocol(name) else os.path.abspath(name) for name in inputs)
         out = out if out is None or protocol(out) else os.path.abspath(out)
@@ -243,7 +248,7 @@ class _Command:
         for path in job.written:
             self._tell(path)
         self._job_files += job.written if job.joined else ()
-        if job.verdict:
+        if job.verdict or job.notes:
             self._concluded.append(job)
         if job.seamless:
             shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
@@ -283,6 +288,16 @@ class _Command:
             return failed[0].exit_code
         if failed:
             return 1
+        in_part = [result for result in self._results if result.partial]
+        for result in in_part:
+            if self._quiet:
+                complain(f"{result.path}: in part: {result.partial}")
+            if result.traceback and _debugging():
+                say_lines(result.traceback)
+        for note in dict.fromkeys(note for job in self._concluded for note in job.notes):
+            complain(note)
+        if in_part or any(job.notes for job in self._concluded):
+            return DONE_IN_PART
         if not any(result.status in ("augmented", "done_before") for result in self._results):
             complain(_nothing(self._results))
             return 3

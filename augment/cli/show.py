@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import GroupedCommand, analyses_of, complete_analysis, debug, requesting, row_limit
+from augment.cli.options import TRACE, GroupedCommand, analyses_of, complete_analysis, debug, requesting, row_limit
 
 if TYPE_CHECKING:
     from augment.pipeline.request import Request
@@ -33,14 +33,14 @@ MAIN = (
 
 
 @click.command("show", cls=GroupedCommand, short_help="Show metrics as tables.")
-@click.argument("source", metavar="INPUT|METRICS.json|FOLDER")
+@click.argument("source", metavar="INPUT|METRICS.json|FOLDER", type=TRACE)
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]", shell_complete=complete_analysis)
 @requesting()
 @row_limit(ROWS)
 @click.option("--all", "whole", is_flag=True, help="Show every table, not just the main ones.")
-@click.option("--json", "form", flag_value="json", help="Print the analyses as JSON, with all rows.")
-@click.option("--csv", "form", flag_value="csv", help="Print the table of the one ANALYSIS as CSV, with all rows.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print the analyses as JSON, with all rows.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the table of the one ANALYSIS as CSV, with all rows.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--parquet", metavar="DIR", help="Write ANALYSIS.parquet for each analysis, with all rows (pyarrow).")
 @debug
 def command(
@@ -49,7 +49,9 @@ def command(
     request: Request,
     limit: int,
     whole: bool,
-    form: str | None,
+    as_json: bool,
+    as_csv: bool,
+    markdown: bool,
     parquet: str | None,
 ) -> None:
     """Show metrics as tables, from a metrics file or from a trace, which is then analysed; of a FOLDER, its job's.
@@ -60,6 +62,9 @@ def command(
     """
     import json
 
+    forms = {"--json": as_json, "--csv": as_csv, "--markdown": markdown, "--parquet": parquet is not None}
+    if sum(forms.values()) > 1:
+        raise click.UsageError(f"{' and '.join(name for name, given in forms.items() if given)}: choose one")
     from msgspec.structs import replace
 
     from augment.cli.terminal import emit
@@ -79,15 +84,15 @@ def command(
     sidecar = analysed(source, request) if known is None else _chosen(in_job(known), request)
     if parquet is not None:
         _write_parquet([Sidecar.of(source, sidecar)], parquet)
-    elif form == "csv":
+    elif as_csv:
         _print_csv(sidecar)
-    elif form == "json":
+    elif as_json:
         emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
     else:
         from augment.cli.table_output import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
+        (print_markdown if markdown else print_sidecar)(shown, limit)
 
 
 def _in_folder(folder: str) -> dict[str, Any]:

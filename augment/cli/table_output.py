@@ -60,7 +60,7 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
     for name, analysis in sidecar["analyses"].items():
-        if analysis["status"] != "skipped":
+        if analysis["status"] not in ("skipped", "failed"):
             rows = analysis["rows"]
             title = name.replace("_", " ").capitalize()
             title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS else title
@@ -73,9 +73,10 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
                 emit(f"… {counted(len(rows) - limit, 'more row')} (--limit 0 shows all)")
             if analysis["status"] == "partial":
                 emit(f"partial: {analysis['reason']}")
-    skipped = {name: each["reason"] for name, each in sidecar["analyses"].items() if each["status"] == "skipped"}
-    if skipped:
-        print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
+    for status in ("failed", "skipped"):
+        why = {name: each["reason"] for name, each in sidecar["analyses"].items() if each["status"] == status}
+        if why:
+            print_rows(status.capitalize(), [{"analysis": name, "reason": reason} for name, reason in why.items()])
     if sidecar["diagnostics"]:
         print_rows("Diagnostics", sidecar["diagnostics"])
     if sidecar.get("lacking"):

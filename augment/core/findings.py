@@ -91,16 +91,22 @@ class Findings(Struct, frozen=True):
 
 
 class Skipped(Struct, frozen=True):
-    """The outcome of an analysis whose input data the trace lacks."""
+    """The outcome of an analysis whose input data the trace lacks, or that an error of this program ended."""
 
     reason: str
     verdict: Verdict | None = None  #: what can be said of the run all the same
     annotations: Sequence[Annotation] = ()  #: tracks that say it on the timeline
+    traceback: str = ""  #: of an error of this program in the analysis, which is its outcome; empty: none
+
+    @property
+    def status(self) -> str:
+        """``failed`` by an error of this program, else ``skipped``."""
+        return "failed" if self.traceback else "skipped"
 
     @property
     def summary(self) -> str:
         """That it was skipped, and why."""
-        return f"skipped: {self.reason}"
+        return f"{self.status}: {self.reason}"
 
 
 Outcome = Findings | Skipped
@@ -117,7 +123,7 @@ class Window(Struct, frozen=True):
 def table_of(name: str, outcome: Outcome, row: type[Any] | None = None) -> Table:
     """The outcome of an analysis as a table, with the columns of ``row`` even if it has no rows."""
     if isinstance(outcome, Skipped):
-        return Table.of_rows(name, (), row, status="skipped", reason=outcome.reason)
+        return Table.of_rows(name, (), row, status=outcome.status, reason=outcome.reason)
     status = "ok" if outcome.partial is None else "partial"
     return Table.of_rows(name, outcome.rows, row, status=status, reason=outcome.partial)
 

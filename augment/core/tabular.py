@@ -114,8 +114,8 @@ class Table(Struct, frozen=True, eq=False):
         return _kind_of_values(name, self.columns[name]) if kind is None or kind.name == "identity" else kind
 
     def __repr__(self) -> str:
-        if self.status == "skipped":
-            return f"<Table {self.name}: skipped, {self.reason}>"
+        if self.status in ("skipped", "failed"):
+            return f"<Table {self.name}: {self.status}, {self.reason}>"
         names = ", ".join(list(self.columns)[:_NAMED]) + (", …" if len(self.columns) > _NAMED else "")
         partial = f"; partial: {self.reason}" if self.reason else ""
         return f"<Table {self.name}: {len(self):,} rows × {len(self.columns)} columns ({names}){partial}>"
@@ -124,8 +124,8 @@ class Table(Struct, frozen=True, eq=False):
         """The first rows, for notebooks."""
         import html
 
-        if self.status == "skipped":
-            return f"<p><b>{html.escape(self.name)}</b>: skipped, {html.escape(str(self.reason))}</p>"
+        if self.status in ("skipped", "failed"):
+            return f"<p><b>{html.escape(self.name)}</b>: {self.status}, {html.escape(str(self.reason))}</p>"
         heads = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in self.columns)
         first = [values[:SHOWN] for values in self.columns.values()]
         body = "".join(f"<tr>{''.join(map(_cell, values))}</tr>" for values in zip(*first, strict=True))
@@ -154,7 +154,9 @@ def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str,
             column += [values[key]] * len(table) if key in values else table.columns.get(key, [None] * len(table))
     kinds = {key: _lenient(kind, columns[key]) for key, kind in kinds.items()}
     reasons = dict.fromkeys(table.reason for table in tables if table.reason)
-    status = next(status for status in ("ok", "partial", "skipped") if status in {table.status for table in tables})
+    status = next(
+        status for status in ("ok", "partial", "skipped", "failed") if status in {table.status for table in tables}
+    )
     return Table(name, columns, kinds, status, "; ".join(reasons) or None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from augment.core.threads import Threads
 from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.ranking import stage_of_rule
 from augment.diagnosis.rules import RULES
+from augment.errors import AugmentError
 from augment.facts.steps.window import rows_in_whole, within
 from augment.pipeline.request import Request
 from augment.readers import read
@@ -68,6 +70,8 @@ def augment(
     Raises:
         InputError: the file cannot be read.
         UsageError: an analysis, option or step does not exist, or a value differs in type from the option's default.
+
+    An error of this program in an analysis is the outcome of that analysis (``failed``); the others are made.
     """
     request = Request.of(request, fields)
     trace = trace if isinstance(trace, Trace) else read(trace)
@@ -135,7 +139,13 @@ def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Ou
         if not any(category in present_categories(trace) for category in group):
             names = [category.name.lower() for category in group]
             return Skipped(f"no event of category {listed(names, len(names), 'or')}")
-    outcome = analysis.analyze(trace, **options)
+    try:
+        outcome = analysis.analyze(trace, **options)
+    except (AugmentError, MemoryError):
+        raise
+    except Exception as error:
+        because = f"internal error, {type(error).__name__}: {error}; please report what --debug shows"
+        return Skipped(because, traceback=traceback.format_exc())
     return outcome if isinstance(outcome, Skipped) else bounded(outcome, trace.source.event_count)
 
 

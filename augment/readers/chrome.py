@@ -52,14 +52,21 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     stream = Counted(head, text, KEPT_BYTES)
     scanner = EventScanner(text.limits.nesting, _likely_text_bytes(path))
     window = TextWindow(stream, CHUNK_BYTES, ahead=text.threads.count > 1)
+    reading = _Reading(path, window, scanner, text.limits)
+    outline, broken = reading.outline, None
     try:
-        outline = _Reading(path, window, scanner, text.limits).all()
+        reading.all()
     except Broken as error:
-        raise MalformedTrace(path, error.offset, error.because) from error
+        broken = error
     finally:
         window.close()
     while stream.read(CHUNK):
         pass
+    if broken:
+        if not text.damage or not outline.arrays_seen:
+            raise MalformedTrace(path, broken.offset, broken.because) from broken
+        # a changed byte shows in the text, and at the end of its compression: what is before it is as it was
+        outline.partial = f"at byte {broken.offset}: {broken.because}"
     outline.text_bytes = stream.count
     if text.damage:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
@@ -88,11 +95,11 @@ class _Reading:
     def __init__(self, path: str, window: TextWindow, scanner: EventScanner, limits: Limits) -> None:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window, limits.nesting)
-        self._outline = Outline()
+        self.outline = Outline()
 
-    def all(self) -> Outline:
-        """The outline of the whole text. The scanner holds the events."""
-        window, outline = self._window, self._outline
+    def all(self) -> None:
+        """Make the outline of the whole text. The scanner holds the events."""
+        window, outline = self._window, self.outline
         window.fill()
         if window.data[:3].tobytes() == BYTE_ORDER_MARK:
             outline.byte_order_mark = True
@@ -110,13 +117,12 @@ class _Reading:
         if not outline.partial and self._members.blank() != -1:
             outline.trailing = window.base
         outline.broken_members += self._members.mended
-        return outline
 
     def _object(self) -> None:
         """Read from after the opening brace to after the closing one. Damage outside of the events costs only the
         damaged member.
         """
-        outline = self._outline
+        outline = self.outline
         while True:
             try:
                 events_follow = self._members_up_to_events()
@@ -160,7 +166,7 @@ class _Reading:
             if name == "traceEvents" and members.blank() == ord("["):
                 self._window.drop(1)
                 return True
-            self._outline.members[name] = members.value()
+            self.outline.members[name] = members.value()
 
     def _find_events(self) -> bool:
         """Skip from inside a broken member to after the bracket that opens traceEvents. Returns whether that was
@@ -180,26 +186,28 @@ class _Reading:
         Raises:
             Broken: the text there is not an event, so that what follows could be anything.
         """
-        outline, window, scanner = self._outline, self._window, self._scanner
+        outline, window, scanner = self.outline, self._window, self._scanner
         outline.arrays_seen += 1
         first = window.base
         scanned = 0  # the first bytes of the window, which are known to hold no end of an event
-        while True:
-            if scanned > MAX_EVENT_BYTES:
-                raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
-            at, closed = 0, False
-            if window.size > scanned:
-                at, closed = scanner.scan(window.data, 0, window.size, window.base)
-            self._limits.expect_events(self._path, scanner.event_count)
-            window.drop(at)
-            if closed:
-                window.drop(1)
-                break
-            scanned = window.size
-            if not window.fill():
-                inside = "inside the event that begins " * bool(window.size)
-                outline.partial = f"the text ends {inside}at byte {window.base}, before traceEvents is closed"
-                break
-        last = scanner.last_end
-        outline.insert_comma = last is not None and last > first
-        outline.insert_at = last if outline.insert_comma else first
+        try:
+            while True:
+                if scanned > MAX_EVENT_BYTES:
+                    raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
+                at, closed = 0, False
+                if window.size > scanned:
+                    at, closed = scanner.scan(window.data, 0, window.size, window.base)
+                self._limits.expect_events(self._path, scanner.event_count)
+                window.drop(at)
+                if closed:
+                    window.drop(1)
+                    break
+                scanned = window.size
+                if not window.fill():
+                    inside = "inside the event that begins " * bool(window.size)
+                    outline.partial = f"the text ends {inside}at byte {window.base}, before traceEvents is closed"
+                    break
+        finally:
+            last = scanner.last_end
+            outline.insert_comma = last is not None and last > first
+            outline.insert_at = last if outline.insert_comma else first

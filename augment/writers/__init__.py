@@ -63,14 +63,18 @@ def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = 
 
 
 def write_seamed(
-    augmented: AugmentedTrace, folder: Path, formats: Sequence[str] | None, under: Collection[int] = ()
+    augmented: AugmentedTrace,
+    folder: Path,
+    formats: Sequence[str] | None,
+    under: Collection[int] = (),
+    name: str | None = None,
 ) -> list[tuple[Path, Described | None]]:
     """As :func:`write_all`, and returns the seam of each file at which tracks may be added ``under`` these tracks of
     the source.
 
-    Without ``formats``, the sidecar is written alone.
+    Without ``formats``, the sidecar is written alone. The STEM is that of ``name``, by default of the source's.
     """
-    name = augmented.trace.source.name
+    name = name or augmented.trace.source.name
     files: list[tuple[Path, Described | None]] = []
     diagnostics: list[Diagnostic] = []
     names = () if formats is None else formats or (DEFAULT,)

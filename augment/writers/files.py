@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -35,6 +36,7 @@ _OUTPUT_SUFFIXES = (
     ".diff.overlay.pftrace",
 )
 
+LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
 _DOT = re.compile(r"\.")
 
@@ -51,7 +53,16 @@ def stem(name: str) -> str:
 
 def output_path(source_name: str, folder: Path, suffix: str) -> Path:
     """``folder/STEM.suffix`` for the input called ``source_name``."""
-    return folder / (stem(source_name) + suffix)
+    return folder / (fitting(stem(source_name)) + suffix)
+
+
+def fitting(name: str) -> str:
+    """``name``, or its begin and a hash of it where file systems take no names as long as those of its outputs."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= LONGEST_STEM:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:12]
+    return os.fsencode(name)[: LONGEST_STEM - 13].decode("utf-8", "ignore") + f"-{digest}"
 
 
 def is_output(name: str) -> bool:

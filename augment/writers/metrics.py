@@ -153,7 +153,7 @@ def tool() -> dict[str, str]:
 def analysis_of(outcome: Outcome) -> dict[str, Any]:
     """The sidecar's entry for one analysis."""
     if not isinstance(outcome, Findings):
-        return {"status": "skipped", "reason": outcome.reason, "rows": []}
+        return {"status": outcome.status, "reason": outcome.reason, "rows": []}
     if outcome.partial is not None:
         return {"status": "partial", "reason": outcome.partial, "rows": outcome.rows}
     return {"status": "ok", "rows": outcome.rows}
@@ -183,7 +183,7 @@ Schema = dict[str, Any]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _WITH_VERDICT = "diagnosis"  #: the analysis that provides the rows of a verdict
-_STATUS = ("ok", "partial", "skipped")
+_STATUS = ("ok", "partial", "skipped", "failed")
 
 
 def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping[str, Schema] | None = None) -> Schema:

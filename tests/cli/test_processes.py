@@ -68,6 +68,7 @@ def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, numb
         _, err = process.communicate()
     assert process.returncode == code
     assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("augment: interrupted" if code == 130 else "augment: terminated")
     assert sorted(path.name for path in folder.iterdir()) == [
         "a.augmented.pftrace", "a.json", "a.metrics.json", "a.ranks.summary", "held.json"
     ]  # fmt: skip

@@ -166,17 +166,6 @@ def test_glob_is_expanded_and_kept_below_the_output_folder(tmp_path: Path, augme
     assert len(deep.lines) == 7  # two of each trace, one of the two ranks in one folder
 
 
-def test_equal_outputs_are_refused_not_overwritten(tmp_path: Path, augment: Augment) -> None:
-    first = write_trace(tmp_path / "a.json")
-    second = write_trace(tmp_path / "a.json.gz", kernel(), launch())
-    ended = augment("run", tmp_path)
-    assert ended.code == 1
-    assert f"augment: {second}: would write the same outputs as {first}" in ended.err
-    assert metrics(tmp_path / "a.metrics.json")["source"]["events"] == 6
-    apart = augment("run", second, "-o", tmp_path / "other")
-    assert apart.code == 0
-
-
 def test_a_file_named_twice_is_converted_once(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "a.json")
     (tmp_path / "link.json").symlink_to(trace)
@@ -229,7 +218,6 @@ def test_usage_errors_come_before_the_work(tmp_path: Path, augment: Augment, arg
 
 def test_input_is_needed(augment: Augment) -> None:
     assert augment("run").code == 2
-    assert augment("run", "-").code == 2
     assert augment("frobnicate").code == 2
 
 
@@ -293,7 +281,7 @@ def test_a_bug_is_one_line_unless_debugging(tmp_path: Path, augment: Augment, mo
 def test_truncated_text_is_augmented_and_said(tmp_path: Path, augment: Augment) -> None:
     (tmp_path / "a.json").write_bytes(trace_text()[:-20])
     ended = augment("run", tmp_path / "a.json")
-    assert ended.code == 0
+    assert ended.code == 5
     assert "incomplete: the text ends inside the event" in ended.err
 
 

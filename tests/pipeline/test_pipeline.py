@@ -86,13 +86,17 @@ def test_what_does_not_exist_is_refused(arguments: dict[str, object], message: s
         augment(some_trace(), **arguments)  # type: ignore[arg-type]
 
 
-def test_an_exception_in_an_analysis_propagates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_an_analysis_is_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Trace) -> Findings:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by chance")
 
     monkeypatch.setattr(queue_length, "analyze", broken)
-    with pytest.raises(ZeroDivisionError):
-        augment(some_trace())
+    outcomes = augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes
+    failed = outcomes["queue_length"]
+    assert isinstance(failed, Skipped)
+    assert failed.summary == "failed: internal error, ZeroDivisionError: by chance; please report what --debug shows"
+    assert "ZeroDivisionError" in failed.traceback
+    assert isinstance(outcomes["temporal_breakdown"], Findings)
 
 
 def test_progress_is_told_before_each_analysis() -> None:

@@ -32,6 +32,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / example) for example in (".", "t
 
 import numpy as np
 
+from augment.core.findings import Skipped
 from augment.errors import AugmentError
 from augment.kernels.tokens import PADDING
 from augment.pipeline import augment
@@ -94,6 +95,8 @@ class Mutator:
             self.piece,
             self.nested,
             self.layout,
+            self.threads,
+            self.threads,
         )
         for _ in range(self.chance.choice([1, 1, 1, 2, 4])):
             text = self.chance.choice(ways)(text) or b"["
@@ -138,6 +141,29 @@ class Mutator:
     def layout(self, text: bytes) -> bytes:
         return self.chance.choice([text.replace(b",", b" ,\r\n"), text.replace(b": ", b":"), text.replace(b"\n", b""),
                                    text + text, text + b"\0" * 50, b"\xef\xbb\xbf" + text])  # fmt: skip
+
+    def threads(self, text: bytes) -> bytes:
+        """A thread without its slices or arrows, from a moment on or at all; or events that lie 2**63 ns apart."""
+        try:
+            trace = json.loads(text)
+            events = trace["traceEvents"] if isinstance(trace, dict) else trace
+            threads = [event.get("tid") for event in events]
+            thread, kept = self.chance.choice(threads), self.chance.choice(["X", "sf", "", "far"])
+            begin = self.chance.choice([0.0, float(self.chance.choice(events).get("ts", 0))])
+            if kept == "far":
+                for event in events:
+                    if event.get("tid") == thread and "ts" in event:
+                        event["ts"] = -float(event["ts"]) - 1e15
+            else:
+                out = [
+                    event
+                    for event in events
+                    if event.get("tid") != thread or event.get("ph") in kept or float(event.get("ts", 0)) < begin
+                ]
+                events[:] = out
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):  # changed before
+            return text
+        return json.dumps(trace).encode()
 
 
 class Guarded:
@@ -215,7 +241,11 @@ def written(path: Path, folder: Path) -> list[bytes] | str:
     """All that is written of a trace, or the error that it may raise."""
     formats = ("chrome", "perfetto") if path.suffix == ".json" else ("perfetto",)
     try:
-        return [each.read_bytes() for each in write_all(augment(read(str(path))), folder, formats)]
+        augmented = augment(read(str(path)))
+        for name, outcome in augmented.outcomes.items():
+            if isinstance(outcome, Skipped) and outcome.traceback:
+                raise AssertionError(f"{name}: {outcome.traceback}")
+        return [each.read_bytes() for each in write_all(augmented, folder, formats)]
     except AugmentError as error:
         return str(error)
 

@@ -237,6 +237,7 @@ class _Layout(Struct, frozen=True):
         return {name: of for name, of in out.items() if self.sizes.get(name, 2) > 1}
 
 
+CONTRADICTED = "parallelism_contradicted"  #: the code of the diagnostic that stated sizes are not used
 _OUTER = "dp outside ep"
 _LABELS = ("dp", "tp", "pp", "ep", "expert_dp", "cp")
 
@@ -256,7 +257,12 @@ def _layout(
     )
     if highest >= world:
         why = f"the stated sizes {as_text(stated)} make {world} ranks, but rank {highest} exists: they are not used"
-        return None, [Diagnostic("parallelism_contradicted", 1, why)]
+        return None, [Diagnostic(CONTRADICTED, 1, why)]
+    recorded = {summary.world for summary in summaries} - {-1}  # unknown
+    if len(recorded) == 1 and world not in recorded:
+        sizes_text = f"the stated sizes {as_text(stated)} make {world} ranks"
+        why = f"{sizes_text}, but the traces tell of {recorded.pop()}: they are not used"
+        return None, [Diagnostic(CONTRADICTED, 1, why)]
     blocks = {**{name: {name: size} for name, size in sizes.items()}, DP: {EP: inner, _OUTER: data // inner}}
     if inner == 1:
         blocks[DP] = {DP: data}

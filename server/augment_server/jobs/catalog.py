@@ -118,7 +118,8 @@ class MetricsFile:
             Refusal: a row is damaged.
         """
         metrics = self._analyses[name]
-        status = v1.AnalysisMetrics.Status.Value(f"STATUS_{metrics.status.upper()}")
+        stated = "skipped" if metrics.status == "failed" else metrics.status  # its reason says which
+        status = v1.AnalysisMetrics.Status.Value(f"STATUS_{stated.upper()}")
         rows = self._rows(name)
         while True:
             message, size = v1.AnalysisMetrics(analysis=name, status=status, reason=metrics.reason), 0
