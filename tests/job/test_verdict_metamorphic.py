@@ -45,3 +45,12 @@ def test_the_order_of_the_files_changes_nothing(tmp_path: Path) -> None:
     (first,), (second,) = forward.rows, backward.rows
     assert (first.rank, first.cause) == (second.rank, second.cause)
     assert second.charged_ns == pytest.approx(first.charged_ns, rel=0.01)
+
+
+def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain() -> None:
+    """The job is judged on the steps that all ranks recorded."""
+    rank, cause, _, gain = the_row(JOB)
+    whole = verdicts.job(JOB).judgement.recorded_ns
+    later = replace(JOB, record_from=(0.2, 0.2, 1.1, 0.2))
+    assert the_row(later)[:2] == (rank, cause)
+    assert the_row(later)[3] / verdicts.job(later).judgement.recorded_ns == pytest.approx(gain / whole, abs=0.02)

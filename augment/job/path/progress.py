@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, combinations, intervals, run_starts
+from augment.arrays import NO_INDEX, Bools, Int64s, Places, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -32,8 +32,8 @@ class Progress(Struct, frozen=True):
     from the holder's end to ``stopped``, when the rank began to wait for this one. ``before``: the row of the
     collective before it on its stream, -1 for none. ``came``: when the rank had come to it by its own work, on its own
     clock: the start, or the moment from which it only waited for the collective before it on its stream. By member:
-    ``begin`` and ``finish`` of the recorded steps; ``common_begin``, on the job's clock; ``tail_anchor`` and ``tail``,
-    the last anchor and the time from there to the finish.
+    ``begin`` and ``finish`` of the ``step_count`` steps that all ranks recorded; ``common_begin``, on the job's clock;
+    ``tail_anchor`` and ``tail``, the last anchor and the time from there to the finish.
     """
 
     matched: Matched
@@ -51,6 +51,7 @@ class Progress(Struct, frozen=True):
     tail: Int64s
     before: Int64s
     came: Int64s
+    step_count: int
 
 
 class Stretches(Struct, frozen=True):
@@ -75,26 +76,28 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     usable = np.array(
         [clock.comparable and len(summary.steps["end"]) > 0 for clock, summary in zip(clocks, summaries, strict=True)]
     )
+    begin, finish, step_count = _common_steps(summaries, usable)
+    inside = (matched.end > begin[matched.member]) & (matched.ts < finish[matched.member])
     tells = (matched.is_synchronous() | matched.is_pair()) & np.logical_and.reduceat(
         usable[matched.member], matched.first
     )
-    matched = matched.take(tells)
+    matched = matched.take(tells & np.logical_or.reduceat(inside, matched.first))
     rows, members = len(matched.instance), len(summaries)
     start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NO_INDEX, np.int64)
     holder, before, came = anchor.copy(), anchor.copy(), matched.ts.copy()
     local, overlap = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     stopped = np.clip(matched.end - matched.exposed_ns, matched.ts, matched.end)
-    begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
+    common_begin = np.zeros(members, np.int64)
     tail_anchor, tail = np.full(members, NO_INDEX, np.int64), np.zeros(members, np.int64)
     for member in np.flatnonzero(usable).tolist():
         summary, clock, chosen = summaries[member], clocks[member], matched.rows_of(member)
-        begin[member], finish[member] = summary.step_column("start")[0], summary.step_column("end")[-1]
         common_begin[member] = clock.to_common(begin[member : member + 1])[0]
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
         anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
         before[chosen] = _before(matched, summary, chosen)
-        came[chosen] = _came(matched, summary, chosen, before[chosen], holders)
-        anchors = np.where(came[chosen] < matched.ts[chosen], holders, anchors)
+        waited_for = _launched_before(matched, summary, chosen, holders)
+        came[chosen] = _came(matched, summary, chosen, before[chosen], waited_for)
+        anchors = np.where(came[chosen] < matched.ts[chosen], waited_for, anchors)
         anchor[chosen], holder[chosen] = anchors, holders
         local[chosen] = came[chosen] - np.where(anchors == NO_INDEX, begin[member], matched.end[anchors])
         since = np.where(holders == NO_INDEX, begin[member], matched.end[holders])
@@ -102,7 +105,41 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
-    return Progress(matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came)
+    return Progress(
+        matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came, step_count
+    )
+
+
+def _common_steps(summaries: Sequence[RankSummary], usable: Bools) -> tuple[Int64s, Int64s, int]:
+    """By member, when the first and last of the steps that all ranks recorded begin and end, and their number; where
+    no step is common to all, the whole recording of each, and 0."""
+    begin, finish = np.zeros((2, len(summaries)), np.int64)
+    numbers = {member: summaries[member].step_column("number") for member in np.flatnonzero(usable).tolist()}
+    shared = set.intersection(*(set(of[of >= 0].tolist()) for of in numbers.values())) if numbers else set()
+    for member, of in numbers.items():
+        places = np.flatnonzero(np.isin(of, list(shared))) if shared else np.arange(len(of))
+        begin[member] = summaries[member].step_column("start")[places[0]]
+        finish[member] = summaries[member].step_column("end")[places[-1]]
+    return begin, finish, len(shared)
+
+
+def _launched_before(matched: Matched, summary: RankSummary, rows: Int64s, holder: Int64s) -> Int64s:
+    """The last collective to end before each of a member's ``rows`` that the rank had to wait for, of those launched
+    before it: a row that is late as its stream was busy did not wait for what came later. ``holder`` is the last of
+    all."""
+    launched = summary.table_column("collectives", "launched")
+    if launched is None:
+        return holder
+    launch = launched[matched.place[rows]]
+    holding = np.unique(holder[holder != NO_INDEX])
+    holding = holding[np.argsort(matched.end[holding], kind="stable")]
+    launch_of = np.append(launched[matched.place[holding]], NO_INDEX)
+    place = np.searchsorted(matched.end[holding], np.where(holder == NO_INDEX, -1, matched.end[holder]), "right") - 1
+    late = np.flatnonzero((place >= 0) & (launch_of[place] > launch))
+    while len(late):
+        place[late] -= 1
+        late = late[launch_of[place[late]] > launch[late]]
+    return np.append(holding, NO_INDEX)[place]
 
 
 def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, holder: Int64s) -> Int64s:
@@ -176,9 +213,8 @@ def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[
     return before, possible
 
 
-def stretches(progress: Progress, summaries: Sequence[RankSummary], *, to_start: bool = False) -> Stretches:
-    """The stretches of all members, ``to_start`` of the collectives even where the rank came to them earlier. Of
-    collectives alone, as sends part them differently on different ranks."""
+def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches:
+    """The stretches of all members. Of collectives alone, as sends part them differently on different ranks."""
     matched = progress.matched
     together = ~matched.is_pair()[matched.instance] if len(matched) else np.empty(0, np.bool_)
     sort = _sorts(matched)
@@ -189,13 +225,15 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary], *, to_start:
         if not len(rows):
             continue
         rows_ = rows[together[rows]]
-        moments = matched.ts if to_start else progress.came
-        rows_ = rows_[np.argsort(moments[rows_], kind="stable")]
-        ts = moments[rows_]
+        rows_ = rows_[np.argsort(progress.came[rows_], kind="stable")]
+        rows_ = rows_[_as_launched(matched, summary, rows_)]
+        ts = np.maximum.accumulate(progress.came[rows_])
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
+        rows_ = rows_[progress.came[rows_] >= begin]
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
         before = np.concatenate(([NO_INDEX], _numbered(sort[matched.instance[rows_]])))[:-1]
+        before[since <= begin] = NO_INDEX  # it counts from there, as on ranks whose recording has nothing earlier
         columns.append([np.full(len(rows_), member), rows_, before, ts, ts - since - spent.communication])
         parts.append(spent)
     if not columns:
@@ -206,6 +244,15 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary], *, to_start:
     )
     spent_all = Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     return Stretches(member_of, row, begins, ts, own_ns, spent_all)
+
+
+def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places:
+    """The order in which the host launched ``rows``, which are in the order of time: equal on ranks that run one
+    program, whichever stream is first. The order of time where a launch is unknown."""
+    launched = summary.table_column("collectives", "launched")
+    if launched is None or (launched[matched.place[rows]] == NO_INDEX).any():
+        return np.arange(len(rows))
+    return np.argsort(launched[matched.place[rows]], kind="stable")
 
 
 def _sorts(matched: Matched) -> Int64s:

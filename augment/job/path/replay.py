@@ -147,15 +147,16 @@ def changed(progress: Progress, change: TimeChange) -> tuple[Int64s, Int64s, Int
     local, overlap, tail = columns
     for member in change.members():
         rows, last = matched.rows_of(member), int(progress.tail_anchor[member])
-        holder = progress.holder[rows]
-        moments = (stopped[holder], progress.came[rows], stopped[rows], stopped[[last]], progress.finish[[member]])
-        later = change.until(member, np.concatenate(moments))  # at once, as this reads the rank's table of states
-        held, begun, ended, at_last, at_end = np.split(later, np.cumsum([len(each) for each in moments])[:-1])
-        since = np.where(holder == NO_INDEX, 0, held)
-        by_stream = progress.anchor[rows] != holder  # no work lies between the two
-        local[rows] += np.where(by_stream, 0, begun - since)
-        overlap[rows] += ended - since
-        tail[member] += int(at_end[0]) - (0 if last == NO_INDEX else int(at_last[0]))
+        anchor, holder = progress.anchor[rows], progress.holder[rows]
+        moments = (stopped[anchor], stopped[holder], progress.came[rows], stopped[rows], stopped[[last]])
+        edges = np.array([progress.begin[member], progress.finish[member]])
+        later = change.until(member, np.concatenate((*moments, edges)))  # at once, as this reads the table of states
+        parts = np.split(later, np.cumsum([len(each) for each in moments]))
+        anchored, held, begun, ended, at_last, (at_begin, at_end) = parts
+        by_stream = (anchor != holder) & (progress.came[rows] >= matched.ts[rows])  # no work lies between the two
+        local[rows] += np.where(by_stream, 0, begun - np.where(anchor == NO_INDEX, at_begin, anchored))
+        overlap[rows] += ended - np.where(holder == NO_INDEX, at_begin, held)
+        tail[member] += int(at_end - (at_begin if last == NO_INDEX else at_last[0]))
     # a change cannot take more than there is
     given = progress.local, progress.overlap, progress.tail
     local, overlap, tail = (

@@ -37,10 +37,10 @@ CAUSES: dict[Cause, tuple[str, ...]] = {
 
 class Excess(Struct, frozen=True):
     """``by_stretch``, and ``by_cause`` of each cause: int64 ns, parallel to ``stretches``, whose rows are those of
-    ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``;
-    ``causes``: the part of the sum that is due to each cause; ``worst_share``: the share of the sum in the step with
-    the most; ``step_count``: its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer
-    than the peers' in most steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
+    ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``; ``causes``: the part of the sum that is due to
+    each cause; ``worst_share``: the share of the step with the most in what all steps are longer by; ``step_count``:
+    its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer than the peers' in most
+    steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
 
     matched: Matched
     stretches: Stretches
@@ -77,7 +77,7 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     seen, usually = by_stretch[lasting], np.rint(usual[lasting]).astype(np.int64)
     lasting_ns = np.minimum(*(sums(stretches.member[lasting], each, members) for each in (seen, usually)))
-    worst, steps = _worst_step(stretches.member, step, by_stretch, total)
+    worst, steps = _worst_step(stretches.member, step, by_stretch, members)
     noise = np.minimum(
         _noise(stretches.member, step, by_stretch, members),
         _usual(stretches.member[has_peers], by_stretch[has_peers], members),
@@ -86,13 +86,14 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
-def _worst_step(member: Int64s, step: Int64s, excess: Int64s, total: Int64s) -> tuple[Floats, Int64s]:
-    """The share of each member's sum that its worst step has, and the number of its steps."""
+def _worst_step(member: Int64s, step: Int64s, excess: Int64s, count: int) -> tuple[Floats, Int64s]:
+    """The share that the worst step has of all by which each of ``count`` members is longer in steps, and the number
+    of its steps."""
     (members, _), which = combinations(member, step)
-    in_step = sums(which, excess, len(members))
-    most, count = np.zeros(len(total), np.int64), np.bincount(members, minlength=len(total))
+    in_step = np.maximum(sums(which, excess, len(members)), 0)
+    most = np.zeros(count, np.int64)
     np.maximum.at(most, members, in_step)
-    return most / np.maximum(total, 1), count
+    return most / np.maximum(sums(members, in_step, count), 1), np.bincount(members, minlength=count)
 
 
 def _usual(member: Int64s, excess: Int64s, members: int) -> Floats:

@@ -109,19 +109,14 @@ class Judgement:
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
         why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
-        rows = scenarios(self._replay, self._progress[2], self._summaries)
+        rows = scenarios(self._replay, self._excess, self._summaries)
         return Findings(rows, partial=why if self._gain_unknown else None)
 
     @cached_property
-    def _progress(self) -> tuple[Replay | None, Excess, Excess]:
-        """The replay; the excess until collectives start, which is charged; and until ranks come to them, which is
-        replayed."""
+    def _progress(self) -> tuple[Replay | None, Excess]:
+        """The replay, and the excess."""
         progress = progress_of(self._matched, self._clocks, self._summaries)
-        charged, replayed = (
-            excess_of(progress, stretches(progress, self._summaries, to_start=to_start), len(self._summaries))
-            for to_start in (True, False)
-        )
-        return replay_of(progress), charged, replayed
+        return replay_of(progress), excess_of(progress, stretches(progress, self._summaries), len(self._summaries))
 
     @property
     def _found_replay(self) -> Replay | None:
@@ -189,8 +184,7 @@ class Judgement:
     @cached_property
     def _step_time(self) -> tuple[float, int]:
         """The mean time of a step, ns, and the number of steps; 0 steps where none was recorded."""
-        numbers = self._summaries[int(self._members[0])].step_column("number")
-        count = int(np.count_nonzero(numbers >= 0))
+        count = self._replay.progress.step_count
         return (self._time / count if count else 0.0), count
 
     @cached_property
@@ -226,7 +220,7 @@ class Judgement:
         return ""
 
     def _shift(self, members: Int64s) -> Shift:
-        excess = self._progress[2]
+        excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
         return Shift(excess.stretches, by, excess.by_parts, self._summaries)
 
@@ -264,7 +258,7 @@ class Judgement:
     @cached_property
     def _uneven_rows(self) -> list[Row]:
         """The row of uneven work, where balance gains more than twice what any rank alone would; else none."""
-        balance = uneven(self._progress[2], self._summaries) if not self._gain_unknown else None
+        balance = uneven(self._excess, self._summaries) if not self._gain_unknown else None
         if balance is None:
             return []
         cause = main_cause(balance.causes, balance.excess_ns)
