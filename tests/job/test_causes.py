@@ -195,7 +195,7 @@ def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_p
         (tmp_path / f"rank{rank:02}.json").write_text(text)
     verdict = job(sorted(tmp_path.glob("*.json"))).verdict
     assert [row.ranks for row in verdict.rows] == [[1, 9], [0, 8]]
-    assert verdict.text[0].startswith("Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 31.2 ms")
+    assert verdict.text[0].startswith("Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 31.5 ms")
     assert not re.search(r"take (\S+ ms) instead of \1", " ".join(verdict.text))
 
 

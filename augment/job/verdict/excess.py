@@ -38,9 +38,9 @@ CAUSES: dict[Cause, tuple[str, ...]] = {
 class Excess(Struct, frozen=True):
     """``by_stretch``, and ``by_cause`` of each cause: int64 ns, parallel to ``stretches``, whose rows are those of
     ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``; ``causes``: the part of the sum that is due to
-    each cause; ``worst_share``: the share of the step with the most in what all steps are longer by; ``step_count``:
-    its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer than the peers' in most
-    steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
+    each cause; ``worst_ns``: the part in the step with the most; ``step_count``: its steps. ``lasting_ns`` and
+    ``lasting_causes``: of those stretches alone that are longer than the peers' in most steps, where a rank delays the
+    others though it is quicker elsewhere; 0 for few steps."""
 
     matched: Matched
     stretches: Stretches
@@ -49,7 +49,7 @@ class Excess(Struct, frozen=True):
     total_ns: Int64s
     noise_ns: Floats
     causes: dict[Cause, Int64s]
-    worst_share: Floats
+    worst_ns: Int64s
     step_count: Int64s
     lasting_ns: Int64s
     lasting_causes: dict[Cause, Int64s]
@@ -86,14 +86,12 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
-def _worst_step(member: Int64s, step: Int64s, excess: Int64s, count: int) -> tuple[Floats, Int64s]:
-    """The share that the worst step has of all by which each of ``count`` members is longer in steps, and the number
-    of its steps."""
+def _worst_step(member: Int64s, step: Int64s, excess: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Of each of ``count`` members, the part of its sum in the step with the most, and the number of its steps."""
     (members, _), which = combinations(member, step)
-    in_step = np.maximum(sums(which, excess, len(members)), 0)
     most = np.zeros(count, np.int64)
-    np.maximum.at(most, members, in_step)
-    return most / np.maximum(sums(members, in_step, count), 1), np.bincount(members, minlength=count)
+    np.maximum.at(most, members, sums(which, excess, len(members)))
+    return most, np.bincount(members, minlength=count)
 
 
 def _usual(member: Int64s, excess: Int64s, members: int) -> Floats:

@@ -36,7 +36,7 @@ from augment.job.verdict.slow_groups import slow_groups
 from augment.job.verdict.verdict_text import Row, WhatIfRow
 
 LEAST = verdict_text.LEAST
-LEAST_ONCE = 0.05  #: the same, if one step has most of it
+LEAST_ONCE = 0.05  #: the same, if less than that is left without the step with most of it
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
@@ -231,7 +231,9 @@ class Judgement:
     def _candidates(self) -> Int64s:
         """The members whose excess is beyond chance and large, the largest first."""
         total, noise = self._excess.total_ns, self._excess.noise_ns
-        least = np.where(self._excess.worst_share > ONCE, LEAST_ONCE, LEAST) if self._step_time[1] > 2 else LEAST
+        rest = total - self._excess.worst_ns  # without the step with most of it
+        is_once = (rest < LEAST * self._time) & (self._step_time[1] > 2)
+        least = np.where(is_once, LEAST_ONCE, LEAST)
         limit = CLEARLY + 0.5 * math.log2(max(len(self._members) / 2, 1))
         clear = (total > limit * noise) & (total >= least * self._time)
         lasting = self._excess.lasting_ns
@@ -365,7 +367,10 @@ class Judgement:
         cause = main_cause(causes, total)
         share = max(causes.values()) / total if total else 0.0
         reason = self._reason(member)
-        lasts, once = self._lasts(member), self._step_time[1] > 2 and bool(self._excess.worst_share[member] > ONCE)
+        lasts, once = (
+            self._lasts(member),
+            self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member]),
+        )
         unnamed = not any(group.name for group in self._matched.groups)
         sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]
         return Row(
