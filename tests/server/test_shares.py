@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,7 +25,10 @@ from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server.base import interception
 from augment_server.base.limits import Limits
+from augment_server.base.threads import Apart
+from augment_server.storage import pages, storage
 
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 FEW_FILES = 256
@@ -196,3 +202,87 @@ def test_no_more_files_is_no_bug_of_the_server(tmp_path: Path, monkeypatch: pyte
         with refused("TOO_MANY_CONNECTIONS", "RESOURCE_EXHAUSTED") as output:
             server.stub.StartUpload(calls.StartUploadRequest(file_name="a.json"))
         assert output[0].retry
+
+
+def test_clients_take_turns_at_the_threads() -> None:
+    """Calls of one client that never end, however many, keep half of the threads at most; all others take turns."""
+
+    async def run() -> list[str]:
+        apart, go_on, order = Apart(), threading.Event(), list[str]()
+
+        def asked(client: str, count: int, *, wait: bool = False) -> list[asyncio.Task[None]]:
+            def work() -> None:
+                order.append(client)
+                if wait:
+                    go_on.wait(PATIENCE_S)
+
+            async def call() -> None:
+                interception._CURRENT.set(interception.Call("method", {}, client))
+                await apart(work)
+
+            return [asyncio.create_task(call()) for _ in range(count)]
+
+        waiting = asked("a", 100, wait=True)
+        try:
+            await asyncio.wait_for(asyncio.gather(*asked("b", 100)), PATIENCE_S / 10)
+            assert order == ["a"] * 8 + ["b"] * 100
+            waiting += asked("b", 100, wait=True)
+            await asyncio.sleep(0)
+            waiting += asked("c", 1)
+        finally:
+            go_on.set()
+            await asyncio.gather(*waiting)
+            apart.close()
+        return order[108:]
+
+    order = asyncio.run(run())
+    assert order.index("c") <= 16  # beside those that began together, it was the next
+    assert Counter(order) == {"a": 92, "b": 100, "c": 1}
+
+
+def test_a_list_for_which_too_much_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1, max_client_jobs=200) as server:
+        server.freeze()
+        upload = server.upload(trace(tmp_path / "a.json"))
+        for _ in range(3):
+            asked(server, upload, "host:test")
+        listed = calls.ListJobsRequest(filter='labels.a = "*a*b*c"')
+        assert not server.stub.ListJobs(listed).jobs
+        monkeypatch.setattr(storage, "_STEPS", 1)
+        monkeypatch.setattr(pages, "MOST_CPU_S", 0.0)
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT") as output:
+            server.stub.ListJobs(listed)
+        assert "create_time" in output[0].message
+        assert len(server.core._storage.rows("SELECT id FROM jobs")) == 3  # the connection is as before
+
+
+def test_a_page_reads_no_more_specs_than_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 10_000)
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        server.freeze()
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=server.upload(trace(tmp_path / "a.json")))))
+        spec.augment.only.extend(["temporal_breakdown"] * 300)
+        names = [server.stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name for _ in range(7)][::-1]
+        read, made = [], server.core._jobs._message
+        monkeypatch.setattr(server.core._jobs, "_message", lambda row: read.append(row["id"]) or made(row))
+        request, pages_of = calls.ListJobsRequest(), list[list[str]]()
+        while not pages_of or request.page_token:
+            answer = server.stub.ListJobs(request)
+            pages_of.append([job.name for job in answer.jobs])
+            request.page_token = answer.next_page_token
+        assert [len(each) for each in pages_of] == [2, 2, 2, 1]
+        assert [name for each in pages_of for name in each] == names
+        assert len(read) == 7
+
+
+def test_a_validation_waits_for_no_writer(tmp_path: Path) -> None:
+    """And none waits for it: it looks at a thousand inputs of each of a hundred jobs."""
+    with serving(tmp_path / "state", max_client_jobs=4) as server:
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=server.upload(trace(tmp_path / "a.json")))))
+        request = calls.CreateJobRequest(spec=spec, validate_only=True)
+        with server.core._storage.writing():
+            (job,) = server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=[request]), timeout=60).jobs
+            assert job.spec == spec
+            with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED"):  # those before it count
+                server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=[request] * 5), timeout=60)
+        assert not server.stub.ListJobs(calls.ListJobsRequest()).jobs

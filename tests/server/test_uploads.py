@@ -237,15 +237,16 @@ def test_who_takes_over_waits_for_no_digest(tmp_path: Path, monkeypatch: pytest.
     reads, go_on = iter((True, False)), threading.Event()
     made = uploads._hash_of
 
-    def slow(path: Path) -> Any:
+    def slow(*args: Any) -> Any:
         if next(reads):
             go_on.wait(PATIENCE_S)
-        return made(path)
+        return made(*args)
 
     with serving(tmp_path) as server:
         data = os.urandom(2000)
         upload = start(server, data)
         half(server, resume(upload, 0), Part(chunk=data[:1000]))
+        server.core._uploads._digests.clear()  # as after a restart
         monkeypatch.setattr(uploads, "_hash_of", slow)
         first = server.stub.UploadTrace.future(iter([resume(upload, 1000), Part(chunk=data[1000:])]))
         eventually(lambda: server.core._uploads._writers)
@@ -253,6 +254,24 @@ def test_who_takes_over_waits_for_no_digest(tmp_path: Path, monkeypatch: pytest.
         go_on.set()
         with refused("UPLOAD_TAKEN_OVER", "ABORTED"):
             first.result()
+
+
+def test_who_goes_on_reads_nothing_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, read = os.urandom(3000), []
+    upload = start(server, data)
+    made = uploads._hash_of
+    monkeypatch.setattr(uploads, "_hash_of", lambda path, ended: read.append(path.stat().st_size) or made(path, ended))
+    for at in (0, 1000, 500):
+        half(server, resume(upload, at), Part(chunk=data[at : at + 1000]))
+    half(server, resume(upload, 2000))
+    assert send(server, resume(upload, 2000), Part(chunk=data[2000:])).state == v1.Upload.STATE_COMPLETE
+    assert not any(read)
+    assert upload.removeprefix("uploads/") not in server.core._uploads._digests
+
+
+def test_a_call_that_has_ended_reads_no_more(tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(b"x" * 1000)
+    assert uploads._hash_of(tmp_path / "part", lambda: True).digest() == hashlib.sha256().digest()
 
 
 def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:

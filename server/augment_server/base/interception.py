@@ -81,6 +81,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call.code = _code(context) or call.code
 
 
+def calling() -> str:
+    """The client of the current call; empty outside of one."""
+    call = _CURRENT.get()
+    return call.client if call else ""
+
+
 def count_received(size: int) -> None:
     """Count received bytes of the current call."""
     call = _CURRENT.get()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Part, Step
 from augment_server.jobs.queue_order import NEXT, Turns
 from augment_server.storage.filters import Field
-from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
+from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, inputs_of, is_plain, traces_of
 from augment_server.storage.pages import Asked, page
 from augment_server.storage.storage import Storage, now_ns
 from augment_server.storage.uploads import Caller
@@ -44,10 +43,6 @@ FIELDS = {
 #: a whole job leaves other clients a tenth of what it takes itself, at most a gigabyte
 _LEFT, _MOST_LEFT = 10, 1 << 30
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
-
-
-class _Undone(Exception):
-    """Rolls back a transaction of a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +103,45 @@ class Jobs:
         Raises:
             Refusal: as :meth:`create`.
         """
-        with contextlib.suppress(_Undone), self._storage.writing() as db:
-            for creation in wanted:
-                self._accepted(db, caller, creation)
-            raise _Undone
+        before = 0
+        for creation in wanted:  # without a transaction, for which others would wait
+            known, _ = self._checked(self._storage.reader, caller, creation, before)
+            before += not known
         jobs = [v1.Job(spec=creation.spec, state=QUEUED) for creation in wanted]
         for job, creation in zip(jobs, wanted, strict=True):
             creation.card.tell(job)
         return jobs
 
-    def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
-        with within(wanted.path):
-            return self._inserted(db, caller, wanted)
+    def _checked(
+        self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int = 0
+    ) -> tuple[str, list[Given]]:
+        """The id of the job that has this ``request_id``, empty if it is a new one; and the traces of a new one.
 
-    def _inserted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
+        Args:
+            before: how many new jobs of the same client come before it.
+        """
+        with within(wanted.path):
+            return self._resolved(db, caller, wanted, before)
+
+    def _resolved(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int) -> tuple[str, list[Given]]:
         spec, request_id = wanted.spec, wanted.request_id
-        text = spec.SerializeToString(deterministic=True)
         if request_id and (known := _with_request(db, caller, request_id)):
-            if known["spec"] != text or Card.of(known) != wanted.card:
+            if known["spec"] != spec.SerializeToString(deterministic=True) or Card.of(known) != wanted.card:
                 job = f"jobs/{known['id']}"
                 what = f"{job} has this request_id, but another spec; choose a new one"
                 raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
-            return str(known["id"]), False
-        self._expect_room(db, caller)
-        traces = Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs).given(spec)
+            return str(known["id"]), []
+        self._expect_room(db, caller, before)
+        return "", Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs).given(spec)
+
+    def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
+        known, traces = self._checked(db, caller, wanted)
+        if known:
+            return known, False
+        spec, request_id = wanted.spec, wanted.request_id
+        text = spec.SerializeToString(deterministic=True)
+        used = {given.upload.removeprefix("uploads/") for given in inputs_of(spec)} - {""}
+        db.executemany("UPDATE uploads SET touched_ns = ? WHERE id = ?", [(now_ns(), upload) for upload in used])
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
         columns = f"id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
@@ -145,12 +155,13 @@ class Jobs:
             parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
         return job, True
 
-    def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
-        waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]
+    def _expect_room(self, db: sqlite3.Connection, caller: Caller, before: int) -> None:
+        waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0] + before
         if waiting >= self._limits.max_queued_jobs:
-            self._expect_share(db, caller, waiting)
+            self._expect_share(db, caller, waiting, before)
         query = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
-        if db.execute(query, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
+        count = db.execute(query, (QUEUED, RUNNING, caller.client)).fetchone()[0] + before
+        if count >= self._limits.max_client_jobs:
             most = self._limits.max_client_jobs
             raise Refusal(
                 "TOO_MANY_JOBS",
@@ -159,7 +170,7 @@ class Jobs:
                 subject=caller.client,
             )
 
-    def _expect_share(self, db: sqlite3.Connection, caller: Caller, waiting: int) -> None:
+    def _expect_share(self, db: sqlite3.Connection, caller: Caller, waiting: int, before: int) -> None:
         """Check that fewer jobs of the client wait than its equal share of a full queue.
 
         So the queue takes something of each client that asks, whatever others have put into it. The more clients wait,
@@ -168,7 +179,7 @@ class Jobs:
         query = "SELECT COUNT(DISTINCT client), TOTAL(client = ?), MAX(client = ?) FROM jobs WHERE state = ?"
         clients, count, waits = db.execute(query, (caller.client, caller.client, QUEUED)).fetchone()
         share = self._limits.max_queued_jobs // (clients + (not waits))
-        if count >= share:
+        if count + before >= share:
             what = f"{waiting} jobs are waiting already, and of yours as many as your share, {share}; try again later"
             raise Refusal("QUEUE_FULL", what, retry_s=5)
 

@@ -12,7 +12,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.names import id_of, safe_file_name, safe_path
-from augment_server.storage.storage import Storage, now_ns
+from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
@@ -292,5 +292,4 @@ def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlit
     if not row["complete"]:
         there = f"{name}: only {row['received']} bytes have arrived; finish the upload first"
         raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])}, field_path="upload")
-    db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), upload))
     return row

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from augment_server.storage.storage import Storage
 
 MOST_PAGE, PAGE = 1000, 100
 PAGE_BYTES = 1 << 20  #: approximate size of a response, well below gRPC's limit
+MOST_CPU_S = 5.0  #: how long the database may look for the entries of a page
 _MOST_TOKEN = 4000
 _MAC_BYTES = 16
 
@@ -77,27 +78,26 @@ def page(
         conditions.append(order.after(tokens.read(asked.token, len(order.columns))))
     columns = ", ".join(f"{column} AS place{at}" for at, column in enumerate(order.columns))
     query = (
-        f"SELECT {table}.*, {columns} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
+        f"SELECT id, {columns} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
         f" ORDER BY {order.sql} LIMIT ?"
     )
-    rows = storage.rows(query, *(value for _, values in conditions for value in values), size + 1)
-    entries = _filled(map(message, rows[:size]))
-    if len(rows) <= len(entries):
-        return entries, ""
-    last = rows[len(entries) - 1]
-    return entries, tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
-
-
-def _filled(messages: Iterable[M]) -> list[M]:
-    """The first messages, until they have ``PAGE_BYTES``."""
-    entries: list[M] = []
-    left = PAGE_BYTES
-    for entry in messages:
-        entries.append(entry)
-        left -= entry.ByteSize()
-        if left <= 0:
-            break
-    return entries
+    values = [value for _, values in conditions for value in values]
+    try:
+        places = storage.rows(query, *values, size + 1, cpu_s=MOST_CPU_S)
+    except TimeoutError as error:
+        what = f"takes more than {MOST_CPU_S:g} s to look for; narrow it, by create_time for example"
+        raise invalid("filter", what) from error
+    entries, left, last = list[M](), PAGE_BYTES, None
+    for at, place in enumerate(places):
+        if at == size or left <= 0:
+            assert last
+            return entries, tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
+        row = storage.row(f"SELECT * FROM {table} WHERE id = ?", place["id"])  # noqa: S608
+        if row:  # it may have been removed meanwhile
+            entries.append(message(row))
+            left -= entries[-1].ByteSize()
+        last = place
+    return entries, ""
 
 
 class _Tokens:

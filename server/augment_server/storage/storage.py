@@ -172,6 +172,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
+_STEPS = 1000  #: of a query, after which its time is looked at
 _FORM = 1  #: version of the tables, in the database's user_version; 0: not recorded
 
 
@@ -329,13 +330,33 @@ class Storage:
             self.lease.lose()
         raise Refusal("DRAINING", "another server has taken over the state of this one; try again", retry_s=5)
 
-    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """The rows of a query on committed data; does not wait for writers."""
+    @property
+    def reader(self) -> sqlite3.Connection:
+        """This thread's connection, for reading."""
         reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
         if reader is None:
             reader = self._local.reader = self._connect()
             self._readers.append(reader)
-        return reader.execute(query, values).fetchall()
+        return reader
+
+    def rows(self, query: str, *values: Any, cpu_s: float | None = None) -> list[sqlite3.Row]:
+        """The rows of a query on committed data; does not wait for writers.
+
+        Raises:
+            TimeoutError: it took more than ``cpu_s`` of this thread's time.
+        """
+        if cpu_s is None:
+            return self.reader.execute(query, values).fetchall()
+        end = time.thread_time() + cpu_s
+        self.reader.set_progress_handler(lambda: time.thread_time() >= end, _STEPS)
+        try:
+            return self.reader.execute(query, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if str(error) != "interrupted":
+                raise
+            raise TimeoutError from error
+        finally:
+            self.reader.set_progress_handler(None, 0)
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
         """The first row of a query; None without one."""

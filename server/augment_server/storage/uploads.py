@@ -7,7 +7,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from augment_server.storage.storage import Storage, now_ns, remove, sync_folder
 FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
 SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database
 _PIECE = 1 << 20
+_MOST_DIGESTS = 10_000
 #: the fields that filters and orders may name
 FIELDS = {
     "state": Field("choice", "complete", {"ACTIVE": 0, "COMPLETE": 1}),
@@ -57,6 +58,8 @@ class Uploads:
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
         self._writers: dict[str, Writer] = {}
+        #: of unfinished uploads, by how many bytes: a call that continues one need not read what came before
+        self._digests: dict[str, tuple[int, hashlib._Hash]] = {}
         self._opening = threading.Lock()  # order of locks: this, then the writer's, then the storage's
 
     def start(self, caller: Caller, announced: Announced) -> v1.Upload:
@@ -198,7 +201,9 @@ class Uploads:
             if not 0 <= offset <= received:
                 there = f"uploads/{upload}: has {received} bytes, not {offset}; continue from received_bytes"
                 raise Refusal("OFFSET_OUT_OF_RANGE", there, {"received_bytes": str(received)}, field_path="offset")
-            writer = self._writers[upload] = Writer(self, row, received, offset)
+            count, digest = self._digests.pop(upload, (0, None))
+            writer = Writer(self, row, received, offset, digest if count == received else None)
+            self._writers[upload] = writer
         return writer
 
     def closed(self, writer: Writer) -> None:
@@ -207,11 +212,18 @@ class Uploads:
             if self._writers.get(writer.upload) is writer:
                 del self._writers[writer.upload]
 
+    def keep_digest(self, upload: str, count: int, digest: hashlib._Hash) -> None:
+        """Keep the digest of an upload's first bytes; those kept longest are forgotten."""
+        self._digests[upload] = count, digest
+        if len(self._digests) > _MOST_DIGESTS:
+            self._digests.pop(list(self._digests)[0], None)  # noqa: RUF015 - other threads change it meanwhile
+
     def drop(self, upload: str) -> None:
         """Remove the bytes of a removed upload; a call that sends more of them ends."""
         with self._opening:
             if writer := self._writers.pop(upload, None):
                 writer.close(_gone(upload))
+            self._digests.pop(upload, None)
             remove(self._storage.part(upload))
 
     def unsent(self, client: str) -> int:
@@ -282,7 +294,9 @@ class Uploads:
 class Writer:
     """One call that sends the bytes of one upload. Used by one thread at a time; another thread may end it."""
 
-    def __init__(self, uploads: Uploads, row: sqlite3.Row, received: int, offset: int) -> None:
+    def __init__(
+        self, uploads: Uploads, row: sqlite3.Row, received: int, offset: int, digest: hashlib._Hash | None
+    ) -> None:
         self.upload: str = row["id"]
         self.received = received
         self._uploads, self._row = uploads, row
@@ -291,7 +305,7 @@ class Writer:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
         self._file.truncate(received)
-        self._hash: hashlib._Hash | None = None  # of the existing bytes; slow, so computed only when needed
+        self._hash = digest  # of the existing bytes; slow, so computed only when needed
         self._ended: Refusal | None = None  # why another thread has ended the call
 
     @property
@@ -321,8 +335,8 @@ class Writer:
             self._passed_over -= again
             data = data[again:]
             self._uploads.expect_room(self._row, self.received + len(data))
-            digest.update(data)
             file.write(data)
+            digest.update(data)
             self.received += len(data)
             if self.received - self._saved >= SYNC_BYTES:
                 self._save(file)
@@ -346,12 +360,12 @@ class Writer:
             sha256 = digest.hexdigest()
             if announced and sha256 != announced:
                 self._uploads.discarded(self.upload)
-                self.received = self._saved = 0
+                self.received, self._saved, self._hash = 0, 0, None
                 raise Refusal(
                     "CHECKSUM_MISMATCH", f"{name}: the SHA-256 differs from the announced one; send the file again"
                 )
             self._uploads.completed(self.upload, self.received, sha256)
-            self._saved = self.received
+            self._saved, self._hash = self.received, None
         self.close()
 
     def incomplete(self) -> Refusal:
@@ -373,6 +387,8 @@ class Writer:
                 finally:
                     self._file.close()
                     self._file = None
+                if self._hash:
+                    self._uploads.keep_digest(self.upload, self.received, self._hash)
         if not why:
             self._uploads.closed(self)
 
@@ -380,7 +396,7 @@ class Writer:
         """The digest of the existing bytes. Call it without the lock, so that a call that takes over need not wait."""
         if self._hash is None:
             try:
-                self._hash = _hash_of(self._uploads.path_of_part(self.upload))
+                self._hash = _hash_of(self._uploads.path_of_part(self.upload), lambda: self.closed)
             except FileNotFoundError as error:
                 with self._lock:
                     self._expect_open()
@@ -403,10 +419,10 @@ def _gone(upload: str) -> Refusal:
     return Refusal("NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have expired")
 
 
-def _hash_of(path: Path) -> hashlib._Hash:
-    """The digest state for the bytes in a file, which cannot be stored between calls."""
+def _hash_of(path: Path, ended: Callable[[], bool]) -> hashlib._Hash:
+    """The digest of the bytes in a file; of some of them, without a use, if its call has ended meanwhile."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
+        while not ended() and (piece := file.read(_PIECE)):
             digest.update(piece)
     return digest
