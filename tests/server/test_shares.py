@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import select
 import socket
 import threading
 import time
@@ -25,6 +27,7 @@ from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server.api import service
 from augment_server.base import interception
 from augment_server.base.limits import Limits
 from augment_server.base.threads import Apart
@@ -286,3 +289,51 @@ def test_a_validation_waits_for_no_writer(tmp_path: Path) -> None:
             with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED"):  # those before it count
                 server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=[request] * 5), timeout=60)
         assert not server.stub.ListJobs(calls.ListJobsRequest()).jobs
+
+
+def test_incomplete_messages_of_a_client_have_a_bound(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
+    flags = ("--max-message", "10kB", "--http", "127.0.0.1:0", "--token-file", tmp_path / "tokens")
+    head = f"POST /v1/uploads:stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS['alice']}\r\n"
+    line = head.encode() + b'Content-Length: 100000\r\n\r\n{"chunk":"' + b"A" * 19_000
+
+    with serving_apart(tmp_path / "state", *flags) as server:
+
+        def listed(name: str) -> int:
+            return curl(f"{server.http}/v1/jobs", "-H", f"Authorization: Bearer {TOKENS[name]}").status
+
+        def started(name: str) -> int:
+            message = json.dumps({"start": {"fileName": "a" * 150 + ".json", "sizeBytes": 0}, "finish": True})
+            options = ("-H", f"Authorization: Bearer {TOKENS[name]}", "--json", message)
+            return curl(f"{server.http}/v1/uploads:stream", *options).status
+
+        with ExitStack() as stack:
+            held = [sent(stack, server, line) for _ in range(20)]  # of which 16 are 304 kB
+            assert eventually(lambda: select.select(held, [], [], 1)[0])
+            refusals = [connection.recv(4096) for connection in select.select(held, [], [], 0)[0]]
+            assert all(b" 429 " in text.splitlines()[0] for text in refusals)
+            assert (started("bob"), listed("bob")) == (200, 200)
+        assert eventually(lambda: started("alice") == 200)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("CreateJob", calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec(only=[""] * 100_000))), "only"),
+        ("BatchCreateJobs", calls.BatchCreateJobsRequest.FromString(b"\n\0" * 100_001), "requests"),
+        ("ListJobs", calls.ListJobsRequest(states=[v1.Job.STATE_QUEUED] * 100_001), "states"),
+    ],
+)
+def test_a_request_of_too_many_values(tmp_path: Path, method: str, request_: Any, field: str) -> None:
+    with serving(tmp_path / "state") as server, refused("INVALID_REQUEST", "INVALID_ARGUMENT") as output:
+        getattr(server.stub, method)(request_)
+    assert re.fullmatch(rf"(spec.augment.)?{field}: the request has too many values; .*", output[0].message)
+
+
+def test_large_requests_are_looked_through_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[str]()
+    monkeypatch.setattr(service, "expect_plain", lambda _: threads.append(threading.current_thread().name))
+    with serving(tmp_path / "state") as server:
+        for size in (100, 100_000):
+            server.stub.ListJobs(calls.ListJobsRequest(states=[v1.Job.STATE_QUEUED] * size))
+    assert [name.startswith("augment") for name in threads] == [False, True]

@@ -266,7 +266,7 @@ def test_who_goes_on_reads_nothing_again(server: Server, monkeypatch: pytest.Mon
     half(server, resume(upload, 2000))
     assert send(server, resume(upload, 2000), Part(chunk=data[2000:])).state == v1.Upload.STATE_COMPLETE
     assert not any(read)
-    assert upload.removeprefix("uploads/") not in server.core._uploads._digests
+    assert upload.name.removeprefix("uploads/") not in server.core._uploads._digests
 
 
 def test_a_call_that_has_ended_reads_no_more(tmp_path: Path) -> None:

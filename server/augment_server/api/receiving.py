@@ -19,6 +19,7 @@ from augment_server.jobs.retention import Retention
 from augment_server.storage.requests import Requests, expect_id
 from augment_server.storage.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
+_MOST_VALUES = 5_000  #: of a message of a stream
 SLOWEST = 1024  #: bytes a second, averaged over a call, below which an upload is ended
 Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they are the last
 
@@ -117,7 +118,7 @@ class Receiving:
                 "UPLOAD_IDLE", f"no bytes arrived for {idle:g} s; continue the upload in a new call"
             ) from error
         if message is not None:
-            expect_plain(message)
+            expect_plain(message, most=_MOST_VALUES)
         return message
 
     @contextlib.asynccontextmanager

@@ -45,6 +45,7 @@ from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
+_LARGE = 32 << 10  #: requests of more bytes are looked through in a thread
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
 
@@ -57,11 +58,17 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
             error = _unexpected(error)
         await refuse(context, error)
 
+    async def check(self: Service, request: Any) -> None:
+        if isinstance(request, Message):
+            if request.ByteSize() > _LARGE:
+                await self._apart(expect_plain, request)
+            else:
+                expect_plain(request)
+
     @functools.wraps(method)
     async def single(self: Service, request: Any, context: Any) -> Any:
         try:
-            if isinstance(request, Message):
-                expect_plain(request)
+            await check(self, request)
             return await method(self, request, context)
         except Exception as error:
             failure = error
@@ -71,8 +78,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def many(self: Service, request: Any, context: Any) -> AsyncIterator[Any]:
         failure: Exception | None = None
         try:
-            if isinstance(request, Message):
-                expect_plain(request)
+            await check(self, request)
             async with contextlib.aclosing(method(self, request, context)) as messages:
                 async for message in messages:
                     yield message

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from augment_server.base.errors import Refusal, invalid
 
 MOST_FOLDERS = 8  #: maximum folders in the name of a job's trace
+MOST_VALUES = 100_000  #: of a request, in all of its messages: beyond those of 30 jobs with 1,000 traces each
 MOST_TEXT = 4096  #: characters of any text in a request; most fields take fewer
 MOST_FILE_NAME_BYTES = 180  #: names of outputs are up to 40 bytes longer, and file systems allow 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
@@ -18,17 +19,24 @@ _ID = re.compile(r"[0-9a-z]{1,40}")
 _NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def expect_plain(message: Message, within: str = "") -> None:
+def expect_plain(message: Message, within: str = "", most: int = MOST_VALUES) -> int:
     """Refuse texts that no field takes, wherever they stand in a request: control characters, or too long.
 
     Args:
         within: the path of ``message`` in the request, with a dot at its end.
+        most: how many values it may have, with those of the messages in it.
+
+    Returns:
+        How many more it might have had.
 
     Raises:
         Refusal: it names the field.
     """
     for field, value in message.ListFields():
         path = f"{within}{field.name}"
+        most -= 1 if isinstance(value, Message | str | bytes | int | float) else len(value)
+        if most < 0:
+            raise invalid(path, "the request has too many values; send several requests")
         if field.message_type and field.message_type.GetOptions().map_entry:
             for key, item in value.items():
                 _expect_plain(key, path)
@@ -36,15 +44,16 @@ def expect_plain(message: Message, within: str = "") -> None:
                     _expect_plain(item, f"{path}.{key}")
         elif field.message_type:
             if isinstance(value, Message):
-                expect_plain(value, f"{path}.")
+                most = expect_plain(value, f"{path}.", most)
             else:
                 for at, item in enumerate(value):
-                    expect_plain(item, f"{path}[{at}].")
+                    most = expect_plain(item, f"{path}[{at}].", most)
         elif isinstance(value, str):
             _expect_plain(value, path)
         elif field.type == field.TYPE_STRING:
             for at, text in enumerate(value):
                 _expect_plain(text, f"{path}[{at}]")
+    return most
 
 
 def _expect_plain(text: str, path: str) -> None:

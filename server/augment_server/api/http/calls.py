@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,8 @@ from grpc_health.v1 import health_pb2
 
 from augment_server.api.http.messages import Found, request_of, streamed, text_of
 from augment_server.base.errors import Refusal
-from augment_server.base.interception import count_received, count_sent
+from augment_server.base.interception import calling, count_received, count_sent
+from augment_server.base.threads import Apart
 
 #: as grpc-gateway maps google.rpc.Code
 HTTP_STATUS = {
@@ -29,6 +31,7 @@ _LARGE = 32 << 10  #: messages of at least so many bytes are converted to JSON i
 _WORTH_PACKING = 4 << 10  #: bytes of JSON from which gzip saves a packet or more
 _GZIP = 31  #: zlib's number for gzip
 _BYTES = "application/octet-stream"
+_MOST_INCOMPLETE = 32  #: of messages of the largest size, the bytes that a client may have sent in part
 _FINISH = "finish"  #: the field that marks the last part of a streamed request
 FILE = httpbody_pb2.HttpBody.DESCRIPTOR.full_name  #: the message that is bytes of a file
 #: an artifact shown in a browser must not run scripts with this server's origin
@@ -43,10 +46,40 @@ class Body:
         found: its route.
         most: maximum size of a message, bytes.
         within_s: how long the body of a unary method may take.
+        incomplete: the bytes of incomplete messages of each client, in all bodies.
+        apart: converts large messages.
     """
 
-    def __init__(self, request: web.BaseRequest, route: Found, most: int, within_s: float) -> None:
-        self._request, self._found, self._most, self._within_s = request, route, most, within_s
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        route: Found,
+        most: int,
+        within_s: float,
+        incomplete: Counter[str],
+        apart: Apart,
+    ) -> None:
+        self._request, self._found, self._most, self._within_s, self._apart = request, route, most, within_s, apart
+        self._incomplete, self._held, self._client = incomplete, 0, ""
+
+    def close(self) -> None:
+        """Let go of an incomplete message."""
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        """Count the bytes of the incomplete message.
+
+        Raises:
+            Refusal: those of all calls of the client are too many; they take memory, and may never be complete.
+        """
+        self._client = self._client or calling()
+        self._incomplete[self._client] += size - self._held
+        self._held = size
+        if not self._incomplete[self._client]:
+            del self._incomplete[self._client]
+        elif size and self._incomplete[self._client] > _MOST_INCOMPLETE * self._most:
+            what = "too many bytes of your incomplete messages are here; send fewer at once, or smaller parts"
+            raise Refusal("TOO_MANY_CALLS", what, retry_s=1, subject=self._client)
 
     @property
     def message(self) -> Any:
@@ -63,7 +96,7 @@ class Body:
         try:
             text = await asyncio.wait_for(self._text(), self._within_s) if self._found.route.body else b""
             if len(text) > _LARGE:
-                return await asyncio.to_thread(request_of, self._found, self._query(), text)
+                return await self._apart(request_of, self._found, self._query(), text)
             return request_of(self._found, self._query(), text)
         except asyncio.TimeoutError:
             return Refusal("UPLOAD_IDLE", f"the body did not come within {self._within_s:g} s; send it again")
@@ -72,28 +105,33 @@ class Body:
 
     async def _text(self) -> bytes:
         await self._continue()
-        text = b""
+        text = bytearray()
         while part := await self._part():
             text += part
             if len(text) > self._most:
                 raise Refusal("INVALID_REQUEST", f"the body must not be larger than {self._most} bytes")
+            self._hold(len(text))
         count_received(len(text))
-        return text
+        return bytes(text)
 
     async def _lines(self) -> AsyncIterator[Message]:
         """A message from each line of a JSON body."""
         await self._continue()
-        left, most = b"", 2 * self._most  # base64 makes bytes a third longer
+        line, most = bytearray(), 2 * self._most  # base64 makes bytes a third longer
         while part := await self._part():
             count_received(len(part))
-            *lines, left = (left + part).split(b"\n")
-            for line in lines:
+            *ends, rest = part.split(b"\n")
+            for end in ends:
+                line += end
                 if line.strip():
-                    yield await asyncio.to_thread(streamed, line, self._found.route.method.input_type)
-            if len(left) > most:
+                    yield await self._apart(streamed, bytes(line), self._found.route.method.input_type)
+                line.clear()
+            line += rest
+            if len(line) > most:
                 raise Refusal("INVALID_REQUEST", f"a line must not be longer than {most} bytes; send smaller parts")
-        if left.strip():
-            yield await asyncio.to_thread(streamed, left, self._found.route.method.input_type)
+            self._hold(len(line))
+        if line.strip():
+            yield await self._apart(streamed, bytes(line), self._found.route.method.input_type)
 
     async def _files(self) -> AsyncIterator[Message]:
         """The body as it is, in parts. The first also has the fields from path and parameters; the last is marked.
@@ -153,10 +191,11 @@ class Answer:
         request: the HTTP request.
         streams: whether the method has several messages.
         shared: headers of the response, whatever it is.
+        apart: converts large messages.
     """
 
-    def __init__(self, request: web.BaseRequest, shared: Mapping[str, str], *, streams: bool) -> None:
-        self._request, self._shared, self._streams = request, shared, streams
+    def __init__(self, request: web.BaseRequest, shared: Mapping[str, str], apart: Apart, *, streams: bool) -> None:
+        self._request, self._shared, self._apart, self._streams = request, shared, apart, streams
         self._response: web.StreamResponse | None = None
         self._part = Part(200, 0, 0, {})
         self._packer = zlib.compressobj(1, wbits=_GZIP) if _accepts_gzip(request) else None
@@ -184,7 +223,7 @@ class Answer:
             self._lines, self._packer = False, None
             await self._send(message.data, message.content_type)
         else:
-            await self._send_line(b'{"result":' + await _text(message) + b"}\n")
+            await self._send_line(b'{"result":' + await _text(message, self._apart) + b"}\n")
 
     async def finish(self, message: Any = None) -> web.StreamResponse:
         """End the response, with the message if the method has a single one."""
@@ -192,7 +231,7 @@ class Answer:
             status = 200
             if isinstance(message, health_pb2.HealthCheckResponse) and message.status != message.SERVING:
                 status = 503  # as grpc-gateway's /healthz
-            text = await _text(message) + b"\n"
+            text = await _text(message, self._apart) + b"\n"
             self._packer = self._packer if len(text) >= _WORTH_PACKING else None
             packed = await self._packed(text, zlib.Z_FINISH)
             return web.Response(body=packed, status=status, headers=self._all(_JSON))
@@ -233,7 +272,7 @@ class Answer:
         def packed() -> bytes:
             return packer.compress(text) + packer.flush(mode)
 
-        return await asyncio.to_thread(packed) if len(text) > _LARGE else packed()
+        return await self._apart(packed) if len(text) > _LARGE else packed()
 
     async def _send(self, data: bytes, content_type: str) -> None:
         try:
@@ -284,9 +323,9 @@ def _accepts_gzip(request: web.BaseRequest) -> bool:
     return False
 
 
-async def _text(message: Message) -> bytes:
+async def _text(message: Message, apart: Apart) -> bytes:
     if message.ByteSize() > _LARGE:
-        return await asyncio.to_thread(text_of, message)
+        return await apart(text_of, message)
     return text_of(message)
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -27,6 +27,7 @@ from augment_server.base.errors import Refusal
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer
 from augment_server.base.security import HEALTH_CHECK, Address
+from augment_server.base.threads import Apart
 
 HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
 _METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata
@@ -69,7 +70,7 @@ class HttpPort:
     ) -> None:
         self._where, self.chain, self._limits, self._contexts = where, chain, limits, contexts
         self._observer, self._origins, self._names_matter = observer, origins, names_matter
-        self._routes = Routes(services)
+        self._routes, self._incomplete, self._apart = Routes(services), Counter[str](), Apart()
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: deque[asyncio.Task[None]] = deque()  # connections beyond the limit, which are told so
@@ -112,6 +113,7 @@ class HttpPort:
         while self._server.connections and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
         await self._server.shutdown(0.1)
+        self._apart.close()
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -170,8 +172,9 @@ class HttpPort:
         route = self._routes.find("GET" if verb == "HEAD" else verb, path)
         if route is None or (verb == "HEAD" and _streams(route) and not _is_file(route)):
             return self._nothing(verb, path, self._shared(request))
-        body = Body(request, route, self._limits.max_message_bytes, self._limits.max_upload_idle_s).message
-        return await self._call(request, route.route.path, body, streams=_streams(route))
+        most, idle_s = self._limits.max_message_bytes, self._limits.max_upload_idle_s
+        with contextlib.closing(Body(request, route, most, idle_s, self._incomplete, self._apart)) as body:
+            return await self._call(request, route.route.path, body.message, streams=_streams(route))
 
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """The refusal of a request that may come from another server's web page in a visitor's browser; else None."""
@@ -206,7 +209,7 @@ class HttpPort:
     async def _call(self, request: web.BaseRequest, method: str, body: Any, *, streams: bool) -> web.StreamResponse:
         """Answer a call."""
         metadata = tuple(_metadata(request.headers))
-        answer = Answer(request, self._shared(request), streams=streams)
+        answer = Answer(request, self._shared(request), self._apart, streams=streams)
         context = Context(_peer(request), metadata, _shown(request), answer.write, answer.part)
         answer.headers = context.answered
         try:
