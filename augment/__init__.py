@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from augment.facts.steps.window import within
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.readers.attachments import with_execution_trace, with_graph_capture, with_memory_timeline
+    from augment.readers.attachments import (
+        with_execution_trace,
+        with_flight_recorder,
+        with_graph_capture,
+        with_memory_timeline,
+        with_nccl_inspector,
+        with_nccl_log,
+    )
     from augment.readers.attachments.recorded_files import link_execution_trace, read_memory_timeline
     from augment.readers.attachments.tables import with_tables
     from augment.results.metric_frames import frames
@@ -54,9 +61,12 @@ _HOMES = {
     "Diff": "augment.compare",
     "link_execution_trace": "augment.readers.attachments.recorded_files",
     "with_execution_trace": "augment.readers.attachments",
+    "with_flight_recorder": "augment.readers.attachments",
     "with_graph_capture": "augment.readers.attachments",
     "read_memory_timeline": "augment.readers.attachments.recorded_files",
     "with_memory_timeline": "augment.readers.attachments",
+    "with_nccl_inspector": "augment.readers.attachments",
+    "with_nccl_log": "augment.readers.attachments",
     "with_tables": "augment.readers.attachments.tables",
     "frames": "augment.results.metric_frames",
     "show": "augment.viewer.notebook",
@@ -105,8 +115,11 @@ __all__ = [
     "read_memory_timeline",
     "show",
     "with_execution_trace",
+    "with_flight_recorder",
     "with_graph_capture",
     "with_memory_timeline",
+    "with_nccl_inspector",
+    "with_nccl_log",
     "with_tables",
     "within",
     "write",

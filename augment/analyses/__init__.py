@@ -11,6 +11,7 @@ from msgspec import Struct
 from augment.analyses import (
     activity_over_time,
     before_recording,
+    collective_records,
     collectives,
     communication_computation_overlap,
     critical_path,
@@ -98,6 +99,7 @@ ANALYSES: tuple[Analysis, ...] = (
     gpu_time_by_module,
     operator_breakdown,
     execution_trace,
+    collective_records,
     cupti_counters,
 )
 

@@ -85,16 +85,19 @@ def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Augm
     """The reports on all readable files, and the errors of unreadable files that the user named."""
     from augment.cli.terminal import bar
     from augment.errors import AugmentError
-    from augment.results.report.health import report_on
+    from augment.results.report.health import dump_in, on_dumps, report_on
 
-    reports, failures = [], []
+    reports, failures, dumps = [], [], []
     for name, is_named in names:
         try:
+            if (dump := dump_in(name)) is not None:
+                dumps.append(dump)
+                continue
             with bar(1, quiet=False) as shown:
                 reports.append(report_on(name, shown.stage))
-        except AugmentError as error:  # noqa: PERF203
+        except AugmentError as error:
             failures += [error] if is_named else []
-    return reports, failures
+    return [*on_dumps(dumps), *reports], failures
 
 
 def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Report], list[AugmentError]]:

@@ -66,6 +66,44 @@ KINDS: tuple[Kind, ...] = (
         help="A trace of the capture of the CUDA graphs, with shapes of operators; {rank} as above.",
         reads="recorded_files:graph_capture",
     ),
+    Kind(
+        name="flight_recorder",
+        what="a dump of PyTorch's flight recorder",
+        help="Dumps of the flight recorder, one a rank: a glob such as 'dumps/rank_*'.",
+        reads="flight_recorder:read_dumps",
+        usual=("nccl_trace_rank_{rank}", "fr_trace_{rank}.pickle", "fr_trace_{rank}.json"),
+        begins=re.compile(
+            rb"(?s)\x80[\x02-\x05].{0,99}?(?:version|entries|pg_config|pg_status|nccl_comm_state).{0,2000}?"
+            rb"(?:pg_config|pg_status|entries|nccl_comm_state)"
+            rb"|\s*\{\s*\"(?:comm_lib_version|nccl_comm_state|nccl_version|pg_config|pg_status)\"\s*:"
+            rb"|\s*\{\s*\"version\"\s*:\s*\"?[12]\.\d+\"?\s*,\s*\"(?:entries|nccl|comm|pg_)"
+            rb"|\s*\{\s*\"entries\"\s*:\s*\[\s*\{[^{}]*?\"(?:collective_seq_id|profiling_name|record_id|pg_id)\""
+        ),
+        alone=True,
+        several=True,
+    ),
+    Kind(
+        name="nccl_inspector",
+        what="records of NCCL's Inspector",
+        help="Records of NCCL's Inspector, one file a process: a glob such as 'inspector/*.log'.",
+        reads="inspector:read_all",
+        begins=re.compile(
+            rb"(?s)\s*\{\s*\"(?:header|metadata|dump_stats|coll_perf|p2p_perf)\"\s*:\s*\{.{0,3000}?"
+            rb"\"(?:coll_perf|p2p_perf|dump_stats|inspector_output_format_version)\""
+        ),
+        alone=True,
+        several=True,
+    ),
+    Kind(
+        name="nccl_log",
+        what="a log of NCCL",
+        help="Logs of NCCL_DEBUG=INFO, of one or many processes: a file or a glob.",
+        reads="nccl_log:read_all",
+        usual=("nccl.log", "nccl.{rank}.log", "nccl_rank{rank}.log"),
+        begins=re.compile(rb"(?s)(?!\s*(?:\{|\[\s*[{\]\"])|\x80).{0,4000}?(?:NCCL INFO |NCCL WARN |[NR]CCL version)"),
+        alone=True,
+        several=True,
+    ),
 )
 
 

@@ -81,4 +81,4 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
 
 def _no_events() -> EventTable:
     wide, narrow, byte = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
-    return EventTable(wide, wide, byte, byte, narrow, narrow, narrow, wide, wide, narrow, NOTHING, NOTHING, {})
+    return EventTable(wide, wide, byte, byte, narrow, narrow, narrow, wide, wide, narrow, NOTHING, NOTHING)

@@ -15,6 +15,7 @@ import pytest
 from augment.analyses import ANALYSES, options_of
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
+from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
@@ -56,7 +57,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trace(job: Path) -> Trace:
     nodes = write_execution_trace(job.parent / "et.json.gz", execution_trace_of(job))
     memory = write_memory_timeline(job.parent / "a.raw.json.gz", memory_timeline_of(job))
-    return with_memory_timeline(with_execution_trace(read(str(job)), nodes), memory)
+    recorded = with_memory_timeline(with_execution_trace(read(str(job)), nodes), memory)
+    operation = DumpedOperation("7", 0, 1, "all_reduce", 0, True, None, [[10]], [[10]], ("Float",))
+    groups = {"7": DumpedGroup("7", "dp", (0, 1))}
+    return recorded.changed(FlightDumps((RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation]),)))
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,12 @@ SAMPLES: list[Seen] = [
     rules.stream_contention.Contention(20, 5 * MS, 1.4, ["prepare"]),
     rules.memory_capacity.MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
     rules.memory_capacity.MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
+    *(
+        rules.network_setup.NetworkSetup(
+            [problem, "warnings"], 8, 2, "Socket", "PHB", 1, ["socket.cc:12 Connection closed"], ["NCCL_IB_DISABLE=1"]
+        )
+        for problem in get_args(rules.network_setup.Problem)
+    ),
 ]
 
 #: what is said without a prediction
@@ -121,6 +127,7 @@ UNPREDICTED = (
     rules.slow_start.SlowStart,
     rules.memory_capacity.MemoryHeld,
     rules.unaligned_shapes.UnalignedShapes,
+    rules.network_setup.NetworkSetup,
 )
 
 
@@ -189,6 +196,7 @@ SOURCES = (
     "diagnosis/late_ranks.py",
     "diagnosis/rules/*.py",
     "job/verdict/job_verdict.py",
+    "job/verdict/hang_text.py",
     "job/verdict/verdict_text.py",
     "job/rank_answers.py",
     "job/answer.py",

@@ -19,6 +19,7 @@ from augment.diagnosis.rules import (
     low_roofline,
     matrix_units,
     memory_capacity,
+    network_setup,
     pageable_copies,
     partial_recording,
     pipeline_bubble,
@@ -69,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     clock_drop,
     stream_contention,
     memory_capacity,
+    network_setup,
 )
 
 __all__ = ["RULES", "Rule"]

@@ -6,16 +6,19 @@ from __future__ import annotations
 from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
 from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
+from augment.facts.collectives.recorded_by_library import NetworkOfLog, network_of_log
 
 __all__ = [
     "SMALL_BYTES",
     "UNKNOWN",
     "Collectives",
     "Group",
+    "NetworkOfLog",
     "carries_activations",
     "exposed_ns",
     "gathers_of_parameters",
     "kernels",
+    "network",
     "trains",
 ]
 # fmt: on
@@ -24,3 +27,8 @@ __all__ = [
 def kernels(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
     return collectives(trace)
+
+
+def network(trace: Trace) -> NetworkOfLog | None:
+    """How NCCL joins the ranks, as its log beside the trace says; None without one."""
+    return network_of_log(trace)

@@ -14,6 +14,7 @@ from augment.results.report.sections import unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
+    from augment.core.library_records import RankDump
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
 
@@ -60,6 +61,32 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
         for markdown in (False, True):
             list(lines_of([report], markdown=markdown, brief=False))
     return report
+
+
+def dump_in(path: str) -> RankDump | None:
+    """The dump of the flight recorder at ``path``, None for any other file: the dumps of a job are judged together.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from augment.readers.attachments import begins_as
+
+    if not os.path.isfile(path) or (kind := begins_as(path)) is None or kind.name != "flight_recorder":
+        return None
+    from augment.readers.attachments.flight_recorder import read_dump
+
+    return read_dump(path)
+
+
+def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
+    """The report on the dumps in each folder: who holds up the job."""
+    from augment.job.verdict.hang_text import report_on_dumps
+
+    folders: dict[str, list[RankDump]] = {}
+    for dump in dumps:
+        folders.setdefault(os.path.dirname(os.path.abspath(dump.path)), []).append(dump)
+    for folder, of_job in folders.items():
+        yield report_on_dumps(of_job, os.path.basename(folder))
 
 
 def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:

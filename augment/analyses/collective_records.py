@@ -1,0 +1,143 @@
+"""What did NCCL and PyTorch's flight recorder say of the collectives: algorithm, protocol, transport, own timing?
+
+The input is what was recorded beside the trace, or alone: dumps of the flight recorder (``--flight-recorder``), logs of
+``NCCL_DEBUG`` (``--nccl-log``), records of NCCL's Inspector (``--nccl-inspector``). Without any it is skipped.
+A row has the records of one group, kind and size by one recorder, and the collectives of the trace that they belong to:
+those of the same process whose group has as many ranks, of the same kind and bytes. Kernel names do not tell algorithm
+or protocol; where the records of a row differ, the commonest is told with its share.
+
+Collectives of a row are drawn as ``Collective records`` under their device, each with the recorder that tells it.
+
+**What to do**: where ``record_ns`` is far from ``kernel_ns``, look at the source of timing: of ``collective_cpu`` the
+host's waiting is part. Little data by ``RING`` between nodes, ``NET/Socket``, or one channel are worth a try with
+other settings. See [records of collectives](collective-records.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from msgspec import Struct
+
+from augment.core.annotations import Annotation, SliceTrack, Texts
+from augment.core.findings import Findings, Skipped, column
+from augment.core.library_records import FlightDumps, InspectorLogs, NcclLogs
+from augment.core.trace import Trace
+from augment.facts.collectives.collective_kernels import collectives
+from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records
+from augment.facts.gpu.gpu_work import gpu_work
+
+NAME = "collective_records"
+NEEDS = ()
+
+
+class Row(Struct, frozen=True):
+    """The records of one group, kind and size by one recorder."""
+
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    recorder: Annotated[str, column("flight_recorder, nccl_log or nccl_inspector.")]
+    group: Annotated[str, column("The group as the recorder names it: its description, or the communicator.")]
+    group_size: Annotated[int | None, column("Number of ranks in the group, if recorded.", "count")]
+    kind: Annotated[str, column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another kind.")]
+    bytes: Annotated[int | None, column("Bytes of one collective, as nccl-tests counts, if recorded.", "bytes")]
+    record_count: Annotated[int, column("Number of records.", "count")]
+    joined_count: Annotated[int, column("Number of collectives of the trace that they belong to.", "count")]
+    algorithm: Annotated[str | None, column("The commonest algorithm, such as RING or NVLS, if recorded.")]
+    protocol: Annotated[str | None, column("The commonest protocol, LL, LL128 or SIMPLE, if recorded.")]
+    agreeing_ratio: Annotated[float | None, column("The share of the records with that algorithm.", "ratio")]
+    channel_count: Annotated[int | None, column("The commonest number of channels, if recorded.", "count")]
+    transport: Annotated[str | None, column("What connects the group's ranks: P2P, SHM, NET, if recorded.")]
+    kernel_ns: Annotated[int | None, column("The median duration of the trace's kernels.", "ns")]
+    record_ns: Annotated[int | None, column("The median duration that the recorder took, if it did.", "ns")]
+    timing_source: Annotated[str | None, column("How it was taken: kernel_gpu, kernel_cpu or collective_cpu.")]
+    channel_skew_ns: Annotated[
+        int | None, column("The median time from the end of the first channel to that of the last.", "ns")
+    ]
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """List what the recorders say, and draw what belongs to a collective."""
+    if not any(trace.context.attached(kind) for kind in (FlightDumps, NcclLogs, InspectorLogs)):
+        return Skipped("no records of collectives are given beside the trace: see --nccl-log and --flight-recorder")
+    rows = [_row(trace, joined) for joined in joined_records(trace)]
+    if not rows:
+        return Skipped("the given records have no collective of this process")
+    return Findings(rows, [*_tracks(trace)])
+
+
+def _row(trace: Trace, joined: JoinedRecords) -> Row:
+    every = collectives(trace)
+    size, kind, moved = joined.key
+    algorithm, agreeing = joined.commonest("algorithm")
+    durations = every.dur[joined.kernels]
+    return Row(
+        rank=trace.rank,
+        recorder=joined.recorder,
+        group=joined.group,
+        group_size=size if size > 0 else None,
+        kind=kind,
+        bytes=moved if moved >= 0 else None,
+        record_count=len(joined.records),
+        joined_count=len(joined.kernels),
+        algorithm=algorithm,
+        protocol=joined.commonest("protocol")[0],
+        agreeing_ratio=agreeing if algorithm else None,
+        channel_count=joined.commonest("channels")[0],
+        transport=joined.commonest("transport")[0],
+        kernel_ns=int(np.median(durations)) if len(durations) else None,
+        record_ns=joined.middle_ns("exec_ns"),
+        timing_source=joined.commonest("timing_source")[0],
+        channel_skew_ns=joined.middle_ns("skew_ns"),
+    )
+
+
+def _tracks(trace: Trace) -> Iterator[Annotation]:
+    """Of each device its collectives that a recorder tells something of."""
+    every, records_of = collectives(trace), defaultdict[int, list[JoinedRecords]](list)
+    for joined in joined_records(trace):
+        for index in joined.kernels.tolist():
+            records_of[index].append(joined)
+    for device in gpu_work(trace).devices:
+        here = [i for i in sorted(records_of) if device.start <= every.place[i] < device.stop]
+        # of collectives that run at once on several streams one row shows what does not cross
+        shown, until = [], 0
+        for index in here:
+            if every.ts[index] >= until:
+                shown.append(index)
+                until = int(every.end[index])
+        if not shown:
+            continue
+        names, columns = [], defaultdict[str, list[str]](list)
+        for index in shown:
+            words = {
+                name: next(
+                    (str(value) for each in records_of[index] if (value := each.commonest(name)[0]) is not None), ""
+                )
+                for name in ("algorithm", "protocol", "channels", "transport")
+            }
+            names.append(" ".join(filter(None, (records_of[index][0].key[1], words["algorithm"], words["protocol"]))))
+            for name, value in words.items():
+                columns[name].append(value)
+            columns["recorder"].append(", ".join(dict.fromkeys(each.recorder for each in records_of[index])))
+        place = np.array(shown, np.int64)
+        yield SliceTrack(
+            analysis=NAME,
+            name="Collective records",
+            under=device.track,
+            ts=every.ts[place],
+            dur=every.dur[place],
+            names=_texts(names),
+            args={name: _texts(values) for name, values in columns.items()},
+            description="what the recorders beside the trace say of each collective",
+        )
+
+
+def _texts(values: list[str]) -> Texts:
+    known: dict[str, int] = {}
+    return Texts(np.array([known.setdefault(value, len(known)) for value in values], np.int32), list(known))

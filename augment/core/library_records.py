@@ -1,0 +1,201 @@
+"""What collectives' libraries record beside a trace: flight recorder dumps, logs of NCCL, records of its Inspector.
+
+``trace.context.attached(NcclRecords)`` has all that was given with a trace, or alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct, field
+
+
+class PythonLine(Struct):
+    """A line of Python that led to a collective."""
+
+    filename: str = ""
+    line: int = 0
+    name: str = ""
+
+
+class DumpedGroup(Struct, frozen=True):
+    """A process group: its ranks in their order in the group, empty where the dump does not list them."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+class DumpedOperation(Struct):
+    """A collective, or a message between two ranks, as one rank enqueued it."""
+
+    group: str  #: the name of the group
+    group_number: int  #: of the rank's own counting; the key of its status
+    sequence: int  #: among the collectives of the group; of a message: among the messages
+    kind: str  #: ``all_reduce``, ``send``
+    created_ns: int  #: Unix time
+    done: bool
+    peer: int | None = None  #: the other rank of a message
+    input_sizes: list[list[int]] = field(default_factory=list)
+    output_sizes: list[list[int]] = field(default_factory=list)
+    dtypes: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    frames: list[PythonLine] = field(default_factory=list)
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is between two ranks, and not a collective."""
+        return self.peer is not None
+
+
+class RankDump(Struct):
+    """What one rank dumped: its operations in the order in which it enqueued them; and of each group, by the rank's own
+    number of it, the sequence number of the last collective enqueued and of the last completed.
+    """
+
+    path: str
+    rank: int
+    version: str
+    library: str  #: NCCL's version, empty where not written
+    groups: dict[str, DumpedGroup]
+    progress: dict[int, tuple[int, int]]
+    operations: list[DumpedOperation]
+
+
+class RankConnection(Struct, frozen=True):
+    """A connection between two ranks of a communicator, and by what (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``)."""
+
+    rank_from: int
+    rank_to: int
+    via: str
+
+
+class Communicator(Struct):
+    """One rank's side of a communicator; what the log does not tell is None, or empty."""
+
+    host: str
+    pid: int | None
+    pointer: str
+    rank: int
+    size: int
+    device: int
+    bus: str = ""
+    identity: str = ""  #: equal on all ranks (NCCL ≥ 2.16)
+    parent: str = ""
+    nodes: int | None = None
+    local_ranks: int | None = None
+    is_complete: bool = False
+    init_seconds: float | None = None
+    channels: int | None = None
+    nvls_channels: int | None = None
+    rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    edges: Counter[RankConnection] = field(default_factory=Counter)  #: with the number of channels
+
+
+class LoggedCollective(Struct):
+    """A collective as it was enqueued on one rank. ``count``: as NCCL logs it: of an all-gather what a rank sends, of a
+    reduce-scatter what it receives, else all.
+    """
+
+    communicator: int  #: index, -1 if its beginning was not logged
+    kind: str  #: ``AllReduce``
+    op_count: int  #: no sequence number since NCCL 2.10
+    count: int
+    type: str
+    bytes: int
+    peer: int | None  #: of Send and Recv
+    line: int
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int | None = None
+
+
+class Tuned(Struct, frozen=True):
+    """Which algorithm and protocol NCCL chose for a size."""
+
+    kind: str
+    bytes: int
+    algorithm: str
+    protocol: str
+    channels: int | None
+
+
+class NcclLog(Struct):
+    """All that is read of a log."""
+
+    path: str
+    versions: list[str] = field(default_factory=list)
+    communicators: list[Communicator] = field(default_factory=list)
+    collectives: list[LoggedCollective] = field(default_factory=list)
+    tuned: Counter[Tuned] = field(default_factory=Counter)
+    networks: Counter[str] = field(default_factory=Counter)
+    environment: dict[str, str] = field(default_factory=dict)
+    warnings: Counter[str] = field(default_factory=Counter)
+    max_bandwidth: float | None = None  #: GB/s of the fastest path in the system, as NCCL measures topology
+    patterns: Counter[tuple[str, str]] = field(default_factory=Counter)  #: type of path inside a node and between
+    lines: int = 0
+    long_lines: int = 0  #: whose end was passed over
+    glued_lines: int = 0
+
+
+class ChannelTimes(Struct):
+    """The kernel of one channel; Unix time, ns."""
+
+    start_ns: int
+    stop_ns: int
+
+
+class InspectorRecord(Struct):
+    """A collective, or a message, that one rank ran. What was not recorded is None, or empty."""
+
+    communicator: str  #: equal on all ranks; empty in records of other writers
+    rank: int
+    ranks: int
+    kind: str  #: ``AllReduce``, ``Send``
+    sequence: int  #: of the communicator; monotonic, with gaps
+    bytes: int
+    exec_ns: int
+    timing_source: str  #: ``kernel_gpu``, ``kernel_cpu``, ``collective_cpu``
+    bus_gbs: float | None = None
+    algorithm: str = ""
+    protocol: str = ""
+    peer: int | None = None
+    start_ns: int | None = None  #: Unix time when the host enqueued it
+    channels: list[ChannelTimes] = field(default_factory=list)
+    dump_ns: int | None = None
+
+    @property
+    def skew_ns(self) -> int | None:
+        """How much later the last channel's kernel ended than the first one's."""
+        ends = [channel.stop_ns for channel in self.channels if channel.stop_ns]
+        return max(ends) - min(ends) if ends else None
+
+
+class InspectorLog(Struct):
+    """The records of one process, in the order of the file."""
+
+    path: str
+    version: str = ""
+    hostname: str = ""
+    pid: int | None = None
+    records: list[InspectorRecord] = field(default_factory=list)
+    dropped: int = 0  #: collectives and messages that the plugin says it lost (v4.3)
+    unreadable_lines: int = 0
+
+
+class FlightDumps(Struct, frozen=True):
+    """The dumps of the flight recorder given with a trace, or alone: one a rank."""
+
+    dumps: tuple[RankDump, ...]
+
+
+class NcclLogs(Struct, frozen=True):
+    """The logs of NCCL given with a trace, or alone."""
+
+    logs: tuple[NcclLog, ...]
+
+
+class InspectorLogs(Struct, frozen=True):
+    """The records of NCCL's Inspector given with a trace, or alone: one a process."""
+
+    logs: tuple[InspectorLog, ...]

@@ -1,0 +1,200 @@
+"""What the flight recorder, NCCL's log and its Inspector say of the collectives of a trace, or say without one.
+
+A record belongs to a collective of the trace by the size of the group, kind and bytes, of the trace's own process (pid
+or rank): none of the three carries an identity that Kineto has, too. ``opCount`` of a log is no sequence number, and
+only verbose records of the Inspector carry times. Where records of one key differ, the commonest is told, with its
+share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays.types import Int64s
+from augment.core.context import derived
+from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
+from augment.core.trace import Trace
+from augment.facts.collectives.collective_kernels import collectives
+from augment.facts.names.kernel_types import RECV, SEND, element_bytes, kind_of, size_elements
+
+Recorder = Literal["flight_recorder", "nccl_log", "nccl_inspector"]
+Key = tuple[int, str, int]  #: the size of the group, the kind, the bytes as nccl-tests count them
+_ALL_RANKS = ("AllGather", "ReduceScatter")  #: kinds whose bytes NCCL counts for one rank
+
+
+class LibraryRecord(Struct, frozen=True):
+    """One collective as a recorder wrote it. What it does not tell is None, or empty."""
+
+    recorder: Recorder
+    group: str
+    key: Key
+    sequence: int | None = None
+    start_ns: int | None = None  #: Unix time when it was enqueued, or its kernel began
+    exec_ns: int | None = None
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int | None = None
+    transport: str = ""
+    timing_source: str = ""
+    skew_ns: int | None = None
+
+
+class JoinedRecords(Struct, frozen=True):
+    """The records of one key by one recorder, and the collectives of the trace that they belong to."""
+
+    recorder: Recorder
+    group: str
+    key: Key
+    records: Sequence[LibraryRecord]
+    kernels: Int64s  #: indexes of ``collectives``
+
+    def commonest(self, name: str) -> tuple[Any, float]:
+        """The commonest value of a field, and the share of the records with one that have it; None without any."""
+        known = [value for each in self.records if (value := getattr(each, name)) not in (None, "")]
+        ((value, count),) = Counter(known).most_common(1) or [(None, 0)]
+        return value, count / max(len(known), 1)
+
+    def middle_ns(self, name: str) -> int | None:
+        """The median of a field, ns."""
+        known = [value for each in self.records if (value := getattr(each, name)) is not None]
+        return int(np.median(known)) if known else None
+
+
+@derived
+def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
+    """All records of the trace's process; all there are where the trace has no events."""
+    pids = {track.pid for track in trace.tracks} if len(trace.events) else None
+    dumps = trace.context.attached(FlightDumps) or FlightDumps(())
+    logs = trace.context.attached(NcclLogs) or NcclLogs(())
+    inspector = trace.context.attached(InspectorLogs) or InspectorLogs(())
+    records: list[LibraryRecord] = []
+    for dump in dumps.dumps:
+        if pids is None or trace.rank in (None, dump.rank):
+            records += _of_dump(dump)
+    for log in logs.logs:
+        records += _of_log(log, pids)
+    for each in inspector.logs:
+        for record in each.records:
+            if pids is None or each.pid in pids or record.rank == trace.rank:
+                size = record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1)
+                begun = min((channel.start_ns for channel in record.channels if channel.start_ns), default=None)
+                records.append(
+                    LibraryRecord(
+                        "nccl_inspector", record.communicator, (record.ranks, kind_of(record.kind), size),
+                        record.sequence, begun or record.start_ns, record.exec_ns, record.algorithm, record.protocol,
+                        len(record.channels) or None, "", record.timing_source, record.skew_ns,
+                    )
+                )  # fmt: skip
+    return tuple(records)
+
+
+class NetworkOfLog(Struct, frozen=True):
+    """What NCCL's logs say of the communicators of the trace's process."""
+
+    communicator_count: int
+    node_count: int  #: of the largest communicator, 1 where no log says
+    network: str  #: ``IB``, ``Socket``, ``AWS Libfabric``; empty where not logged
+    path: str  #: the slowest type of path inside a node: ``NVL``, ``PIX``, ``PHB``, ``SYS``; empty where not logged
+    joins_directly: bool  #: whether NVLink joins some devices
+    channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
+    warnings: tuple[str, ...]
+    settings: tuple[str, ...]  #: of the environment, of those that choose a path, algorithm or channels
+
+
+_SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")
+_SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
+
+
+@derived
+def network_of_log(trace: Trace) -> NetworkOfLog | None:
+    """How NCCL joins the ranks, as it logged; None without a log of the trace's process."""
+    attached = trace.context.attached(NcclLogs)
+    pids = {track.pid for track in trace.tracks} if len(trace.events) else None
+    logs = [
+        log
+        for log in (attached.logs if attached else ())
+        if pids is None or {each.pid for each in log.communicators} & {*pids, None} or not log.communicators
+    ]
+    if not logs:
+        return None
+    communicators = [each for log in logs for each in log.communicators if pids is None or each.pid in {*pids, None}]
+    hosts = {each.host for log in logs for each in log.communicators}
+    types = {kind for log in logs for kind, _ in log.patterns}
+    networks = Counter[str]()
+    for log in logs:
+        networks.update(log.networks)
+    return NetworkOfLog(
+        len(communicators),
+        max((each.nodes or 1 for each in communicators), default=1) if pids else max(len(hosts), 1),
+        networks.most_common(1)[0][0] if networks else "",
+        next((kind for kind in _SLOWEST if kind in types), ""),
+        any(kind in types for kind in ("NVL", "NVB")),
+        min((each.channels for each in communicators if each.channels and each.nodes == 1), default=0),
+        tuple(warning for log in logs for warning, _ in log.warnings.most_common()),
+        tuple(
+            f"{name}={value}"
+            for log in logs
+            for name, value in log.environment.items()
+            if any(part in name for part in _SETTINGS)
+        ),
+    )
+
+
+def _of_dump(dump: RankDump) -> Iterator[LibraryRecord]:
+    for operation in dump.operations:
+        group = dump.groups[operation.group]
+        sent, received = (sum(int(np.prod(size)) for size in sizes) for sizes in
+                          (operation.input_sizes, operation.output_sizes))  # fmt: skip
+        kind = kind_of(operation.kind)
+        elements = size_elements(kind, sent, received, len(group.ranks))
+        width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
+        size = elements * width if width is not None and elements >= 0 else -1
+        name = group.description or group.name
+        yield LibraryRecord(
+            "flight_recorder", name, (len(group.ranks), kind, size), operation.sequence, operation.created_ns
+        )
+
+
+def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
+    """The collectives of a log, of the processes of the trace; a log of one process without a pid is taken as it is."""
+    known = {communicator.pid for communicator in log.communicators}
+    for collective in log.collectives:
+        communicator = log.communicators[collective.communicator] if collective.communicator >= 0 else None
+        pid = communicator.pid if communicator else None
+        if pids is not None and pid not in pids and known != {None}:
+            continue
+        kind = kind_of(collective.kind)
+        size = collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1)
+        ways = Counter(connection.via.partition("/")[0] for connection in communicator.edges) if communicator else None
+        yield LibraryRecord(
+            "nccl_log",
+            (communicator.identity or communicator.pointer) if communicator else "",
+            (2 if kind in (SEND, RECV) else communicator.size if communicator else -1, kind, size),
+            algorithm=collective.algorithm,
+            protocol=collective.protocol,
+            channels=collective.channels or (communicator.channels if communicator else None),
+            transport=" and ".join(sorted(ways)) if ways else "",
+        )
+
+
+@derived
+def joined_records(trace: Trace) -> tuple[JoinedRecords, ...]:
+    """The records by recorder, group and key, with the trace's collectives of the key."""
+    every = collectives(trace)
+    sizes = np.array([group.size for group in every.groups], np.int64)
+    of_key: dict[Key, list[int]] = defaultdict(list)
+    kinds = [every.kind.values[code] for code in every.kind.codes.tolist()]
+    for index, (kind, group, size) in enumerate(zip(kinds, every.group.tolist(), every.bytes.tolist(), strict=True)):
+        of_key[2 if kind in (SEND, RECV) else int(sizes[group]), kind, size].append(index)
+    parts: dict[tuple[Recorder, str, Key], list[LibraryRecord]] = defaultdict(list)
+    for record in library_records(trace):
+        parts[record.recorder, record.group, record.key].append(record)
+    return tuple(
+        JoinedRecords(recorder, group, key, records, np.array(of_key.get(key, ()), np.int64))
+        for (recorder, group, key), records in sorted(parts.items(), key=lambda part: (part[0][0], part[0][1]))
+    )

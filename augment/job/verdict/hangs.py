@@ -1,0 +1,322 @@
+"""Which rank holds up a job that hangs, from the flight recorder's dumps of its ranks.
+
+After a hang of minutes whatever could complete has completed. So the oldest operation that a rank has not completed
+waits for somebody: for members of its group that have not enqueued it, or that have, but are held up by an older
+operation of their own. Followed from rank to rank this ends at who waits for nobody:
+
+- a rank without anything of its own left to complete, which others wait for: its *host* does not go on;
+- a rank that has not completed what other members have: its *device* does not go on, while its host ran ahead;
+- a rank of a group without a dump: its process may be gone;
+- members that all enqueued the same oldest operation, which none completes: nothing recorded tells whose fault it is,
+  unless the host of one got less far than those of the others;
+- ranks that wait for each other in two groups: they enqueue in different order.
+
+"The rank missing from the oldest unfinished collective" alone would name victims of a device that died: their hosts
+wait for it, while its own host runs ahead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from augment.core.library_records import DumpedGroup, DumpedOperation, RankDump
+
+Cause = Literal["host", "device", "no_dump", "group", "order", "mismatch"]
+Key = tuple[str, int]  #: a collective: the name of its group, and its number in it
+
+#: kinds that no member completes before every member runs them
+TOGETHER = {"all_reduce", "_all_gather_base", "all_gather", "_reduce_scatter_base", "reduce_scatter", "all_to_all",
+            "all_to_all_base", "barrier", "allreduce_coalesced", "all_gather_into_tensor_coalesced",
+            "reduce_scatter_tensor_coalesced", "ALLGATHER", "ALLREDUCE"}  # fmt: skip
+#: kinds whose members must give equally many elements
+EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base"}
+MOST_WITHOUT_DUMP = 0.5  #: of the ranks; beyond it the dumps were not all collected
+
+
+class Waiting(Struct, frozen=True):
+    """The oldest operation that a rank has not completed, and the ranks that it waits for."""
+
+    rank: int
+    operation: DumpedOperation
+    group: DumpedGroup
+    waits_for: tuple[int, ...]
+
+
+class Culprit(Struct, frozen=True):
+    """Ranks that hold up others, and why.
+
+    ``since_ns``: Unix time of the first operation that is held up; None if nothing waits for them.
+    ``operation``: of ``host`` and ``no_dump``, what others wait in; else the oldest of its own that is not completed.
+    ``ran_ahead``: of ``device``, how many operations other members completed and this rank did not.
+    """
+
+    cause: Cause
+    ranks: tuple[int, ...]
+    confidence: Literal["high", "medium", "low"]
+    since_ns: int | None
+    operation: DumpedOperation | None
+    group: DumpedGroup | None
+    waiting: tuple[int, ...]
+    ran_ahead: int = 0
+    differences: tuple[str, ...] = ()
+
+
+class Hang(Struct, frozen=True):
+    """What holds a job up. Without culprits nothing hangs."""
+
+    dumps: int
+    ranks: int
+    culprits: tuple[Culprit, ...]
+    waiting: tuple[Waiting, ...]
+
+
+def judge(dumps: Sequence[RankDump]) -> Hang:
+    """Who holds up the job that wrote ``dumps``, one a rank."""
+    return _Judge(dumps).hang()
+
+
+class _Judge:
+    def __init__(self, dumps: Sequence[RankDump]) -> None:
+        self.dumps = {dump.rank: dump for dump in dumps}
+        self.groups: dict[str, DumpedGroup] = {}
+        for dump in dumps:
+            for name, group in dump.groups.items():
+                if len(group.ranks) >= len(self.groups.get(name, DumpedGroup("", "", ())).ranks):
+                    self.groups[name] = group
+        self.pending = {
+            rank: [operation for operation in dump.operations if not operation.done]
+            for rank, dump in self.dumps.items()
+        }
+        self.enqueued = {rank: self._last_of_groups(dump, 0) for rank, dump in self.dumps.items()}
+        self.completed = {rank: self._last_of_groups(dump, 1) for rank, dump in self.dumps.items()}
+
+    def _last_of_groups(self, dump: RankDump, which: Literal[0, 1]) -> dict[str, int]:
+        """The number of the last collective that a rank enqueued, or completed, of each group.
+
+        The rank's status counts by its own numbers of groups. Which group that is its entries tell; without entries,
+        those of a rank with the same numbers, by the description of the group.
+        """
+        last: dict[str, int] = {}
+        for operation in dump.operations:
+            if not operation.is_message and (which == 0 or operation.done):
+                last[operation.group] = max(last.get(operation.group, -1), operation.sequence)
+        names = {operation.group_number: operation.group for operation in dump.operations}
+        for peer in self.dumps.values():
+            if peer.progress.keys() == dump.progress.keys():
+                for operation in peer.operations:
+                    description = self.groups[operation.group].description
+                    same = [name for name, group in dump.groups.items() if group.description == description]
+                    if description and len(same) == 1:
+                        names.setdefault(operation.group_number, same[0])
+        for number, name in names.items():
+            if number in dump.progress:
+                last[name] = max(last.get(name, -1), dump.progress[number][which])
+        return last
+
+    def hang(self) -> Hang:
+        members = {rank for group in self.groups.values() for rank in group.ranks} | set(self.dumps)
+        oldest = {rank: operations[0] for rank, operations in self.pending.items() if operations}
+        waits = {rank: self._waits_for(rank, operation, oldest) for rank, operation in oldest.items()}
+        waiting = tuple(
+            Waiting(rank, operation, self.groups[operation.group], tuple(sorted(waits[rank])))
+            for rank, operation in sorted(oldest.items())
+        )
+        standing = list(self._standing(members - set(oldest)))
+        culprits = [*self._mismatches()] or [
+            *self._devices(),
+            *(each for each in standing if each.cause == "host" and each.confidence != "low"),
+        ]
+        if not culprits and len(self.dumps) >= MOST_WITHOUT_DUMP * len(members):
+            culprits = [each for each in standing if each.cause == "no_dump"] or standing
+        if not culprits:
+            culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)]
+        return Hang(len(self.dumps), len(members), tuple(culprits), waiting)
+
+    def _missing(self, rank: int, operation: DumpedOperation) -> set[int]:
+        """The members that have not enqueued an operation of ``rank``."""
+        if operation.peer is not None:
+            answered = any(_answers(other, operation, rank) for other in self.pending.get(operation.peer, ()))
+            return set() if answered else {operation.peer}
+        return {
+            member
+            for member in self.groups[operation.group].ranks
+            if self.enqueued.get(member, {}).get(operation.group, -1) < operation.sequence and member != rank
+        }
+
+    def _waits_for(self, rank: int, operation: DumpedOperation, oldest: dict[int, DumpedOperation]) -> set[int]:
+        """Whom the oldest operation of a rank waits for: who has not enqueued it; else who is held up before it."""
+        if missing := self._missing(rank, operation):
+            return missing
+        if operation.peer is not None:
+            return set() if _answers(oldest[operation.peer], operation, rank) else {operation.peer}
+        here = (operation.group, operation.sequence)
+        return {
+            member
+            for member in self.groups[operation.group].ranks
+            if member in oldest
+            and self.completed[member].get(operation.group, -1) < operation.sequence
+            and (oldest[member].is_message or (oldest[member].group, oldest[member].sequence) != here)
+        }
+
+    def _waiting_for(self, ranks: set[int]) -> dict[int, list[DumpedOperation]]:
+        """Of each rank the operations that wait for ``ranks``, which have not enqueued them, oldest first."""
+        held: dict[int, list[DumpedOperation]] = defaultdict(list)
+        for rank, operations in self.pending.items():
+            if rank not in ranks:
+                for operation in operations:
+                    if ranks & self._missing(rank, operation):
+                        held[rank].append(operation)
+        return held
+
+    def _standing(self, idle: set[int]) -> Iterator[Culprit]:
+        """Those of the ranks with nothing to complete, or without a dump, that others wait for.
+
+        Messages do not tell whether the other side was never enqueued or is completed there: where one rank waits for
+        messages alone, either of the two may be at fault.
+        """
+        for rank in sorted(idle):
+            held = self._waiting_for({rank})
+            if held:
+                every = [operation for operations in held.values() for operation in operations]
+                first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
+                collectives = {operation.group for operation in every if operation.peer is None}
+                either = not collectives and len(held) == 1
+                has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
+                yield Culprit(
+                    "no_dump" if not has_dump else "group" if either else "host",
+                    tuple(sorted({rank, *held})) if either and has_dump else (rank,),
+                    "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
+                    min(operation.created_ns for operation in every),
+                    first,
+                    self.groups[first.group],
+                    tuple(sorted(held)),
+                )
+
+    def _devices(self) -> Iterator[Culprit]:
+        """Ranks that have not completed collectives which other members have completed."""
+        for rank, operations in sorted(self.pending.items()):
+            behind = [
+                operation
+                for operation in operations
+                if operation.kind in TOGETHER
+                and any(
+                    self.completed[member].get(operation.group, -1) >= operation.sequence
+                    for member in self.groups[operation.group].ranks
+                    if member in self.dumps and member != rank
+                )
+            ]
+            held = self._waiting_for({rank})
+            if len(behind) > 1 or (behind and held):  # alone it may have been dumped a moment earlier
+                yield Culprit(
+                    "device",
+                    (rank,),
+                    "high" if len(behind) > 1 else "medium",
+                    behind[0].created_ns,
+                    behind[0],
+                    self.groups[behind[0].group],
+                    tuple(sorted(held)),
+                    len(behind),
+                )
+
+    def _mismatches(self) -> Iterator[Culprit]:
+        """Collectives that members enqueued with another kind, size or type than most; the first of each group."""
+        sides: dict[Key, dict[int, DumpedOperation]] = defaultdict(dict)
+        for rank, dump in self.dumps.items():
+            for operation in dump.operations:
+                if not operation.is_message:
+                    sides[operation.group, operation.sequence][rank] = operation
+        seen: set[str] = set()
+        for (name, _), of_rank in sorted(sides.items(), key=lambda side: side[0][1]):
+            forms = {rank: _form(operation) for rank, operation in of_rank.items()}
+            if len(set(forms.values())) == 1 or name in seen or all(each.done for each in of_rank.values()):
+                continue
+            seen.add(name)
+            (usual, count), *others = Counter(forms.values()).most_common()
+            told_apart = not others or count > others[0][1]
+            ranks = tuple(sorted(rank for rank, form in forms.items() if form != usual or not told_apart))
+            first = of_rank[ranks[0]]
+            differences = tuple(dict.fromkeys(_described(form) for form in forms.values()))
+            yield Culprit(
+                "mismatch",
+                ranks,
+                "high" if told_apart and len(forms) > 2 else "medium",
+                first.created_ns,
+                first,
+                self.groups[name],
+                tuple(sorted(set(forms) - set(ranks))),
+                differences=differences,
+            )
+
+    def _circles(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
+        """Ranks that wait for each other in different operations: the first circle."""
+        for begin in sorted(waits):
+            path, rank = [begin], begin
+            while nexts := sorted(waits.get(rank, ())):
+                rank = nexts[0]
+                if rank in path:
+                    circle = tuple(sorted(path[path.index(rank) :]))
+                    first = oldest[circle[0]]
+                    others = tuple(sorted(set(oldest) - set(circle)))
+                    created = min(oldest[member].created_ns for member in circle)
+                    messages = any(oldest[member].is_message for member in circle)
+                    group = self.groups[first.group]
+                    if messages:
+                        yield Culprit("group", circle, "low", created, first, group, others)
+                    else:
+                        yield Culprit("order", circle, "medium", created, first, group, others)
+                    return
+                path.append(rank)
+
+    def _stuck_groups(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
+        """Groups whose members all wait in the same operation."""
+        stuck: dict[Key, list[int]] = defaultdict(list)
+        for rank, operation in oldest.items():
+            if not waits[rank]:
+                stuck[operation.group, -1 if operation.is_message else operation.sequence].append(rank)
+        for (name, sequence), ranks in sorted(stuck.items()):
+            others = set(self.groups[name].ranks) & set(self.dumps) - set(ranks)
+            if len(ranks) < 2 or (sequence >= 0 and others):
+                continue  # completed by the others: dumped a moment later than here
+            reached = {rank: len(self.pending[rank]) for rank in ranks}
+            least = [rank for rank in ranks if reached[rank] == min(reached.values())]
+            alone = len(least) == 1 and len(ranks) > 2
+            first = min((oldest[rank] for rank in ranks), key=lambda operation: operation.created_ns)
+            yield Culprit(
+                "host" if alone else "group",
+                tuple(least if alone else sorted(ranks)),
+                "low",
+                first.created_ns,
+                first,
+                self.groups[name],
+                tuple(sorted(set(oldest) - set(least if alone else ranks))),
+            )
+
+
+def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> bool:
+    """Whether ``other``, of the peer of a ``message`` of ``rank``, is the peer's side of it."""
+    return other.peer == rank and other.group == message.group and other.kind != message.kind
+
+
+def _form(operation: DumpedOperation) -> tuple[str, int, tuple[str, ...]]:
+    """What must be equal among the members of a collective: kind, elements and types."""
+    equal = operation.kind in EQUAL_SIZES
+    return operation.kind, _elements(operation.input_sizes) if equal else 0, operation.dtypes if equal else ()
+
+
+def _elements(sizes: list[list[int]]) -> int:
+    total = 0
+    for size in sizes:
+        count = 1
+        for length in size:
+            count *= length
+        total += count
+    return total
+
+
+def _described(form: tuple[str, int, tuple[str, ...]]) -> str:
+    kind, elements, dtypes = form
+    return f"{kind} of {elements:,} elements ({', '.join(dict.fromkeys(dtypes))})" if dtypes else kind

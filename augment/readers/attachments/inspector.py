@@ -1,0 +1,106 @@
+"""Records of NCCL's Inspector (profiler plugin of NCCL ≥ 2.28, and of RCCL): JSON lines, a collective or message each.
+
+What a record has depends on the version of the plugin, whose number did not change with its fields, so keys decide
+(plugins/profiler/inspector of NVIDIA/nccl). Only verbose records (``NCCL_INSPECTOR_DUMP_VERBOSE=1``) carry times; the
+time of a dump is up to a whole interval late. From v4.3 on a ``dump_stats`` line holds for the lines after it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+import msgspec
+
+from augment.core.library_records import ChannelTimes, InspectorLog, InspectorLogs, InspectorRecord
+from augment.errors import UnknownFormat
+from augment.readers.containers import open_text
+from augment.readers.limits import UNLIMITED, Limits
+
+LONGEST_LINE = 1 << 24  #: bytes; a longer line is passed over and counted
+_CHUNK = 1 << 20
+
+
+def read_all(path: str, limits: Limits = UNLIMITED) -> InspectorLogs:
+    """The records at ``path``, or at all paths that match the glob; the errors are those of :func:`read_inspector`."""
+    paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
+    return InspectorLogs(tuple(read_inspector(each, limits) for each in paths))
+
+
+def read_inspector(path: str, limits: Limits = UNLIMITED) -> InspectorLog:
+    """The Inspector's records at ``path``, plain or compressed. Lines that are no JSON are counted.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: no line is a record of the Inspector.
+    """
+    log, decoder, shared = InspectorLog(path), msgspec.json.Decoder(), dict[str, Any]()
+    rest, is_long = b"", False
+    with open_text(path, limits) as text:
+        while True:
+            piece = bytes(text.read(_CHUNK))
+            *lines, rest = (rest + piece).split(b"\n") if piece else (rest, b"")
+            for line in lines:
+                if is_long:
+                    is_long = False
+                elif line.strip():
+                    try:
+                        shared = _read(log, decoder.decode(line), shared)
+                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # another writer's keys
+                        log.unreadable_lines += 1
+            if len(rest) > LONGEST_LINE:
+                log.unreadable_lines += not is_long
+                rest, is_long = b"", True
+            if not piece:
+                break
+    if not (log.records or log.version):
+        raise UnknownFormat(path, "no records of NCCL's Inspector: no line has coll_perf, p2p_perf or dump_stats")
+    return log
+
+
+def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    """Add the record in ``line``; the header and metadata that hold for the lines after it."""
+    metadata = line.get("metadata") or shared.get("metadata") or {}
+    header = line.get("header") or shared.get("header") or {}
+    log.version = str(metadata.get("inspector_output_format_version", log.version))
+    log.hostname = str(metadata.get("hostname", log.hostname))
+    log.pid = int(metadata["pid"]) if "pid" in metadata else log.pid
+    if stats := line.get("dump_stats"):
+        log.dropped += int(stats.get("coll_dropped_since_last_dump", 0)) + int(
+            stats.get("p2p_dropped_since_last_dump", 0)
+        )
+        return {"metadata": metadata, "header": header}
+    for prefix in ("coll", "p2p"):
+        performance = line.get(f"{prefix}_perf")
+        if performance is None:
+            continue
+        events = performance.get("event_trace_ts") or {}
+        begin, dump = events.get(f"{prefix}_start_ts"), metadata.get("dump_timestamp_us")
+        log.records.append(
+            InspectorRecord(
+                str(header.get("id", "")),
+                int(header.get("rank", -1)),
+                int(header.get("n_ranks", 0)),
+                str(performance[prefix]),
+                int(performance[f"{prefix}_sn"]),
+                int(performance[f"{prefix}_msg_size_bytes"]),
+                round(performance[f"{prefix}_exec_time_us"] * 1000),
+                str(performance.get(f"{prefix}_timing_source", "")),
+                performance.get(f"{prefix}_busbw_gbs"),
+                _known(performance.get(f"{prefix}_algo")),
+                _known(performance.get(f"{prefix}_proto")),
+                performance.get("p2p_peer"),
+                None if not begin else int(begin) * 1000,
+                [
+                    ChannelTimes(int(each.get("kernel_start_ts", 0)) * 1000, int(each.get("kernel_stop_ts", 0)) * 1000)
+                    for each in events.get("kernel_events", ())
+                ],
+                None if dump is None else int(dump) * 1000,
+            )
+        )
+    return shared
+
+
+def _known(name: Any) -> str:
+    return "" if name in (None, "unknown") else str(name)

@@ -1,0 +1,260 @@
+"""Logs of ``NCCL_DEBUG`` (NCCL 2.4 to 2.30, RCCL): communicators, rings and transports, what was tuned, collectives.
+
+Lines may begin with what mpirun, srun or Ray put there, and lines of several processes may be glued together, so each
+line is cut at every header ``host:pid:tid [device] NCCL INFO``. A pointer of a communicator is unique in its process
+alone. The formats are those of NCCL's src/debug.cc, init.cc, enqueue.cc and graph/ of these versions.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from augment.core.library_records import Communicator, LoggedCollective, NcclLog, NcclLogs, RankConnection, Tuned
+from augment.errors import UnknownFormat
+from augment.readers.containers import open_text
+from augment.readers.limits import UNLIMITED, Limits
+
+LONGEST_LINE = 1 << 16  #: bytes; the rest of a line is passed over and counted
+MOST_WARNINGS = 1000
+_CHUNK = 1 << 20
+
+#: by NCCL's numbers
+TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "fp8_e4m3",
+         "fp8_e5m2")  # fmt: skip
+TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+PROTOCOLS = ("LL", "LL128", "SIMPLE")
+
+_HEADER = re.compile(
+    r"(?:(?P<host>[^\s:\[\]()<>]+):(?P<pid>\d+):(?P<tid>\d+) )?\[(?P<device>-?\d+)\] (?:\d{10,} )?"
+    r"(?:(?P<info>NCCL INFO )|(?P<where>\S+?:\d+) (?:\(\w+\) )?NCCL WARN )"
+)
+_VERSION = re.compile(r"(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)*)")
+_COLLECTIVE = re.compile(
+    r"(?P<kind>\w+): opCount (?P<op_count>[0-9a-f]+) sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
+    r"datatype (?P<type>\d+) op (?P<op>\d+) root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks="
+)
+_TUNED = re.compile(
+    r"(?:(?P<kind>\w+): )?(?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
+)
+_INIT = re.compile(
+    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<ranks>\d+) cudaDev (?P<device>\d+)"
+    r"(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-f]+))?.*? ?- Init (?P<what>START|COMPLETE)"
+)
+_ID = re.compile(r" commId (0x[0-9a-f]+)")
+_PARENT = re.compile(r" parent (0x[0-9a-f]+)")
+_LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P<nodes>\d+) localRanks (?P<local>\d+)")
+_RING = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)\s*$")
+_EDGE = re.compile(
+    r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<from>\d+)(?:\[\w+\])? -> (?P<to>\d+)(?:\[\w+\])? "
+    r"(?:\[\w+\] )?via (?P<via>\S+)"
+)
+_CHANNELS = re.compile(
+    r"(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p"
+)
+_SYSTEM = re.compile(r"=== System : max(?:Bw|Width) ([\d.]+)(?: totalBw ([\d.]+))? ===")
+_PATTERN = re.compile(
+    r"Pattern (?P<pattern>\d+), crossNic \d+, nChannels (?P<channels>\d+), (?:speed|bw) (?P<inside>[\d.]+)/"
+    r"(?P<between>[\d.]+), type (?P<type>\w+)/(?P<type_between>\w+)"
+)
+_TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d+) nranks (\d+) total ([\d.]+)")
+_NETWORK = re.compile(r"Using network (.+?)\s*$")
+_ENVIRONMENT = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)\.?$")
+
+
+def read_all(path: str, limits: Limits = UNLIMITED) -> NcclLogs:
+    """The logs at ``path``, or at all paths that match it as a glob; the errors are those of :func:`read_nccl_log`."""
+    paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
+    return NcclLogs(tuple(read_nccl_log(each, limits) for each in paths))
+
+
+def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
+    """What NCCL or RCCL logged at ``path``, plain or compressed, among other lines.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: no line is NCCL's.
+    """
+    log = NcclLog(path)
+    reading = _LogReading(log)
+    for line, is_cut in _lines(path, limits):
+        log.lines += 1
+        log.long_lines += is_cut
+        if b"NCCL" in line or b"RCCL" in line:
+            reading.line(line.decode("utf-8", "replace"))
+    reading.finish()
+    if not (reading.headers or log.versions):
+        raise UnknownFormat(path, "no log of NCCL: no line of it; record one with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=…")
+    return log
+
+
+def _lines(path: str, limits: Limits) -> Iterator[tuple[bytes, bool]]:
+    """Each line, at most LONGEST_LINE bytes of it, and whether it was longer."""
+    rest, skipping = b"", False
+    with open_text(path, limits) as text:
+        while piece := bytes(text.read(_CHUNK)):
+            first, *others = (rest + piece).split(b"\n")
+            for line in (first, *others[:-1]) if others else ():
+                if not skipping:
+                    yield line[:LONGEST_LINE], len(line) > LONGEST_LINE
+                skipping = False
+            rest = others[-1] if others else first
+            if skipping:
+                rest = b""
+            elif len(rest) > LONGEST_LINE:
+                yield rest[:LONGEST_LINE], True
+                rest, skipping = b"", True
+    if rest:
+        yield rest, False
+
+
+class _LogReading:
+    def __init__(self, log: NcclLog) -> None:
+        self.log, self.headers = log, 0
+        self.known: dict[tuple[str, int | None, str], int] = {}
+        self.latest: dict[tuple[str, int | None, int], int] = {}
+        #: lines about a communicator that is not known yet: before NCCL 2.18 its beginning is not logged
+        self.early: dict[tuple[str, int | None, int], list[str]] = defaultdict(list)
+
+    def line(self, line: str) -> None:
+        for match in _VERSION.finditer(line):
+            version = f"{match[1]} {match[2]}"
+            if version not in self.log.versions:
+                self.log.versions.append(version)
+        headers = list(_HEADER.finditer(line))
+        self.headers += len(headers)
+        self.log.glued_lines += len(headers) > 1
+        for place, header in enumerate(headers):
+            end = headers[place + 1].start() if place + 1 < len(headers) else len(line)
+            message = line[header.end() : end].rstrip()
+            process = (header["host"] or "", int(header["pid"]) if header["pid"] else None)
+            if header["info"]:
+                self.message(process, int(header["device"]), message)
+            elif len(self.log.warnings) < MOST_WARNINGS:
+                self.log.warnings[f"{header['where']} {message}"] += 1
+
+    def message(self, process: tuple[str, int | None], device: int, text: str) -> None:
+        log, here = self.log, (*process, device)
+        if match := _COLLECTIVE.search(text):
+            number = int(match["type"])
+            kind, count = match["kind"], int(match["count"])
+            size = count * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
+            log.collectives.append(
+                LoggedCollective(
+                    self.communicator_at(process, match["comm"]),
+                    kind,
+                    int(match["op_count"], 16),
+                    count,
+                    TYPES[number] if number < len(TYPES) else str(number),
+                    size,
+                    int(match["root"]) if kind in ("Send", "Recv") else None,
+                    log.lines,
+                )
+            )
+        elif match := _TUNED.search(text):
+            channels = int(match["high"]) - int(match["low"]) + 1 if match["low"] else None
+            tuned = Tuned(
+                match["kind"] or "",
+                int(match["bytes"]),
+                _named(match["algorithm"], ALGORITHMS),
+                _named(match["protocol"], PROTOCOLS),
+                channels,
+            )
+            log.tuned[tuned] += 1
+            self._tune(process, tuned)
+        elif match := _INIT.search(text):
+            self._communicator(process, match, text)
+        elif match := _LAYOUT.search(text):
+            if (place := self.communicator_at(process, match["comm"])) >= 0:
+                log.communicators[place].nodes = int(match["nodes"])
+                log.communicators[place].local_ranks = int(match["local"])
+        elif match := _SYSTEM.search(text):
+            log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
+        elif match := _PATTERN.search(text):
+            log.patterns[match["type"], match["type_between"]] += 1
+        elif match := _NETWORK.search(text):
+            log.networks[match[1]] += 1
+        elif match := _ENVIRONMENT.search(text):
+            log.environment[match[1]] = match[2]
+        elif (index := self.latest.get(here)) is not None and not log.communicators[index].is_complete:
+            _add(log.communicators[index], text)
+        elif any(pattern.search(text) for pattern in (_EDGE, _RING, _CHANNELS, _TIMINGS)):
+            self.early[here].append(text)
+
+    def communicator_at(self, process: tuple[str, int | None], pointer: str) -> int:
+        """The index of a process' communicator, -1 if unknown; text may be glued to the name of the host."""
+        host, pid = process
+        if (host, pid, pointer) not in self.known:
+            same = (
+                index
+                for (other, number, known), index in self.known.items()
+                if (number, known) == (pid, pointer) and host.endswith(other)
+            )
+            self.known[host, pid, pointer] = next(same, -1)
+        return self.known[host, pid, pointer]
+
+    def _communicator(self, process: tuple[str, int | None], match: re.Match[str], text: str) -> None:
+        key, here = (*process, match["comm"]), (*process, int(match["device"]))
+        index = self.known.get(key, -1)
+        if match["what"] == "START":
+            self.end(here)
+        if index < 0 or (match["what"] == "START" and self.log.communicators[index].is_complete):
+            index = self.known[key] = len(self.log.communicators)
+            self.log.communicators.append(
+                Communicator(
+                    *process, match["comm"], int(match["rank"]), int(match["ranks"]), int(match["device"]),
+                    match["bus"] or "",
+                )
+            )  # fmt: skip
+        communicator = self.log.communicators[index]
+        communicator.is_complete |= match["what"] == "COMPLETE"
+        if identity := _ID.search(text):
+            communicator.identity = identity[1]
+        if parent := _PARENT.search(text):
+            communicator.parent = parent[1]
+        self.latest[here] = index
+        self.end(here)
+
+    def end(self, here: tuple[str, int | None, int]) -> None:
+        """Give the lines that wait to the communicator that the device of a process began last."""
+        if here in self.latest:
+            for text in self.early.pop(here, ()):
+                _add(self.log.communicators[self.latest[here]], text)
+
+    def finish(self) -> None:
+        """The file has ended."""
+        for here in list(self.early):
+            self.end(here)
+
+    def _tune(self, process: tuple[str, int | None], tuned: Tuned) -> None:
+        """Give what was tuned to the collectives of the process that it was tuned for: the last ones of the size."""
+        for collective in reversed(self.log.collectives[-64:]):
+            communicator = self.log.communicators[collective.communicator] if collective.communicator >= 0 else None
+            same = communicator is not None and (communicator.host, communicator.pid) == process
+            if same and collective.kind == (tuned.kind or collective.kind) and not collective.algorithm:
+                collective.algorithm, collective.protocol = tuned.algorithm, tuned.protocol
+                collective.channels = tuned.channels
+                return
+
+
+def _add(communicator: Communicator, text: str) -> None:
+    """A line about a communicator."""
+    if match := _EDGE.search(text):
+        communicator.edges[RankConnection(int(match["from"]), int(match["to"]), match["via"])] += 1
+    elif match := _RING.search(text):
+        communicator.rings[int(match[1])] = tuple(map(int, match[2].split()))
+    elif match := _CHANNELS.search(text):
+        communicator.channels = int(match[1])
+        communicator.nvls_channels = int(match[2]) if match[2] else None
+    elif match := _TIMINGS.search(text):
+        communicator.init_seconds = float(match[3])
+
+
+def _named(text: str, names: tuple[str, ...]) -> str:
+    """A name, or the name of NCCL's number of it."""
+    return names[int(text)] if text.isdigit() and int(text) < len(names) else text

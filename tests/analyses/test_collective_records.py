@@ -1,0 +1,136 @@
+"""What recorders beside a trace say of its collectives: joined by process, group, kind and bytes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import augment
+from augment.core.annotations import SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.trace import Trace
+from augment.diagnosis.rule import Fine, Found, NotApplicable
+from augment.diagnosis.rules import network_setup
+from traces import HOST, kernel, launch, step, write_trace
+
+ELEMENTS = {1: 1000, 2: 1000, 3: 50}  # of each collective of the trace, four bytes each
+
+
+def trace_at(folder: Path) -> Trace:
+    kernels = []
+    for number, elements in ELEMENTS.items():
+        collective = kernel("ncclDevKernel_AllReduce", 20 * number, 10, correlation=number, stream=20)
+        collective["args"] |= {
+            "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float",
+            "Group size": 2, "Process Group Name": "7", "Process Group Description": "dp",
+        }  # fmt: skip
+        kernels += [collective, launch(ts=number, dur=0.5, correlation=number)]
+    path = write_trace(folder / "rank0.json", step(0), *kernels, distributedInfo={"rank": 0, "world_size": 2})
+    return augment.read(str(path))
+
+
+def log_lines(pid: int, *more: str) -> str:
+    head = f"n0:{pid}:{pid} [0] NCCL INFO"
+    communicator = "ncclCommInitRank comm 0xaa rank 0 nranks 2 cudaDev 0 busId 1a000 commId 0xfe"
+    lines = [f"{head} {communicator} - Init START", f"{head} Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"]
+    lines += [f"{head} {each}" for each in more]
+    lines.append(f"{head} {communicator} - Init COMPLETE")
+    for count in (1000, 1000, 70):
+        collective = f"AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm 0xaa"
+        lines.append(f"{head} {collective} [nranks=2] stream 0x5")
+        lines.append(f"{head} AllReduce: {4 * count} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..3}}")
+    return "\n".join(lines) + "\n"
+
+
+def recorded(folder: Path, text: str, name: str = "nccl.log") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def outcome(trace: Trace) -> Findings | Skipped:
+    return augment.augment(trace, only=["collective_records"]).outcomes["collective_records"]
+
+
+def rows(trace: Trace) -> list[Any]:
+    findings = outcome(trace)
+    assert isinstance(findings, Findings)
+    return [*findings.rows]
+
+
+def test_a_log_is_joined_by_process_group_kind_and_bytes(tmp_path: Path) -> None:
+    trace = augment.with_nccl_log(trace_at(tmp_path), recorded(tmp_path, log_lines(HOST) + log_lines(999)))
+    large, small = sorted(rows(trace), key=lambda row: -row.bytes)
+    assert (large.record_count, large.joined_count, large.algorithm, large.protocol) == (2, 2, "RING", "LL")
+    assert (large.channel_count, large.transport, large.kernel_ns, large.agreeing_ratio) == (4, "P2P", 10_000, 1.0)
+    assert (small.bytes, small.joined_count, small.kernel_ns) == (280, 0, None)
+    findings = outcome(trace)
+    assert isinstance(findings, Findings)
+    (track,) = findings.annotations
+    assert isinstance(track, SliceTrack)
+    assert [track.names.values[code] for code in track.names.codes] == ["AllReduce RING LL"] * 2
+
+
+def test_a_log_of_another_process_is_not_joined(tmp_path: Path) -> None:
+    trace = augment.with_nccl_log(trace_at(tmp_path), recorded(tmp_path, log_lines(999)))
+    assert isinstance(outcome(trace), Skipped)
+    assert isinstance(network_setup.check(trace), NotApplicable)
+
+
+def test_a_trace_without_records_is_skipped(tmp_path: Path) -> None:
+    assert isinstance(outcome(trace_at(tmp_path)), Skipped)
+
+
+def test_the_inspector_and_the_flight_recorder(tmp_path: Path) -> None:
+    line = {
+        "header": {"id": "0x9e", "rank": 0, "n_ranks": 2, "nnodes": 1},
+        "metadata": {"inspector_output_format_version": "v4.2", "hostname": "n0", "pid": HOST},
+        "coll_perf": {
+            "coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 4000, "coll_exec_time_us": 9, "coll_algo": "TREE",
+            "coll_proto": "LL128", "coll_timing_source": "kernel_gpu",
+        },
+    }  # fmt: skip
+    trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, json.dumps(line) + "\n", "i.log"))
+    entry = {
+        "process_group": ("7", "dp"), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "completed",
+        "time_created_ns": 5, "input_sizes": [[1000]], "output_sizes": [[1000]], "input_dtypes": ["Float"],
+    }  # fmt: skip
+    for rank in (0, 1):
+        config = {"7": {"name": "7", "desc": "dp", "ranks": "[0, 1]"}}
+        document = {"version": "2.9", "pg_config": config, "entries": [entry]}
+        (tmp_path / f"dump_{rank}").write_bytes(pickle.dumps(document, 2))
+    trace = augment.with_flight_recorder(trace, str(tmp_path / "dump_*"))
+    dumped, inspected = rows(trace)
+    assert (dumped.recorder, dumped.group, dumped.record_count, dumped.joined_count) == ("flight_recorder", "dp", 1, 2)
+    assert (inspected.recorder, inspected.algorithm, inspected.record_ns) == ("nccl_inspector", "TREE", 9000)
+    assert (inspected.joined_count, inspected.timing_source) == (2, "kernel_gpu")
+
+
+def test_alone_all_records_are_listed(tmp_path: Path) -> None:
+    trace = augment.read(recorded(tmp_path, log_lines(10) + log_lines(11)))
+    assert [(row.record_count, row.joined_count) for row in rows(trace)] == [(4, 0), (2, 0)]
+
+
+def checked(folder: Path, *more: str) -> Any:
+    text = log_lines(HOST, *more)
+    return network_setup.check(augment.with_nccl_log(trace_at(folder), recorded(folder, text)))
+
+
+def test_what_a_log_shows_of_the_network(tmp_path: Path) -> None:
+    nodes = "comm 0xaa rank 0 nRanks 2 nNodes {} localRanks 1 localRank 0 MNNVL 0"
+    sockets = checked(tmp_path, nodes.format(2), "Using network Socket", "NCCL_IB_DISABLE set by environment to 1.")
+    assert isinstance(sockets, Found)
+    assert isinstance(sockets.seen, network_setup.NetworkSetup)
+    assert (sockets.seen.problems, sockets.seen.settings) == (["sockets"], ["NCCL_IB_DISABLE=1"])
+    assert isinstance(checked(tmp_path, nodes.format(1), "Using network Socket"), Fine)  # nobody sends by it
+    assert isinstance(checked(tmp_path, nodes.format(2), "Using network IB"), Fine)
+    pattern = "Pattern 4, crossNic 0, nChannels 2, bw 12.0/12.0, type {}/PIX, sameChannels 1"
+    assert isinstance(checked(tmp_path, pattern.format("PHB")), Fine)  # the machine has no better path
+    bridge = checked(tmp_path, pattern.format("NVL"), pattern.format("SYS"))
+    assert isinstance(bridge, Found)
+    assert bridge.seen.figures["problems"] == ["host_bridge"]
+    channels = "1 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer"
+    few = checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels)
+    assert isinstance(few, Found)
+    assert few.seen.figures["problems"] == ["few_channels"]

@@ -1,0 +1,132 @@
+"""Who holds up a job that hangs: simulated jobs of which it is known, recorded ones, and what must not matter."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_hangs import Fault, Job, run
+
+from augment.job.verdict.hang_text import report_on_dumps
+from augment.job.verdict.hangs import Hang, judge
+from augment.readers.attachments.flight_recorder import dump_of, read_dump
+
+SHARED = Path(__file__).parents[3] / "shared" / "evidence"
+SHAPES = [(2, 1, 1), (1, 1, 4), (2, 2, 2), (2, 4, 2), (4, 1, 2), (1, 4, 1), (2, 2, 1), (1, 2, 4)]
+CAUSES = ["host", "device", "no_dump", "mismatch", "order", "group"]
+
+Documents = list[dict[str, Any]]
+
+
+def judged(documents: Documents) -> Hang:
+    return judge([dump_of(document, f"dump_{rank}") for rank, document in enumerate(documents) if document])
+
+
+def blamed(hang: Hang) -> set[tuple[str, tuple[int, ...]]]:
+    return {(culprit.cause, culprit.ranks) for culprit in hang.culprits}
+
+
+def faulty(cause: str, seed: int) -> tuple[Job, list[Fault], Documents]:
+    """A job with one fault, or two of them that the ranks may reach; which operation it is depends on the cause."""
+    rng = random.Random(seed)
+    job = Job(*rng.choice(SHAPES))
+    count = 2 if cause in ("host", "device", "no_dump") and job.ranks > 4 and seed % 3 == 0 else 1
+    faults = []
+    for rank in rng.sample(range(job.ranks), count):
+        program = job.programs[rank]
+        places = range(len(program) - 1)
+        if cause in ("mismatch", "group"):
+            places = [place for place in places if program[place].peer is None]
+        elif cause == "order":
+            pairs = [(place, program[place], program[place + 1]) for place in places]
+            places = [place for place, a, b in pairs if a.peer is None and b.peer is None and a.group != b.group]
+        if places:
+            faults.append(Fault(cause, rank, rng.choice(places)))
+    return job, faults, run(job, faults, rng)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("seed", range(40))
+def test_who_holds_up_a_simulated_job(cause: str, seed: int) -> None:
+    _, faults, documents = faulty(cause, seed)
+    hang = judged(documents)
+    at_fault = {fault.rank for fault in faults}
+    sure = [culprit for culprit in hang.culprits if culprit.confidence != "low"]
+    named = {rank for culprit in sure for rank in culprit.ranks}
+    if not hang.waiting:
+        assert not hang.culprits
+    elif cause in ("mismatch", "order"):  # of two ranks that differ either may be wrong
+        assert at_fault <= named
+        assert {culprit.cause for culprit in sure} == {cause}
+    elif cause == "group":
+        assert not sure
+        assert at_fault <= {rank for culprit in hang.culprits for rank in culprit.ranks}
+    else:  # a second rank may be held up by the first before its own fault
+        assert named <= at_fault
+        assert {culprit.cause for culprit in sure} <= {cause}
+        assert named or at_fault & {rank for culprit in hang.culprits for rank in culprit.ranks}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_job_that_runs_to_its_end_does_not_hang(shape: tuple[int, int, int]) -> None:
+    job = Job(*shape)
+    hang = judged(run(job, [], random.Random(1)))
+    assert not hang.culprits
+    assert report_on_dumps([], "x")["rows"] == []
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_must_not_matter(cause: str) -> None:
+    _, _, documents = faulty(cause, 12)
+    known = blamed(judged(documents))
+    shifted = copy.deepcopy(documents)
+    for rank, document in enumerate(shifted):
+        for entry in document.get("entries", ()):
+            entry["time_created_ns"] += rank * 3_000_000_000
+    assert blamed(judged(shifted)) == known
+    as_json = json.loads(json.dumps(documents))  # no frames, numbers of the status are strings
+    for document in as_json:
+        for entry in document.get("entries", ()):
+            del entry["frames"]
+        for status in document.get("pg_status", {}).values():
+            status.update({name: str(value) for name, value in status.items()})
+    assert blamed(judged(as_json)) == known
+    dumps = [dump_of(document, f"dump_{rank}") for rank, document in enumerate(documents) if document]
+    assert blamed(judge(dumps[::-1])) == known
+
+
+def test_few_dumps_name_nobody() -> None:
+    _, _, documents = faulty("host", 5)
+    hang = judged([document if rank == 0 else {} for rank, document in enumerate(documents)])
+    assert all(culprit.cause != "no_dump" for culprit in hang.culprits)
+
+
+@pytest.mark.parametrize(
+    ("folder", "cause"), [("lock_gil_2nd", "host"), ("gpu_error_1st", "device")], ids=["gil", "device"]
+)
+def test_the_recorded_hangs(folder: str, cause: str) -> None:
+    """Against the log of what was injected."""
+    path = SHARED / "flight_recorder" / folder
+    if not path.is_dir():
+        pytest.skip(f"there is no {path}")
+    injected = json.loads((path / "fault_injection.log").read_text().splitlines()[0].partition(": ")[2])
+    dumps = [read_dump(file) for file in path.glob("_dump_*")]
+    assert len(dumps) == 16
+    assert blamed(judge(dumps)) == {(cause, (rank,)) for rank in injected}
+    report = report_on_dumps(dumps, folder)
+    assert [row["confidence"] for row in report["rows"]] == ["high", "high"]
+
+
+def test_a_job_of_gloo_that_ran_to_its_end() -> None:
+    """Rank 1 dumped before its last barrier was completed; JSON and pickle say the same."""
+    path = SHARED / "joint_gloo_2rank"
+    if not path.is_dir():
+        pytest.skip(f"there is no {path}")
+    for ending in ("pickle", "json.gz"):
+        hang = judge([read_dump(path / f"fr_trace_{rank}.{ending}") for rank in (0, 1)])
+        assert not hang.culprits
+        assert [wait.rank for wait in hang.waiting] == [1]

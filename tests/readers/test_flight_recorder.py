@@ -1,0 +1,132 @@
+"""Dumps of the flight recorder: versions, and what strangers may write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.core.attachment_kinds import kind_of
+from augment.errors import AugmentError, InputError, LimitExceeded, UnknownFormat
+from augment.readers.attachments.flight_recorder import read_dump
+
+ENTRY = {
+    "record_id": 0,
+    "pg_id": 0,
+    "process_group": ("0", "default_pg"),
+    "collective_seq_id": 4,
+    "p2p_seq_id": 0,
+    "op_id": 4,
+    "profiling_name": "nccl:all_reduce",
+    "time_created_ns": 1_760_000_000_000_000_000,
+    "input_sizes": [[2, 3]],
+    "output_sizes": [[2, 3]],
+    "state": "scheduled",
+    "time_discovered_started_ns": None,
+    "time_discovered_completed_ns": None,
+    "retired": False,
+    "frames": [{"name": "step", "filename": "train.py", "line": 3}],
+}
+DOCUMENT = {
+    "version": "2.9",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "pg_status": {"0": {"last_enqueued_collective": 4, "last_started_collective": -1, "last_completed_collective": 3}},
+    "entries": [ENTRY],
+}
+
+
+def written(folder: Path, data: bytes, name: str = "dump_1") -> str:
+    (folder / name).write_bytes(data)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5, "json", "gzip"])
+def test_every_form(tmp_path: Path, protocol: Any) -> None:
+    data = json.dumps(DOCUMENT).encode() if protocol == "json" else pickle.dumps(DOCUMENT, 2)
+    data = pickle.dumps(DOCUMENT, protocol) if isinstance(protocol, int) else data
+    kind = kind_of(data[:4096])
+    assert kind is not None
+    assert kind.name == "flight_recorder"
+    dump = read_dump(written(tmp_path, gzip.compress(data) if protocol == "gzip" else data))
+    (operation,) = dump.operations
+    assert (dump.rank, operation.kind, operation.sequence, operation.done) == (1, "all_reduce", 4, False)
+    assert dump.groups["0"].ranks == (0, 1)
+    assert (operation.frames[0].filename, operation.frames[0].line) == ("train.py", 3)
+
+
+def test_before_version_two(tmp_path: Path) -> None:
+    old = {name: value for name, value in ENTRY.items() if name not in ("collective_seq_id", "process_group")}
+    data = pickle.dumps({"version": "1.4", "entries": [{**old, "seq_id": 9, "state": "completed"}]}, 2)
+    (operation,) = read_dump(written(tmp_path, data)).operations
+    assert (operation.sequence, operation.done) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "peer"),
+    [("nccl:send 0->1", "send", 3), ("nccl:recv 1<-0", "recv", 2), ("gloo:isend 0->1", "send", 3)],
+)
+def test_messages_have_a_peer(tmp_path: Path, name: str, kind: str, peer: int) -> None:
+    config = {"5": {"name": "5", "desc": "pp", "ranks": "[2, 3]"}}
+    entry = {**ENTRY, "process_group": ("5", "pp"), "profiling_name": name, "is_p2p": True, "p2p_seq_id": 7}
+    data = pickle.dumps({**DOCUMENT, "pg_config": config, "entries": [entry]}, 2)
+    (operation,) = read_dump(written(tmp_path, data)).operations
+    assert (operation.kind, operation.peer, operation.sequence) == (kind, peer, 7)
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+HOSTILE = {
+    "runs": pickle.dumps({**DOCUMENT, "x": _Runs()}, 2),
+    "runs_newer": pickle.dumps(_Runs(), 5),
+    "marks": b"\x80\x02" + b"(" * 1_000_000,
+    "memo": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "length": b"\x80\x04\x8d" + b"\xff" * 8,
+    "itself": b"\x80\x02}q\x00X\x07\x00\x00\x00entriesh\x00s.",
+    "persistent": b"\x80\x02K\x01Q.",
+    "cut": pickle.dumps(DOCUMENT, 2)[:-20],
+    "other_types": pickle.dumps({**DOCUMENT, "entries": [{"time_created_ns": "soon"}]}, 2),
+    "nested": pickle.dumps({**DOCUMENT, "entries": [{"input_sizes": [[[[1]]]]}]}, 2),
+    "not_a_dump": pickle.dumps({"segments": []}, 2),
+    "json": b'{"entries": [' + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_strangers_write_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AugmentError) as refused:
+        read_dump(written(tmp_path, HOSTILE[name]))
+    assert len(str(refused.value).splitlines()) == 1
+    assert not Path("ran").exists()
+
+
+def test_one_list_named_many_times(tmp_path: Path) -> None:
+    frames = [{"name": "f"}] * 2000
+    data = pickle.dumps({**DOCUMENT, "entries": [{**ENTRY, "frames": frames}] * 6000}, 2)
+    with pytest.raises(LimitExceeded):
+        read_dump(written(tmp_path, data))
+
+
+def test_times_before_1970_and_beyond_all_years(tmp_path: Path) -> None:
+    from augment.job.verdict.hang_text import report_on_dumps
+
+    for moment in (-(10**18), 9 * 10**18):
+        data = pickle.dumps({**DOCUMENT, "entries": [{**ENTRY, "time_created_ns": moment}]}, 2)
+        report_on_dumps([read_dump(written(tmp_path, data)), read_dump(written(tmp_path, data, "dump_0"))], "x")
+
+
+def test_a_name_without_rank(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rank"):
+        read_dump(written(tmp_path, pickle.dumps(DOCUMENT, 2), "dump"))
+    with pytest.raises(UnknownFormat):
+        read_dump(written(tmp_path, b"", "dump_0"))
