@@ -28,9 +28,10 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.api import service
-from augment_server.base import interception
+from augment_server.base.interception import work_for
 from augment_server.base.limits import Limits
 from augment_server.base.threads import Apart
+from augment_server.jobs import scheduler
 from augment_server.storage import pages, storage
 
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
@@ -220,7 +221,7 @@ def test_clients_take_turns_at_the_threads() -> None:
                     go_on.wait(PATIENCE_S)
 
             async def call() -> None:
-                interception._CURRENT.set(interception.Call("method", {}, client))
+                work_for(client)
                 await apart(work)
 
             return [asyncio.create_task(call()) for _ in range(count)]
@@ -337,3 +338,21 @@ def test_large_requests_are_looked_through_in_a_thread(tmp_path: Path, monkeypat
         for size in (100, 100_000):
             server.stub.ListJobs(calls.ListJobsRequest(states=[v1.Job.STATE_QUEUED] * size))
     assert [name.startswith("augment") for name in threads] == [False, True]
+
+
+def test_who_has_all_workers_gives_some_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that never end keep another client waiting no longer than for a while."""
+    monkeypatch.setattr(scheduler, "_LONG_S", 0.0)
+    with serving(tmp_path / "state", max_running_jobs=2) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        frozen = server.freeze()
+        first = server.until(asked(server, upload, "host:a"), v1.Job.STATE_RUNNING).name
+        second = server.until(asked(server, upload, "host:a"), v1.Job.STATE_RUNNING).name
+        other = server.wait(asked(server, upload, "host:b"))
+        assert other.state == v1.Job.STATE_SUCCEEDED
+        again = server.wait(second)  # the newer one; it begins anew, which is no attempt that counts
+        assert (again.state, again.attempt_count) == (v1.Job.STATE_SUCCEEDED, 1)
+        assert server.get(first).state == v1.Job.STATE_RUNNING
+        assert len(set(frozen) & set(server.workers)) == 1
+        server.thaw()
+        assert server.wait(first).attempt_count == 1

@@ -82,9 +82,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def calling() -> str:
-    """The client of the current call; empty outside of one."""
+    """The client for which the current task works; empty if it is the server itself."""
     call = _CURRENT.get()
     return call.client if call else ""
+
+
+def work_for(client: str) -> None:
+    """Let the current task work for a client."""
+    _CURRENT.set(Call("", {}, client))
 
 
 def count_received(size: int) -> None:

@@ -25,7 +25,7 @@ class Apart:
     """``await apart(function, …)`` calls it in a thread.
 
     Clients take turns: the next thread is for the one with the fewest, and none has more than half of them, however
-    many of its calls wait. What no client calls for, such as the end of a job, has turns as a client has.
+    many of its calls and jobs wait for one. The server itself has turns as a client has.
     """
 
     def __init__(self) -> None:

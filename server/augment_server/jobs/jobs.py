@@ -13,7 +13,7 @@ from augment_server.base.names import new_id
 from augment_server.jobs import parts
 from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Part, Step
-from augment_server.jobs.queue_order import NEXT, Turns
+from augment_server.jobs.queue_order import NEXT, WAITING, Turns
 from augment_server.storage.filters import Field
 from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, inputs_of, is_plain, traces_of
 from augment_server.storage.pages import Asked, page
@@ -253,17 +253,27 @@ class Jobs:
         counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
         return Begun(row["id"], row["client"], spec, name, given, *counts, queued_s, step, whole, first, deadline_s)
 
-    def queue_again(self, begun: Begun, *, died: bool = False) -> None:
-        """Put a running job back into the queue, at its old place. ``died``: its worker died."""
+    def waiting_s(self) -> dict[str, float]:
+        """How long each client has waited whose jobs all wait."""
+        return {row["client"]: (now_ns() - row["since"]) / 1e9 for row in self._storage.rows(WAITING)}
+
+    def queue_again(self, begun: Begun, *, died: bool = False, yielded: bool = False) -> None:
+        """Put a running job back into the queue, at its old place.
+
+        Args:
+            died: its worker died.
+            yielded: another client had its turn; then the attempt does not count.
+        """
         job = begun.id
         if begun.step:
             with self._storage.writing() as db:
-                parts.queue_again(db, job, begun.step.number, died=died)
+                parts.queue_again(db, job, begun.step.number, died=died, yielded=yielded)
             return
         self._progress.pop(job, None)
         with self._storage.writing() as db:
-            change = "UPDATE jobs SET state = ?, queued_ns = ?, deaths = deaths + ? WHERE id = ? AND state = ?"
-            db.execute(change, (QUEUED, now_ns(), int(died), job, RUNNING))
+            counts = "deaths = deaths + ?, attempts = attempts - ?"
+            change = f"UPDATE jobs SET state = ?, queued_ns = ?, {counts} WHERE id = ? AND state = ?"  # noqa: S608
+            db.execute(change, (QUEUED, now_ns(), int(died), int(yielded), job, RUNNING))
 
     def end(self, job: str, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> bool:
         """Bring a job to a final state; returns False, without a change, if it already is in one."""

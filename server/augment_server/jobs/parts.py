@@ -163,10 +163,11 @@ def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
     return bytes(row["error"])
 
 
-def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool) -> None:
-    """Put a step that was running back into the queue."""
-    change = "UPDATE parts SET state = ?, deaths = deaths + ? WHERE job = ? AND position = ? AND state = ?"
-    if db.execute(change, (QUEUED, int(died), job, number, RUNNING)).rowcount:
+def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool, yielded: bool) -> None:
+    """Put a step that was running back into the queue; if it has ``yielded``, the attempt does not count."""
+    counts = "deaths = deaths + ?, attempts = attempts - ?"
+    change = f"UPDATE parts SET state = ?, {counts} WHERE job = ? AND position = ? AND state = ?"  # noqa: S608
+    if db.execute(change, (QUEUED, int(died), int(yielded), job, number, RUNNING)).rowcount:
         db.execute("UPDATE wholes SET ready = ready + 1, running = running - 1 WHERE job = ?", (job,))
 
 

@@ -2,7 +2,8 @@
 
 The next job belongs to the client with the fewest running jobs; among equals, to the client whose oldest job came
 first. Among the jobs of one client, priorities decide: each level counts as a minute of waiting. So priorities give no
-advantage over other clients, and no job waits forever behind more urgent ones.
+advantage over other clients, and no job waits forever behind more urgent ones. If a client has waited for a minute
+and no job of its own runs, the newest one of a client with more than an equal share of the workers is queued again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ WITH busy AS ({_BUSY}), waiting AS (
 SELECT jobs.* FROM jobs WHERE number = (
     SELECT waiting.number FROM waiting LEFT JOIN busy ON busy.client = waiting.client
     ORDER BY COALESCE(busy.running, 0), first, due_ns, waiting.number LIMIT 1)"""  # noqa: S608
+#: the clients of which jobs wait and none runs, and since when (ns)
+WAITING = f"""
+WITH busy AS ({_BUSY})
+SELECT jobs.client, MIN(queued_ns) AS since FROM jobs
+LEFT JOIN wholes ON wholes.job = jobs.id LEFT JOIN busy ON busy.client = jobs.client
+WHERE (state = {_QUEUED} OR (state = {_RUNNING} AND ready > 0)) AND COALESCE(busy.running, 0) = 0
+GROUP BY jobs.client"""  # noqa: S608
 #: notes each job that begins or ceases to wait, in the transaction in which it does
 _FOLLOWED = f"""
 PRAGMA temp_store = MEMORY;

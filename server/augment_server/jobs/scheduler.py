@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, disk_is_full, refusal_of
+from augment_server.base.interception import work_for
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.base.observer import Observer
@@ -30,6 +32,7 @@ MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
 _WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
+_LONG_S = 60.0  #: how long a client waits for another's jobs to end by themselves
 _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
 
 
@@ -44,6 +47,8 @@ class _Attempt:
     order: Order = field(default_factory=dict)
     whole: asyncio.Task[None] | None = None
     cancelled: bool = False
+    yielded: bool = False  #: whether it ends so that another client has its turn
+    began_s: float = field(default_factory=time.monotonic)
 
 
 class Scheduler:
@@ -83,6 +88,7 @@ class Scheduler:
             try:
                 while len(self._attempts) < self._workers.size and await self._begin():
                     pass
+                await self._yield()
             except Exception as error:
                 self._observer.log(logging.ERROR, f"no job can be started: {error!r}")
                 asyncio.get_running_loop().call_later(_PAUSE_S, self._wake.set)
@@ -103,6 +109,20 @@ class Scheduler:
             attempt.whole = asyncio.create_task(self._run(attempt))
             self._attempts.add(attempt)
         return True
+
+    async def _yield(self) -> None:
+        """If a client has waited for long and nothing of it runs, end the newest attempt of one above its share."""
+        if len(self._attempts) < self._workers.size or any(attempt.yielded for attempt in self._attempts):
+            return
+        waiting = await self._apart(self._jobs.waiting_s)
+        counts = Counter(attempt.begun.client for attempt in self._attempts)
+        share = max(1, self._workers.size // len({*counts, *waiting}))
+        above = [attempt for attempt in self._attempts if counts[attempt.begun.client] > share]
+        above = [attempt for attempt in above if not attempt.work.done()]
+        if above and max(waiting.values(), default=-1.0) >= _LONG_S:
+            newest = max(above, key=lambda attempt: (counts[attempt.begun.client], attempt.began_s))
+            newest.yielded = True
+            newest.work.cancel()
 
     def queued(self, job: str) -> None:
         """Announce a new job."""
@@ -162,6 +182,7 @@ class Scheduler:
     async def _run(self, attempt: _Attempt) -> None:
         """Handle the outcome of an attempt."""
         job = attempt.begun.id
+        work_for(attempt.begun.client)
         if attempt.begun.first:
             self._observer.job_started(job, attempt.begun.queued_s)
         self._changes(job)
@@ -193,7 +214,7 @@ class Scheduler:
             if attempt.cancelled:
                 await self._end(begun, CANCELLED)
             else:
-                await self._queue_again(begun)
+                await self._queue_again(begun, yielded=attempt.yielded)
         except WorkerDied as death:
             await self._after_death(attempt, str(death))
         except Exception as error:
@@ -213,6 +234,7 @@ class Scheduler:
 
     async def _work(self, attempt: _Attempt) -> Outputs:
         begun = attempt.begun
+        work_for(begun.client)
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: abandoned after {begun.attempts - 1} attempts, each ended with the server"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
@@ -355,8 +377,8 @@ class Scheduler:
         self._observer.job_finished(job, state_name(state), seconds, reason)
         self._changed(job)
 
-    async def _queue_again(self, begun: Begun, *, died: bool = False) -> None:
-        await self._recorded(begun.id, lambda: self._jobs.queue_again(begun, died=died))
+    async def _queue_again(self, begun: Begun, *, died: bool = False, yielded: bool = False) -> None:
+        await self._recorded(begun.id, lambda: self._jobs.queue_again(begun, died=died, yielded=yielded))
         if begun.step is None:
             self._observer.job_queued(begun.id)
         self._changed(begun.id)
