@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import TRACE, GroupedCommand, analyses_of, complete_analysis, debug, requesting, row_limit
+from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
     from augment.pipeline.request import Request
@@ -17,18 +18,23 @@ if TYPE_CHECKING:
 
 ROWS = 20  #: rows of a table by default
 TABLES = 5  #: number of tables shown if no names are given
-#: the main tables, in this order
+#: the main tables, in this order; the steps that the verdict speaks of come before all other periods
 MAIN = (
     "diagnosis",
-    "temporal_breakdown",
+    "mean_step",
     "steps",
-    "critical_path",
+    "temporal_breakdown",
     "kernel_family_breakdown",
     "kernel_breakdown",
     "idle_time_breakdown",
     "user_annotation_breakdown",
     "memory_profile",
     "operator_breakdown",
+)
+#: the columns of steps that a mean step is made of; --all shows the others
+STEP = (
+    *("rank", "device", "step", "start_ns", "wall_ns", "busy_ns", "compute_ns", "exposed_communication_ns"),
+    *("exposed_memory_ns", "idle_ns", "host_wait_ns", "kernel_wait_ns", "other_wait_ns", "is_steady"),
 )
 
 
@@ -146,20 +152,40 @@ def analysed_folder(folder: str) -> dict[str, Any]:
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
     if it has none of these, like that of a job; without any if no analysis has rows. The diagnosis is reduced to its
-    findings."""
+    findings, the steps to :data:`STEP`; with steps, no table is of the recording as a whole."""
     analyses = dict(sidecar["analyses"])
     if "diagnosis" in analyses:
-        columns = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
+        columns: tuple[str, ...] = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
         problems = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
+        if all(row["in_verdict"] for row in problems):
+            columns = tuple(name for name in columns if name != "title")  # the verdict says them
         rows = [{name: row[name] for name in columns} for row in problems]
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
+    steady = in_steady_steps(sidecar, "steps")
+    if any(row["step"] is not None for row in steady):
+        analyses.pop("temporal_breakdown", None)
+        rows = [{name: row[name] for name in STEP if name in row} for row in analyses["steps"]["rows"]]
+        analyses["steps"] = {**analyses["steps"], "rows": rows}
+        analyses["mean_step"] = {"status": "done", "rows": mean_steps(steady)}
     chosen = [name for name in MAIN if analyses.get(name, {}).get("rows")][:TABLES]
     if not chosen:
         nothing = "verdict" in sidecar and not any(analysis["rows"] for analysis in sidecar["analyses"].values())
         return {**sidecar, "analyses": {}, "lacking": True} if nothing else sidecar
     shown = {name: analyses[name] for name in chosen}
-    others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len(chosen)
+    others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len({*chosen} - {"mean_step"})
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
+
+
+def mean_steps(steady: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each device: the mean of the steps that the verdict speaks of, and its parts as shares."""
+    rows = []
+    for rank, device in dict.fromkeys((row["rank"], row["device"]) for row in steady if row["busy_ns"] is not None):
+        steps = [row for row in steady if (row["rank"], row["device"]) == (rank, device)]
+        wall = sum(row["wall_ns"] for row in steps)
+        parts = {name: sum(row[name] for row in steps) for name in STEP[5:-1]}
+        ratios = {f"{name.removesuffix('_ns')}_ratio": part / max(wall, 1) for name, part in parts.items()}
+        rows.append({"rank": rank, "device": device, "step_count": len(steps), "wall_ns": wall / len(steps), **ratios})
+    return rows
 
 
 def _print_csv(sidecar: dict[str, Any]) -> None:

@@ -130,6 +130,9 @@ def columns_of(table: dict[str, Sequence[Any]]) -> list[TableColumn]:
 
     units = {False: time_unit(max(totals, default=0)), True: time_unit(statistics.median(single) if single else 0)}
     columns = [_column(name, values, units[_is_statistic(name)]) for name, values in table.items()]
+    for place, name in enumerate(table):  # time_ns and time_ratio have headings of their own
+        if name.endswith("_ratio") and [column.head[0] for column in columns].count(columns[place].head[0]) > 1:
+            columns[place] = replace(columns[place], head=(f"{columns[place].head[0]} share", "%"))
     return sorted(columns, key=lambda column: column.text and column.width > _LONG_TEXT)
 
 

@@ -33,7 +33,9 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert sorted(folder.rglob("*")) == before
     text = ended.out
     assert "The GPU is" in text
-    assert "! high: The host fetches batches" in text
+    assert "\n  The host fetches batches" in text  # the verdict says it; below it, the rule is named
+    assert "! high: data_loading\n" in text
+    assert text.count("The host fetches batches") == 1
     assert "→ The main process loads the data itself" in text
     assert "✓ pageable_copies: no step copies much from or to pageable memory" in text
     assert "– memory_capacity: no memory of the device was recorded; record with profile_memory=True" in text
@@ -57,7 +59,7 @@ def test_json_and_markdown(folder: Path, augment: Augment) -> None:
     assert len(report["verdict"]) >= 2
     text = augment("diagnose", folder / "rank0.pt.trace.json.gz", "--markdown").out
     assert text.startswith("## ")
-    assert "- **high**: The host fetches batches" in text
+    assert "- **high**: Data loading. The main process loads the data itself" in text
     assert "- ✓ `pageable_copies`: no step copies" in text
 
 

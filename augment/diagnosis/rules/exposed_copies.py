@@ -51,7 +51,8 @@ class Copies(rule.Seen, frozen=True):
         return "hiding them" if self.can_be_hidden else "removing them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self._what(words)} ({text.size(self.moved_bytes)}): costs {words.share(saved_ns)}"
+        what = f"{self._what(words)} ({text.size(self.moved_bytes)})"
+        return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return self._way + text.called_from(self.lines)

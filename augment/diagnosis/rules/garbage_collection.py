@@ -34,7 +34,7 @@ class Collections(rule.Seen, frozen=True):
         return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self.title(words)}: costs {words.share(saved_ns)}"
+        return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         way = (

@@ -36,7 +36,7 @@ class Captures(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = f"{text.counted(self.capture_count, 'capture')} of graphs {words.per_step}"
-        return f"{often} ({text.time(self.capture_ns)}): costs {words.share(saved_ns)}"
+        return f"{often} ({text.time(self.capture_ns)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_STEADY if self.in_every_step else _ONCE)

@@ -38,7 +38,7 @@ class LateGathers(rule.Seen, frozen=True):
         return "prefetching them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"gathers that could begin earlier cost {words.share(saved_ns)}"
+        return f"prefetching gathers that could begin earlier would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return (

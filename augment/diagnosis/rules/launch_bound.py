@@ -95,7 +95,7 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = text.counted(self.kernel_count, "kernel")
-        return f"launching costs {words.share(saved_ns)} ({number} {words.per_step})"
+        return f"launching {number} {words.per_step} without a wait for it would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         slows = self.launcher == "calls" and self.has_stacks

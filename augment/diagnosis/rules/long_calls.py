@@ -50,7 +50,7 @@ class LongCalls(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = f"{text.counted(self.call_count, 'long call')} {words.per_step}"
-        return f"{often} of the runtime ({self._calls}): costs {words.share(saved_ns)}"
+        return f"{often} of the runtime ({self._calls}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         longest = self.calls[0][0]

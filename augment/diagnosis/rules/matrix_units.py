@@ -54,7 +54,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"FP32 products and convolutions without matrix units take {words.share(self.product_ns)}"
+        return f"matrix units for FP32 products and convolutions would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         if self.number == "tf32":

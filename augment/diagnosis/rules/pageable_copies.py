@@ -43,7 +43,7 @@ class PageableCopies(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         copies = f"{self._copies} {words.per_step} of pageable memory"
-        return f"{copies} ({text.size(self.moved_bytes)}): the host's waits for them cost {words.share(saved_ns)}"
+        return f"{copies} ({text.size(self.moved_bytes)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"

@@ -38,7 +38,7 @@ class PipelineBubble(rule.Seen, frozen=True):
         return "removing that wait"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"waiting for other stages costs {words.share(saved_ns)}"
+        return f"removing the waits for other stages would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"

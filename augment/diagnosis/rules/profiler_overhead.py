@@ -33,7 +33,7 @@ class ProfilerOverhead(rule.Seen, frozen=True):
         return f"The profiler itself takes {overhead}, on the threads that launch work"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"the profiler itself takes {words.share(self.overhead_ns)}"
+        return f"without the profiler itself, {words.share(self.overhead_ns)} would be saved"
 
     def advice(self, words: text.Words) -> str:
         return (

@@ -30,7 +30,7 @@ class Compilations(rule.Seen, frozen=True):
         return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"compilation costs {words.share(saved_ns)}"
+        return f"avoiding compilation would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "TORCH_LOGS=recompiles says why; mark sizes that change as dynamic, or pad batches to a few sizes"

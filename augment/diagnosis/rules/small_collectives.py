@@ -41,7 +41,7 @@ class SmallCollectives(rule.Seen, frozen=True):
         return "joining them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self._number} {words.per_step} below 1 MB: costs {words.share(saved_ns)}"
+        return f"{self._number} {words.per_step} below 1 MB; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"

@@ -46,7 +46,7 @@ class StarvedHost(rule.Seen, frozen=True):
         return "letting it run"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self.title(words)}; costs {words.share(saved_ns)}"
+        return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return (

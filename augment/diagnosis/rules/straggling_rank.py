@@ -51,7 +51,7 @@ class StragglingRank(rule.Seen, frozen=True):
         return "fixing that" if late is None else f"making {'it' if late.is_own else late.name} like the median"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"waiting for late ranks takes {words.share(self.wait_ns)}"
+        return f"punctual ranks would save at most {words.share(self.wait_ns)}"
 
     def advice(self, words: text.Words) -> str:
         if self.late is None:

@@ -48,7 +48,8 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"the {self._waits(words)} ({text.time(self.wait_ns)}): costs {words.share(saved_ns)}"
+        waits = f"{self._waits(words)} ({text.time(self.wait_ns)})"
+        return f"the {waits}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         way = (

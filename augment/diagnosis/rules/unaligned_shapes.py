@@ -32,7 +32,9 @@ class UnalignedShapes(rule.Seen, frozen=True):
         return f"{self._products(words)}, most in {text.listed(self.operators)}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return self._products(words)
+        if not self.product_ns:
+            return f"the sizes of all 16-bit products are multiples of {facts.operators.MULTIPLE}"
+        return f"padding products with unaligned sizes would save less than {words.share(self.product_ns)}"
 
     def _products(self, words: text.Words) -> str:
         multiple = facts.operators.MULTIPLE

@@ -48,7 +48,7 @@ class WrittenAttention(rule.Seen, frozen=True):
         return "scaled_dot_product_attention"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"softmax and masks of attention that is written out cost {words.share(saved_ns)}"
+        return f"scaled_dot_product_attention would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return (

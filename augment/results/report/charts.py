@@ -17,7 +17,6 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
-_LETTER = 0.0105  #: of the width of a chart
 _WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words
 
 
@@ -64,27 +63,65 @@ def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, 
 
 
 def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Chart:
-    """Bars from ``start`` to ``end``. A row also has ``label``, ``colour``, ``exact`` (the tooltip) and ``shown`` (the
-    text beside the bar).
+    """Bars from ``start`` to ``end``, each below its words, so that a phone has the same room for them. A row also has
+    ``label``, ``colour``, ``exact`` (the tooltip) and ``shown`` (the figure before the label).
     """
     encoding: Spec = {
-        "y": {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 320}},
-        "x": {"field": "start", "type": "quantitative", "title": x_title},
+        "y": _BELOW_WORDS,
+        "x": {"field": "start", "type": "quantitative", "title": x_title, "scale": {"nice": False}, "axis": _FEW_TICKS},
         "x2": {"field": "end"},
         "color": {"field": "colour", "type": "nominal", "scale": None},
         "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
     }
-    bars = {"mark": {"type": "bar", "height": {"band": 0.8}}, "encoding": encoding}
-    words: Spec = {
-        "mark": {"type": "text", "align": "left", "dx": 4},
-        "encoding": {"y": encoding["y"], "x": {"field": "right", "type": "quantitative"}, "text": {"field": "shown"}},
+    bars = {"mark": {"type": "bar", "height": 12, "yOffset": 9}, "encoding": encoding}
+    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=[bars, _ROW_WORDS, _ZERO]), text)
+
+
+def forest(name: str, text: str, rows: Sequence[Row], *, x_title: str, least: float) -> Chart:
+    """A dot at ``at`` and a whisker from ``low`` to ``high`` (perhaps None) in each row, below its words, and a line at
+    zero. The axis reaches at least from -``least`` to ``least``. A row also has ``label``, ``colour``, ``exact`` and
+    ``shown``.
+    """
+    ends = [row[end] for row in rows for end in ("low", "at", "high") if row[end] is not None]
+    domain = [min(-least, *ends), max(least, *ends)]
+    x = {"field": "at", "type": "quantitative", "title": x_title, "axis": _FEW_TICKS}
+    x["scale"] = {"domain": domain, "nice": False, "padding": 6}
+    encoding: Spec = {
+        "y": _BELOW_WORDS,
+        "color": {"field": "colour", "type": "nominal", "scale": None},
+        "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
     }
-    data = [{**row, "right": max(row["start"], row["end"], 0)} for row in rows]
-    least, most = min(0, *(min(row["start"], row["end"]) for row in rows)), max(row["right"] for row in data)
-    letters = max(len(row["shown"]) for row in rows)
-    room = max(0.12, _LETTER * letters) * ((most - least) or 1)  # for the words behind the longest bar
-    encoding["x"] = {**encoding["x"], "scale": {"domain": [least, most + room], "nice": False}}
-    return Chart(name, _spec(data, 24 * len(rows), layer=[bars, words]), text)
+    whiskers = {"mark": {"type": "rule", "strokeWidth": 2, "yOffset": 9, "aria": False}}
+    whiskers["encoding"] = {**encoding, "x": {**x, "field": "low"}, "x2": {"field": "high"}}
+    dots = {"mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "yOffset": 9}}
+    dots["encoding"] = {**encoding, "x": x}
+    layers = [_ZERO, whiskers, dots, _ROW_WORDS]
+    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=layers), text)
+
+
+_ROW = 36  #: height of a row with its words above it
+_FEW_TICKS = {"tickCount": 6, "labelOverlap": True}
+_BELOW_WORDS = {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": None}
+_ROW_WORDS: Spec = {
+    "mark": {
+        "type": "text",
+        "align": "left",
+        "baseline": "middle",
+        "dy": -5,
+        "limit": {"expr": "width"},
+        "aria": False,
+    },
+    "encoding": {"y": _BELOW_WORDS, "x": {"value": 0}, "text": {"field": "words"}},
+}
+_ZERO: Spec = {
+    "data": {"values": [{}]},
+    "mark": {"type": "rule", "color": "#999999", "aria": False},
+    "encoding": {"x": {"datum": 0}},
+}
+
+
+def _with_words(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "words": f"{row['shown']}  {row['label']}"} for row in rows]
 
 
 def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
@@ -298,7 +335,7 @@ _AREA_LABEL: Spec = {
     },
 }
 _AREAS = {"range": [30, 900]}
-_LEGEND = {"orient": "top", "labelLimit": 260}
+_LEGEND = {"orient": "top", "labelLimit": 260, "columns": {"expr": "max(1, floor(width / 170))"}}
 
 
 def _domain(colours: Mapping[str, str]) -> Spec:

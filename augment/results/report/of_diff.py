@@ -11,6 +11,7 @@ from augment.results.report.sections import Document, Row, Section, made_table, 
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 12
+LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
 _DELTA = "delta_per_step_ns"
 
 
@@ -52,18 +53,27 @@ def figures(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "diff_figures")
     if not rows:
         return Section("Figures")
-    bars = []
+    whole = next((row["control"] for row in rows if row["figure"] in ("wall_ns", "span_ns")), 0)
+    marks: list[Row] = []
     for row in rows:
-        if row["unit"] != "ns" or row["delta"] is None:
+        if row["unit"] != "ns" or row["delta"] is None or not whole or not (row["control"] or row["test"]):
             continue
-        low, high = row.get("low"), row.get("high")
-        interval = "" if low is None or high is None else f", 95 % interval {time(low)} to {time(high)}"
-        label, delta, verdict = row["figure"].removesuffix("_ns").replace("_", " "), row["delta"], row["verdict"]
-        noise = " (within noise)" if verdict == "within_noise" else ""
-        exact, shown = f"{delta:+,.0f} ns{interval}", f"{_signed(delta)}{noise}"
-        bars.append(charts.bar(label, 0.0, delta / 1e6, _colour(delta, verdict), exact, shown))
-    lead = "Changes of a step's figures; grey: within the noise of the steps."
-    chart = [charts.waterfall("figures", lead, bars, x_title="change per step (ms)")] if bars else []
+        low, high = (None if row.get(end) is None else 100 * row[end] / whole for end in ("low", "high"))
+        marks.append(
+            {
+                "label": row["figure"].removesuffix("_ns").replace("_", " "),
+                "low": low,
+                "at": 100 * row["delta"] / whole,
+                "high": high,
+                "colour": _colour(row["delta"], row["verdict"]),
+                "exact": f"{row['delta']:+,.0f} ns"
+                + ("" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"),
+                "shown": _signed(row["delta"]) + (", within noise:" if row["verdict"] == "within_noise" else ":"),
+            }
+        )
+    lead = "Changes of a step's figures, with the interval that holds the true change with 95 %; grey: within noise."
+    title = "change in % of the control's step"
+    chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if marks else []
     return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])
 
 
@@ -82,8 +92,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     bars = []
     at = 0.0
     for label, ns in changes:
-        colour = charts.VERMILION if ns > 0 else charts.GREEN
-        bars.append(_bar(label, at, at + ns, colour))
+        bars.append(_bar(label, at, at + ns, _colour(ns, step["verdict"])))
         at += ns
     bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
     lead = f"{changes[0][0]} changed most: {_signed(changes[0][1])} per step."

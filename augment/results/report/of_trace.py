@@ -29,7 +29,19 @@ def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
     sidecar = in_job(dict(sidecar))
     source = sidecar["source"]
-    makers = (efficiency, steps, over_time, critical_path, kernels, modules, communication, idle, launches, memory)
+    makers = (
+        host,
+        efficiency,
+        steps,
+        over_time,
+        critical_path,
+        kernels,
+        modules,
+        communication,
+        idle,
+        launches,
+        memory,
+    )
     sections = [maker(sidecar) for maker in makers]
     verdict: Sequence[str] = (sidecar.get("verdict") or {}).get("text", ())
     if not verdict and all(each["status"] == "skipped" for each in sidecar["analyses"].values()):
@@ -42,9 +54,39 @@ def document(sidecar: Sidecar) -> Document:
         verdict=verdict,
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
+        parts=list(step_parts(sidecar)),
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
     )
+
+
+def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
+    """What the mean step of the device with most work goes into: name, share and colour. They are the verdict's."""
+    rows = in_steady_steps(sidecar, "steps")
+    busy = totals(rows, lambda row: row["device"], "busy_ns")
+    chosen = [row for row in rows if busy[row["device"]][0] == max(ns for (ns,) in busy.values())]
+    whole = mean(chosen, "wall_ns")
+    for name, (label, colour) in _STEP_PARTS.items():
+        if whole and (ns := mean(chosen, name) or 0) >= LEAST_SHARE * whole:
+            yield label, ns / whole, colour
+
+
+def host(sidecar: Sidecar) -> Section:
+    """Of a recording without GPU work: what the host did, by operator."""
+    if rows_of(sidecar, "temporal_breakdown"):
+        return Section("Operators")
+    spent = totals(rows_of(sidecar, "operator_breakdown"), lambda row: row["operator"], "self_cpu_ns")
+    longest = sorted(((name, ns) for name, (ns,) in spent.items() if ns), key=lambda each: -each[1])[:_MOST_OPERATORS]
+    if not longest:
+        return Section("Operators")
+    whole = sum(ns for (ns,) in spent.values())
+    bars = [
+        charts.bar(name, 0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", f"{percent(ns / whole)}, {time(ns)}")
+        for name, ns in longest
+    ]
+    lead = f"{longest[0][0]} takes {percent(longest[0][1] / whole)} of the {time(whole)} in operators."
+    chart = charts.waterfall("operators", lead, bars, x_title="time of the host in the operator itself (ms)")
+    return Section("Operators", lead, [chart], table(sidecar, "operator_breakdown", "Operators", by="self_cpu_ns"))
 
 
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
@@ -113,6 +155,8 @@ _STEP_PARTS = {
     "other_wait_ns": ("idle: other", charts.GREY),
 }
 _MOST_STEPS = 60
+_MOST_OPERATORS = 12
+LEAST_SHARE = 0.005  #: smaller parts of a step are not in the bar at the top
 
 
 def steps(sidecar: Sidecar) -> Section:

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from augment.core.text import counted, period
+from augment.core.text import counted, percent, period
 from augment.errors import UsageError
-from augment.results.report.sections import Document, ReportTable, Section, totals, unfound
+from augment.results.report.sections import Document, ReportTable, Section, heading, totals, unfound
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
@@ -51,7 +51,7 @@ def page(document: Document) -> str:
             '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
         )
         diagnostics += f"<ul>{items}</ul></section>"
-    cards, heading = "".join(_findings(document)), '<h2 id="findings" class="hidden">Findings</h2>'
+    cards, hidden = "".join(_findings(document)), '<h2 id="findings" class="hidden">Findings</h2>'
     # the facts that fit a line below the title
     summary = [
         text if name in ("GPU", "ranks", "recorded") else f"{name} {text}"
@@ -64,13 +64,14 @@ def page(document: Document) -> str:
         title=html.escape(document.title),
         style=_resource("page.css"),
         summary=html.escape(" · ".join(summary)),
+        parts=_parts(document),
         verdict="".join(f"<p>{_text(text)}</p>" for text in said(document)),
         facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
         subject=html.escape(document.subject),
         contents="".join(
             f'<li><a href="#{each.anchor}">{html.escape(each.title)}</a></li>' for each in document.sections
         ),
-        findings=f'<section aria-labelledby="findings">{heading}{cards}</section>' if cards else "",
+        findings=f'<section aria-labelledby="findings">{hidden}{cards}</section>' if cards else "",
         sections="".join(_section(each) for each in document.sections),
         diagnostics=diagnostics,
         data=embedded,
@@ -90,7 +91,7 @@ def markdown(document: Document) -> str:
         lines.append("")
     for row in rows:
         advice = f" {row['advice']}." if row.get("advice") else ""
-        lines.append(f"- **{row.get('severity') or 'info'}**: {row['title']}.{advice}")
+        lines.append(f"- **{row.get('severity') or 'info'}**: {heading(row)}.{advice}")
     leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
     caveats = [f"- {text}" for text in doubts(document)]
     if leads:
@@ -148,6 +149,17 @@ def _text(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
+def _parts(document: Document) -> str:
+    """A bar of what a step goes into, with its legend."""
+    if not document.parts:
+        return ""
+    named = [(f"{percent(share)} {name}", share, colour) for name, share, colour in document.parts]
+    bar = "".join(f'<span style="flex:{share:.4f};background:{colour}"></span>' for _, share, colour in named)
+    legend = "".join(f'<li><i style="background:{colour}"></i>{html.escape(text)}</li>' for text, _, colour in named)
+    label = html.escape(", ".join(text for text, _, _ in named))
+    return f'<div class="parts" role="img" aria-label="{label}">{bar}</div><ul class="legend">{legend}</ul>'
+
+
 def _section(section: Section) -> str:
     parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
     if section.lead:
@@ -173,7 +185,7 @@ def _findings(document: Document) -> Iterator[str]:
     shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     for row in shown:
         severity = row["severity"] if row.get("severity") in _SEVERITIES else "info"
-        title = f'<h3><span class="badge">{severity}</span> {html.escape(row["title"])}</h3>'
+        title = f'<h3><span class="badge">{severity}</span> {html.escape(heading(row))}</h3>'
         yield f'<article class="finding {severity}">{title}'
         if row.get("advice"):
             yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"

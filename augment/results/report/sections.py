@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from augment.core.text import counted
+
 Row = Mapping[str, Any]
 
 
@@ -59,9 +61,11 @@ class Document(Struct, frozen=True):
     sections: Sequence[Section]
     findings: Sequence[Row] = field(default=())
     diagnostics: Sequence[Row] = field(default=())
+    parts: Sequence[tuple[str, float, str]] = field(default=())  #: name, share and colour of what a step goes into
 
 
 MOST_ROWS = 200  #: rows of a table that a page holds
+MOST_NAMED = 3  #: analyses that are named for one reason
 _CLIP = 160  #: the longest text of a cell
 
 
@@ -117,10 +121,17 @@ def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
 
 
 def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A line of the header: the analyses that were skipped, and why; none if all could be done."""
-    skipped = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
-    if skipped:
-        yield "not possible", "; ".join(skipped)
+    """A line of the header: the analyses that were skipped, by reason; none if all could be done."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, each in sidecar["analyses"].items():
+        if each["status"] == "skipped":
+            by_reason[each["reason"]].append(name)
+    told = [
+        f"{reason}: {counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}"
+        for reason, names in by_reason.items()
+    ]
+    if told:
+        yield "not possible", "; ".join(told)
 
 
 def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:
@@ -131,6 +142,11 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
         for place, figure in enumerate(figures):
             total[place] += row.get(figure) or 0
     return dict(sums)
+
+
+def heading(row: Row) -> str:
+    """What a finding is called below the verdict: by its rule if the verdict says it, else by its title."""
+    return row["rule"].replace("_", " ").capitalize() if row.get("in_verdict") and row.get("rule") else row["title"]
 
 
 def unfound(row: Row, rule: str) -> str:
