@@ -146,7 +146,7 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
 
 def heading(row: Row) -> str:
     """What a finding is called below the verdict: by its rule if the verdict says it, else by its title."""
-    return row["rule"].replace("_", " ").capitalize() if row.get("in_verdict") and row.get("rule") else row["title"]
+    return str(row["rule"]).replace("_", " ").capitalize() if row.get("in_verdict") else str(row["title"])
 
 
 def unfound(row: Row, rule: str) -> str:

@@ -65,6 +65,8 @@ def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: st
     if kind == "trace":
         _sorts_and_filters(seen)
     assert _serious(seen) == []
+    if kind == "comparison":
+        _fits_a_phone(seen)
     if kind == "trend":
         seen.screenshot(path=(PICTURES or tmp_path) / "trend.png")
     context.close()
@@ -100,6 +102,20 @@ def _sorts_and_filters(seen: Any) -> None:
     assert names == sorted(names)
     table.locator("input").fill("nccl")
     assert 0 < table.locator("tbody tr").count() < len(names)
+
+
+def _fits_a_phone(seen: Any) -> None:
+    """Nothing is wider than the screen, and each chart with bars has room for them."""
+    seen.set_viewport_size({"width": 390, "height": 844})
+    seen.reload()
+    seen.wait_for_selector("body[data-charts=drawn]", timeout=90_000)
+    assert seen.evaluate("document.documentElement.scrollWidth") <= 390
+    widest = seen.evaluate(
+        """() => [...document.querySelectorAll('.chart svg')].map(svg => Math.max(-1, ...
+        [...svg.querySelectorAll('.mark-rect path')].map(bar => bar.getBoundingClientRect().width)))"""
+    )
+    assert [width for width in widest if 0 <= width < 100] == []
+    assert max(widest) > 200
 
 
 def _serious(seen: Any) -> list[str]:
