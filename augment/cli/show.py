@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import TRACE, GroupedCommand, analyses_of, complete_analysis, debug, requesting, row_limit
-from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
     from augment.pipeline.request import Request
@@ -153,6 +152,8 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
     if it has none of these, like that of a job; without any if no analysis has rows. The diagnosis is reduced to its
     findings, the steps to :data:`STEP`; with steps, no table is of the recording as a whole."""
+    from augment.results.sidecars import in_steady_steps
+
     analyses = dict(sidecar["analyses"])
     if "diagnosis" in analyses:
         columns: tuple[str, ...] = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
