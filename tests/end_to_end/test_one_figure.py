@@ -52,12 +52,12 @@ def test_a_figure_that_appears_twice_is_one_figure(name: str) -> None:
         pytest.skip("several devices, or no steps")
     sentence = sidecar["verdict"]["text"][0]
     (mean,) = main_tables(sidecar)["analyses"]["mean_step"]["rows"]
-    told = {words: number for number, words in re.findall(r"([\d.]+ %) ([a-z ]+[a-z])", sentence)}
+    shares = {words: number for number, words in re.findall(r"([\d.]+ %) ([a-z ]+[a-z])", sentence)}
     assert float(re.search(r"busy ([\d.]+) %", sentence)[1]) == pytest.approx(100 * mean["busy_ratio"], abs=0.51)  # type: ignore[index]
     bars = {label: share for label, share, _ in document(sidecar).parts}
     for words, column in SAID.items():
-        if words in told:
-            assert percent(mean[f"{column}_ratio"]) == told[words], words
+        if words in shares:
+            assert percent(mean[f"{column}_ratio"]) == shares[words], words
             assert mean[f"{column}_ratio"] in [pytest.approx(share) for share in bars.values()], words
     for row in in_steady_steps(sidecar, "step_efficiency"):  # the waterfall of the terminal and of the report
         (step,) = (each for each in rows if each["step"] == row["step"])

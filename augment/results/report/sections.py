@@ -126,12 +126,12 @@ def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, each in sidecar["analyses"].items():
         if each["status"] == "skipped":
             by_reason[each["reason"]].append(name)
-    told = [
+    reasons = [
         f"{reason}: {counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}"
         for reason, names in by_reason.items()
     ]
-    if told:
-        yield "not possible", "; ".join(told)
+    if reasons:
+        yield "not possible", "; ".join(reasons)
 
 
 def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:
