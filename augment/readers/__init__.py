@@ -75,6 +75,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
                 trace = reader.read(path, text, head)
                 limits.expect_names(path, trace.strings)
                 limits.expect_tracks(path, trace.tracks)
+                limits.expect_described(path, trace.source.metadata.get("deviceProperties"))
                 return trace
     titles = " nor ".join(filter(None, (reader.TITLE for reader in READERS)))
     raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")

@@ -25,7 +25,8 @@ class Limits(Struct, frozen=True):
         text_ratio: the same as a multiple of the file's size. Deflate cannot exceed about 1032:1; a chain of containers
             that does is an attack.
         events: the most events, or packets.
-        devices: the most devices that have work. Each costs the analyses time and memory, whatever its work.
+        devices: the most devices that have work, and that the header describes. Each costs time and memory, whatever
+            its work.
         streams: the most streams of all devices.
         name_bytes: the longest string among names, categories and identities.
         nesting: the greatest depth of braces and brackets in a JSON event, including its own. A deeper event is left
@@ -58,6 +59,11 @@ class Limits(Struct, frozen=True):
         """Raise LimitExceeded for too many events."""
         if self.events is not None and count > self.events:
             raise LimitExceeded(path, f"has more than {self.events} events; record fewer steps")
+
+    def expect_described(self, path: str, listed: object) -> None:
+        """Raise LimitExceeded for a header that describes too many devices."""
+        if self.devices is not None and isinstance(listed, list) and len(listed) > self.devices:
+            raise LimitExceeded(path, f"describes {len(listed)} devices, more than {self.devices}")
 
     def expect_tracks(self, path: str, tracks: Collection[Track]) -> None:
         """Raise LimitExceeded for work on too many devices or streams."""

@@ -84,6 +84,14 @@ def test_devices_and_streams(tmp_path: Path, limit: str, what: str) -> None:
             assert error.message == f"many.json: has work on 9 {what}, more than 8; split it by rank or by time"
 
 
+def test_devices_that_the_header_describes(tmp_path: Path) -> None:
+    path, device = tmp_path / "many.json", '{"id": %d, "name": "NVIDIA H100"}'
+    path.write_text(f'{{"deviceProperties": [{", ".join(map(device.__mod__, range(9)))}], "traceEvents": []}}')
+    with serving(tmp_path / "state", max_devices=8) as server:
+        error = server.wait(server.create(server.upload(path)).name).error
+    assert (error.reason, error.message) == ("LIMIT_EXCEEDED", "many.json: describes 9 devices, more than 8")
+
+
 def test_nesting(tmp_path: Path) -> None:
     deep = "[" * 20 + "]" * 20
     path = trace(

@@ -191,8 +191,15 @@ def _fits(row: Mapping[str, Any], device: _Device) -> bool:
 
 
 def _device(trace: Trace, device: Identity) -> _Device:
-    """The description of a device. ROCm may number devices differently in events and in the header. If all devices in
-    the header are alike, the numbers do not matter.
+    """The description of a device."""
+    devices, other = _devices(trace)
+    return devices.get(device, other)
+
+
+@derived
+def _devices(trace: Trace) -> tuple[dict[Identity, _Device], _Device]:
+    """The descriptions of the devices in the header, and that of any other device. ROCm may number devices differently
+    in events and in the header. If all devices in the header are alike, the numbers do not matter.
     """
     listed = trace.source.metadata.get("deviceProperties")
     devices: dict[Identity, _Device] = {}
@@ -211,4 +218,4 @@ def _device(trace: Trace, device: Identity) -> _Device:
     for named, name in trace.source.devices:  # from other readers
         devices.setdefault(named, _Device(name))
     alike = set(devices.values())
-    return devices.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
+    return devices, next(iter(alike)) if len(alike) == 1 else _Device()

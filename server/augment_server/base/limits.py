@@ -31,7 +31,7 @@ class Limits:
     max_text_bytes: int = limit(64 * GIB, "Maximum decompressed size of a trace.", "bytes")
     max_text_ratio: int = limit(2_000, "Maximum decompressed size of a trace, relative to its file size.", "ratio")
     max_events: int = limit(500_000_000, "Maximum number of events in a trace.", "count")
-    max_devices: int = limit(4_096, "Maximum number of devices with work in a trace.", "count")
+    max_devices: int = limit(4_096, "Maximum number of devices in a trace.", "count")
     max_streams: int = limit(65_536, "Maximum number of streams of all devices in a trace.", "count")
     max_name_bytes: int = limit(MIB, "Maximum length of an event's name.", "bytes")
     max_nesting: int = limit(
