@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from augment.analyses import cupti_counters
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.core.trace import Category, Track
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -37,7 +37,6 @@ def test_the_nth_range_is_of_the_nth_launch() -> None:
             counted(102, hmul=7, dfma=1),
         )
     )
-    assert isinstance(findings, Findings)
     assert findings.partial is None
     assert rows_of(findings, "outer_operator", "operator", "counter", "statistic", "value", "kernel_count") == [
         ("aten::linear", "aten::addmm", OP.format("ffma"), "sum", 30, 2),
@@ -56,7 +55,6 @@ def test_other_counters_are_not_summed() -> None:
             measured(2, **{"sm__throughput.avg.pct": 20.0, "x.max": 4, "x.min": 2}),
         )
     )
-    assert isinstance(findings, Findings)
     assert findings.partial == "2 ranges and 0 launches of kernels: nothing tells which belongs to which"
     assert rows_of(findings, "operator", "counter", "statistic", "value") == [
         (None, "sm__throughput.avg.pct", "mean", 15.0), (None, "x.max", "max", 4), (None, "x.min", "min", 2)
@@ -71,7 +69,6 @@ def test_a_simulated_job(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, counters=True), tmp_path)
     trace = read(str(path))
     findings = cupti_counters.analyze(trace)
-    assert isinstance(findings, Findings)
     assert findings.partial is None
     ranges = trace.args_of(trace.events.slices_of(Category.CUDA_PROFILER_RANGE))
     expected = sum(2 * args[OP.format("ffma")] + args[OP.format("fadd")] for args in ranges)
@@ -96,7 +93,6 @@ def test_a_simulated_job(tmp_path: Path) -> None:
 def test_real_trace(shared_traces: Path) -> None:
     trace = read(str(shared_traces / "hta_cupti" / "cupti_profiler.json.gz"))
     findings = cupti_counters.analyze(trace)
-    assert isinstance(findings, Findings)
     assert findings.partial is None
     assert sum(row.kernel_count for row in findings.rows if row.counter == "flop") == 77
     assert all(row.operator for row in findings.rows)

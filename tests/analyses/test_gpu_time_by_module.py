@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.analyses import gpu_time_by_module
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, fwdbwd, kernel, op, python, rows_of, trace_of
@@ -88,7 +88,6 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
         exclusive[paths[-1] if paths else None] += ns
         inclusive.update(dict.fromkeys(paths or [None], ns))
     outcome = gpu_time_by_module.analyze(read(str(path)))
-    assert isinstance(outcome, Findings)
     assert {row.module: row.gpu_ns for row in outcome.rows} == inclusive
     assert {row.module: row.self_gpu_ns for row in outcome.rows if row.self_gpu_ns} == exclusive
     assert sum(row.backward_gpu_ns for row in outcome.rows) > 0

@@ -10,9 +10,7 @@ STATISTICS = ("mean_gbps", "p25_gbps", "p50_gbps", "p75_gbps", "max_gbps")
 
 
 def findings_of(*events: Event) -> Findings:
-    findings = memory_bandwidth.analyze(trace_of(*events))
-    assert isinstance(findings, Findings)
-    return findings
+    return memory_bandwidth.analyze(trace_of(*events))
 
 
 def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:

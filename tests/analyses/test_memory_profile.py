@@ -45,9 +45,7 @@ SOME = [
 
 
 def findings_of(analysis: Any, path: Path) -> Findings:
-    findings = analysis.analyze(read(str(path)))
-    assert isinstance(findings, Findings)
-    return findings
+    return analysis.analyze(read(str(path)))
 
 
 def test_peaks_fragmentation_and_counters(tmp_path: Path) -> None:

@@ -185,7 +185,6 @@ def test_a_simulated_job(simulated: list[tuple[Trace, list[list[int]]]], steps: 
     trace, changes = simulated[0]
     result = augment(trace, only=["memory_timeline", "steps"], steps=steps)
     actual = result.outcomes["memory_timeline"]
-    assert isinstance(actual, Findings)
     assert not actual.diagnostics, "every allocation and free has its instant"
     start = int(trace.events.ts[0]) if result.window is None else result.window.start_ns
     tracks = tracks_of(actual)
@@ -233,7 +232,6 @@ def test_perfetto_shows_the_counters(
 def test_what_is_worth_seeing_is_pinned(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
     trace = simulated[0][0]
     findings = memory_profile.analyze(trace)
-    assert isinstance(findings, Findings)
     [pinned] = [pin for pin in view_of(trace).pins if "Memory" in pin]
     drawn = {f"{each.name} {each.unit}" for each in findings.annotations if isinstance(each, CounterTrack)}
     assert [name.rpartition(" ")[0] for name in drawn if re.fullmatch(pinned, name)] == ["Memory allocated"]

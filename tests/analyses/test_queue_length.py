@@ -10,9 +10,7 @@ from tables import Event, call, copy, kernel, rows_of, trace_of
 
 
 def findings_of(*events: Event) -> Findings:
-    findings = queue_length.analyze(trace_of(*events))
-    assert isinstance(findings, Findings)
-    return findings
+    return queue_length.analyze(trace_of(*events))
 
 
 def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:

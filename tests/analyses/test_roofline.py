@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import augment
 from augment.analyses import roofline
 from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.core.trace import Trace
 from augment.facts.operators.roofline_bounds import union_ns
 from tables import Event, call, kernel, op, rows_of, shaped, slices_of, trace_of
@@ -92,21 +92,18 @@ def test_bytes_that_cannot_have_been_moved_are_not_believed() -> None:
     )
     findings = roofline.analyze(trace)
     assert rows_of(findings, "bound", "roof_ns") == [("unknown", None)]
-    assert isinstance(findings, Findings)
     assert [diagnostic.code for diagnostic in findings.diagnostics] == ["bytes_not_moved"]
     assert not findings.annotations  # nor is a rate of memory drawn that there never was
 
 
 def test_what_is_faster_than_the_peak_is_told() -> None:
     findings = roofline.analyze(on_h100(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 2000)))
-    assert isinstance(findings, Findings)
     assert [diagnostic.code for diagnostic in findings.diagnostics] == ["above_peak"]
 
 
 def test_an_unknown_device_has_rates_but_no_roof() -> None:
     result = roofline.analyze(trace_of(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000)))
     assert rows_of(result, "achieved_tflops", "roof_ns", "bound") == [(2 * 4096**3 / 200_000 / 1e3, None, "unknown")]
-    assert isinstance(result, Findings)
     assert ["--tables" in diagnostic.message for diagnostic in result.diagnostics] == [True]
 
 
@@ -123,7 +120,6 @@ def test_drawn() -> None:
         op("aten::mm", 20, 30, args=mm(4096, 4096, 4096)), *launched(3, 22, 202_000, 402_000),
     )  # fmt: skip
     findings = roofline.analyze(trace)
-    assert isinstance(findings, Findings)
     counters = {
         annotation.name: annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)
     }
@@ -143,7 +139,6 @@ def test_drawn() -> None:
 def test_a_rate_far_below_the_peak_is_not_drawn() -> None:
     """Half a million operations in 200 µs: 2.6 GFLOP/s, shown as 3m TFLOP/s."""
     findings = roofline.analyze(on_h100(op("aten::mm", 0, 10, args=mm(64, 64, 64)), *launched(1, 2, 1000, 201_000)))
-    assert isinstance(findings, Findings)
     assert len(findings.rows) == 1
     assert not [annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)]
 
@@ -171,7 +166,6 @@ def test_the_union_of_each_group() -> None:
 )  # fmt: skip
 def test_no_recorded_product_is_faster_than_its_dense_peak(folder: str, name: str) -> None:
     findings = roofline.analyze(augment.read(SHARED / folder / f"{name}.json.gz"))
-    assert isinstance(findings, Findings)
     fast = [row for row in findings.rows if row.flops and row.roof_ratio is not None and row.bound == "compute"]
     assert all(row.roof_ratio <= 1 for row in fast)
     assert "above_peak" not in {diagnostic.code for diagnostic in findings.diagnostics}

@@ -12,7 +12,6 @@ import pytest
 import augment
 from augment.analyses import roofline
 from augment.core.attachments import Tables
-from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.operators import roofline_bounds
 from augment.facts.operators.peaks import NUMBERS, device_peaks
@@ -46,7 +45,6 @@ def read(document: Document, folder: Path) -> Trace:
 
 def rows(trace: Trace) -> list[Any]:
     findings = roofline.analyze(trace)
-    assert isinstance(findings, Findings)
     return sorted(findings.rows, key=lambda row: (row.operator, row.shapes, row.number or "", row.count))
 
 

@@ -11,8 +11,7 @@ from test_roofline import launched, mm, on_h100
 import augment
 from augment.analyses import model_flops, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row, sentence
-from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.core.trace import Trace
 from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.steps.step_windows import step_windows
@@ -24,7 +23,6 @@ PARTS = (*COMPUTING, *BESIDE)
 
 def rows(trace: Trace) -> list[Row]:
     findings = step_efficiency.analyze(trace)
-    assert isinstance(findings, Findings)
     return list(findings.rows)
 
 
@@ -164,9 +162,7 @@ def test_what_is_lacking_is_said() -> None:
 
 def test_drawn() -> None:
     findings = step_efficiency.analyze(random_trace(1))
-    assert isinstance(findings, Findings)
     [track] = findings.annotations
-    assert isinstance(track, SliceTrack)
     assert [each["name"] for each in slices_of(track)] == [sentence(row) for row in findings.rows]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from augment.analyses import steps
-from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
@@ -84,7 +82,6 @@ def test_as_reckoned_moment_by_moment(seed: int) -> None:
     columns = ("wall_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
     outcome = augment(trace, only=[NAME]).outcomes[NAME]
     assert rows_of(outcome, *columns) == sums
-    assert isinstance(outcome, Findings)
     for row in outcome.rows:
         assert row.busy_ns + row.idle_ns == row.wall_ns
         assert row.host_wait_ns + row.kernel_wait_ns + row.other_wait_ns == row.idle_ns
@@ -225,7 +222,6 @@ def test_real_traces(shared_traces: Path) -> None:
 def compare(trace: Trace) -> int:
     """Against a sweep over every start and end within each step; how many rows there are."""
     findings = steps.analyze(trace)
-    assert isinstance(findings, Findings)
     work, known = gpu_work(trace), step_windows(trace)
     pieces = list(zip(work.ts.tolist(), work.end.tolist(), work.type.tolist(), strict=True))
     (device,) = work.devices
@@ -265,9 +261,7 @@ def test_the_row_of_steps_shows_their_windows() -> None:
             kernel("gemm", 5_000_000, 9_500_000, correlation=2),
         )
     )
-    assert isinstance(findings, Findings)
     (track,) = findings.annotations
-    assert isinstance(track, SliceTrack)
     assert track.name == "Steps"
     assert slices_of(track) == [
         {"ts": 0, "dur": 5_000_000, "name": "step 3: 5 ms", "number": 3, "host_wall_ns": 1_000_000, "backlog_ns": 0},
@@ -278,7 +272,5 @@ def test_the_row_of_steps_shows_their_windows() -> None:
 
 def test_a_long_step_is_named_in_seconds() -> None:
     findings = steps.analyze(trace_of(annotation("ProfilerStep#1", 0, 13_340_000_000), kernel("gemm", 30, 90)))
-    assert isinstance(findings, Findings)
     (track,) = findings.annotations
-    assert isinstance(track, SliceTrack)
     assert slices_of(track)[0]["name"] == "step 1: 13.34 s"

@@ -24,7 +24,6 @@ from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.job_question import COMPARISON
 from augment.batch.run_plan import Result, RunPlan
-from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError
 from augment.job.answer import Answer, answer
@@ -161,8 +160,6 @@ def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
     content: Answer = answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], ["a", "b", "c", "d"])
     for member, path in enumerate(paths):
         *path_track, slices, counter = content.annotations(member)
-        assert isinstance(slices, SliceTrack)
-        assert isinstance(counter, CounterTrack)
         waits = slices.args["wait_ns"]
         assert isinstance(waits, np.ndarray)
         text = gzip.decompress((tmp_path / f"{path.name.partition('.')[0]}.augmented.json.gz").read_bytes())

@@ -343,7 +343,6 @@ def test_an_overlay_begins_with_the_step_in_the_middle(
     ours, before = result.pairs[0].test.steps, result.pairs[0].control.steps
     paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "before", overlay=True))
     view = first_view(paths[2])
-    assert view is not None
     begin = int(ours.begin[1])
     assert view.window == (begin, max(int(ours.end[1]), begin + int(before.end[1] - before.begin[1])))
     perfetto.load(paths[2])

@@ -13,7 +13,6 @@ from simulated_jobs import changed
 from augment import diff
 from augment.analyses.diagnosis import analyze
 from augment.core.annotations import InstantTrack
-from augment.core.findings import Findings
 from augment.core.trace import GPU_WORK as GPU_WORK_CATEGORIES
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
@@ -92,7 +91,6 @@ def held_against(path: Path, folder: Path) -> int:
                 counts[number] += count
         assert counts == {number: launched_in_steps(path)[number] for number in steps}
         drawn = analyze(part)
-        assert isinstance(drawn, Findings)
         assert [int(each.ts[0]) for each in drawn.annotations if isinstance(each, InstantTrack)] == [
             int(max(part.events.end[part.events.slices_of(*GPU_WORK_CATEGORIES)]))
             for _ in part.events.slices_of(*GPU_WORK_CATEGORIES)[:1]

@@ -11,7 +11,7 @@ from simulated_jobs import HEALTHY, changed, trace_of
 
 import augment
 from augment.analyses.diagnosis import Row
-from augment.core.annotations import Flows, SliceTrack
+from augment.core.annotations import Flows
 from augment.core.findings import Findings
 from augment.diagnosis.devices import words
 from augment.diagnosis.drawing import bands
@@ -89,7 +89,6 @@ def test_the_sidecar_has_the_verdict() -> None:
 def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     _, findings = outcome()
     track, flows = findings.annotations
-    assert isinstance(track, SliceTrack)
     assert isinstance(flows, Flows)
     assert track.name == "Diagnosis"
     end = track.ts + track.dur

@@ -66,7 +66,6 @@ def test_a_device_that_is_late_again_and_again_is_held_up(job: Document, tmp_pat
     document, times = delayed(job, 1_000)
     trace = trace_of(document, tmp_path)
     held = held_up(trace)
-    assert held is not None
     times -= 1  # the first time nothing is known of what came before
     assert len(held.start) == times > 3
     assert (held.end - held.start).tolist() == pytest.approx([LATE * 1_000] * times, rel=0.05)
@@ -88,7 +87,6 @@ def test_where_the_recording_begins_changes_nothing(job: Document, tmp_path: Pat
     document, times = delayed(job, 1_000)
     rows = [each | ({"ts": float(each["ts"]) + shift} if "ts" in each else {}) for each in document["traceEvents"]]
     held = held_up(trace_of(document | {"traceEvents": rows}, tmp_path))
-    assert held is not None
     assert len(held.start) == times - 1
 
 
@@ -152,7 +150,6 @@ def test_a_device_that_another_process_uses_is_no_slow_host() -> None:
     """Only later work is late: the queue was empty when each of it was launched, and it was launched 2.3 ms before."""
     trace = made(*shared_device())
     held = held_up(trace)
-    assert held is not None
     assert len(held.start) == 3 * 7
     result = diagnose(trace)
     assert not {"launch_bound", "host_gaps"} & {each.rule for each in result.findings}
@@ -181,7 +178,6 @@ def test_other_late_work_has_no_such_cause(events: list[Event]) -> None:
 def test_the_more_it_is_held_up_the_more_is_told(turns: int) -> None:
     """Metamorphic: each turn of another process adds its 2.3 ms, and nothing else."""
     held = held_up(made(*shared_device(turns=turns)))
-    assert held is not None
     assert int((held.end - held.start).sum()) == pytest.approx(3 * turns * 2.3 * MS, rel=0.02)
 
 

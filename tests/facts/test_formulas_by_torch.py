@@ -142,5 +142,4 @@ def test_the_profiler_writes_what_calls_are_read_from(tmp_path: Path) -> None:
     [args] = [event["args"] for event in events if event.get("name") == "aten::mm"]
     texts = [json.dumps(args[name]) for name in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")]
     call = Call.parsed("aten::mm", texts)
-    assert call is not None
     assert (call.shape(0), call.type_of(1), call.bytes_of(1)) == ((3, 4), ("fp32", 4), 80)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from augment.analyses import gpu_time_by_annotation, operator_breakdown
-from augment.core.findings import Findings
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.gpu.launched_work import launch_diagnostics
@@ -84,7 +83,6 @@ def test_annotations_that_overlap_by_a_nanosecond(shared_traces: Path) -> None:
     findings = gpu_time_by_annotation.analyze(
         read(str(shared_traces / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"))
     )
-    assert isinstance(findings, Findings)
     output = {row.annotation: (row.kernel_count, row.gpu_ns) for row in findings.rows}
     assert output["Optimizer.step#SGD.step"] == (3, 90_756)
     assert output["DistributedDataParallel.forward"] == (840, 6_452_323)
@@ -94,7 +92,6 @@ def test_an_operator_whose_end_python_functions_cross(shared_traces: Path) -> No
     findings = operator_breakdown.analyze(
         read(str(shared_traces / "xdit_flux_mi300_tracelens" / "capture_trace_rank_0.json.gz"))
     )
-    assert isinstance(findings, Findings)
     (row,) = (row for row in findings.rows if row.operator == "Torch-Compiled Region: 0/0")
     assert (row.kernel_count, row.gpu_ns, row.self_cpu_ns) == (993, 35_558_520, 300_854_568)
     assert {diagnostic.code: diagnostic.count for diagnostic in findings.diagnostics}["slices_cross"] > 0

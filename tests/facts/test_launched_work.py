@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from augment.analyses import before_recording as analysis
 from augment.analyses import critical_path, operator_breakdown, steps
 from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace
 from augment.diagnosis.recording_completeness import MOST_LATE
 from augment.diagnosis.rule import Found
@@ -84,7 +84,6 @@ def test_spans_hold_what_lies_within_in_the_order_of_launch(
         assert [table.ts[each] for each in result] == sorted(table.ts[each] for each in result)
         part[trace.names_of(stacks.row[[place]])[0]] = int(start), int(stop)
     found_rows = operator_breakdown.analyze(trace)
-    assert isinstance(found_rows, Findings)
     for each in found_rows.rows:
         if each.operator is not None:
             assert (each.gpu_ns or 0) == part[each.operator][1] - part[each.operator][0]  # each piece takes 1 ns
@@ -172,7 +171,6 @@ def test_it_is_told_drawn_and_in_no_step() -> None:
         kernel("copy", 90, 150, stream=20, correlation=7),
     )
     findings = analysis.analyze(trace)
-    assert isinstance(findings, Findings)
     (row,) = findings.rows
     assert (row.count, row.gpu_ns, row.busy_ns, row.until_ns, row.unknown_count) == (3, 110, 60, 60, 0)
     assert row.gpu_ratio == pytest.approx(110 / 120)
@@ -204,7 +202,6 @@ def test_simulated_jobs_of_known_truth(name: str, tmp_path: Path) -> None:
         assert (int(early.sum()), int((work.end - work.ts)[early].sum())) == (before["count"], before["ns"])
         assert not launch_unknown(trace).any()
         findings = analysis.analyze(trace)
-        assert isinstance(findings, Findings)
         (row,) = findings.rows
         assert row.gpu_ratio == pytest.approx(before["share"])
 
@@ -275,7 +272,6 @@ def test_the_paths_shares_of_a_step_leave_it_out(tmp_path: Path) -> None:
     ((path, _),) = simulate(dataclasses.replace(SMALL, sync_every=0, record_from=(1.5,), ranks=1), tmp_path)
     for trace in (read(str(path)), read(str(real_trace("h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz")))):
         findings = critical_path.analyze(trace)
-        assert isinstance(findings, Findings)
         assert "before_recording" in {diagnostic.code for diagnostic in findings.diagnostics}
         numbers = sorted({row.step for row in findings.rows})
         for number in numbers:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from augment.analyses import critical_path
-from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings
 from augment.readers import read
 from metamorphic import CALLS, Document, load, save, without_first_launches, without_first_ns
 from metamorphic import GPU_WORK as WORK
@@ -74,9 +72,7 @@ def slices(document: Document, *categories: str) -> list[dict[str, Any]]:
 def drawn(path: Path) -> list[dict[str, Any]]:
     """The path's slices, as drawn."""
     findings = critical_path.analyze(read(str(path)))
-    assert isinstance(findings, Findings)
     track = findings.annotations[0]
-    assert isinstance(track, SliceTrack)
     return slices_of(track)
 
 

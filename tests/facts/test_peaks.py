@@ -93,7 +93,6 @@ def on(name: str, major: int, minor: int, units: int, memory: int) -> Trace:
 def test_devices_that_were_seen(name: str) -> None:
     *output, number, tflops, gbps = SEEN[name]
     peak = device_peaks(on(name, *(int(each or 0) for each in output)))[0]
-    assert peak is not None
     assert (peak.tflops.get(str(number)), peak.memory_gbps) == (tflops, gbps)
 
 
@@ -120,7 +119,6 @@ def test_a_slice_has_its_share_of_the_peak(
 ) -> None:
     """By its multiprocessors; of its memory the rate is not known."""
     peak = device_peaks(on(name, 8, 0, units, memory))[0]
-    assert peak is not None
     assert peak.tflops[number] == pytest.approx(whole * units / of)
     assert (peak.memory_gbps, peak.l2_bytes) == (None, None)
 
@@ -152,10 +150,8 @@ def test_users_rows_come_first(tmp_path: Path) -> None:
         "[[peak]]\ndevice = 'GP100'\nfp16 = 21.2\nmemory_gbps = 717\n[[peak]]\ndevice = 'H100'\nbf16 = 800\n"
     )
     ours = device_peaks(augment.with_tables(on("Quadro GP100", 6, 0, 56, 1), table))[0]
-    assert ours is not None
     assert ours.text(["fp16", "bf16"]) == "fp16 21.2 TFLOP/s, memory 717 GB/s"
     capped = device_peaks(augment.with_tables(on("NVIDIA H100", 9, 0, 132, 1), table))[0]
-    assert capped is not None
     assert capped.tflops == {"bf16": 800}
 
 
@@ -180,8 +176,6 @@ def test_single_figures_replace_those_of_the_device() -> None:
     known = on("NVIDIA H100 80GB HBM3", 9, 0, 132, 85028372480)
     peak = device_peaks(augment.with_tables(known, peaks=["bf16=650", "h100 80GB:memory_gbps=3000", "A100:bf16=1"]))[0]
     whole = device_peaks(known)[0]
-    assert peak is not None
-    assert whole is not None
     assert peak.tflops == {**whole.tflops, "bf16": 650}
     assert (peak.memory_gbps, peak.l2_bytes) == (3000, whole.l2_bytes)
 
@@ -191,7 +185,6 @@ def test_single_figures_are_all_that_an_unknown_device_has() -> None:
     assert "--peak" in why_unknown(unknown, 0)
     assert device_peaks(augment.with_tables(unknown, peaks=["A100:bf16=1"]))[0] is None
     peak = device_peaks(augment.with_tables(unknown, peaks=["tomorrow: the second:bf16=5000"]))[0]
-    assert peak is not None
     assert peak.text(["bf16"]) == "bf16 5000 TFLOP/s"
 
 

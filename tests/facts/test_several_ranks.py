@@ -49,9 +49,6 @@ def test_annotations_and_the_window_go_along() -> None:
     outcomes = {"a": findings, "b": Skipped("why")}
     moved = on_clock(AugmentedTrace(trace, outcomes, Window(1, 2, int(ts[0]))), slow)
     slices, points, instants, arrows = moved.annotations
-    assert isinstance(slices, SliceTrack)
-    assert isinstance(points, CounterTrack)
-    assert isinstance(arrows, Flows)
     assert np.array_equal(slices.ts, slow(ts))
     assert np.array_equal(slices.ts + slices.dur, slow(ts + track.dur))
     assert isinstance(instants, InstantTrack)

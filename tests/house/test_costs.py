@@ -139,7 +139,6 @@ def test_args_of_the_same_rows_share_them(tmp_path: Path) -> None:
         events[-1]["args"] |= {"Input Dims": [[number, 2]], "Input type": ["float"], "Sequence number": number}
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
     args = read(str(tmp_path / "t.json")).events.args
-    assert args is not None
     dims, types = args["Input Dims"].others, args["Input type"].others
     assert len(dims.rows) == 100
     assert dims.rows is types.rows is args["Sequence number"].numbers.rows

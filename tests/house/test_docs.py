@@ -55,7 +55,6 @@ def generate() -> Iterator[ModuleType]:
 
 def module_from(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look themselves up

@@ -115,7 +115,6 @@ def test_idle_times_are_named_as_in_hta(tmp_path: Path) -> None:
     frame, stats = analyzer.get_idle_time_breakdown(visualize=False, show_idle_interval_stats=True)
     assert list(frame.columns) == ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
     assert frame[["idle_category", "idle_time"]].to_numpy().tolist() == [["kernel_wait", 29], ["other", 30]]
-    assert stats is not None
     assert stats.index.name == "idle_category"
     assert list(stats.columns) == ["rank", "stream", "count", "mean", "std", "min", "25%", "50%", "75%", "max"]
     assert math.isnan(stats.loc["other", "std"])
@@ -180,13 +179,11 @@ def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
     events = analyzer.t.get_trace(0).set_index("index")["name"]
     assert events[series[0].index].tolist() == ["cudaLaunchKernel", "cudaLaunchKernel", "a", "b"]
     summary = analyzer.get_queue_length_summary_from_time_series(series)
-    assert summary is not None
     assert summary.index.names == ["rank", "stream"]
     output = summary.loc[(0, 7), "queue_length"]
     assert output["mean"] == (10 + 20 + 80) / 100
     assert (output["count"], output["min"], output["50%"], output["max"]) == (4, 0, 1, 2)
     full = analyzer.get_time_spent_blocked_on_full_queue(series, max_queue_length=1)
-    assert full is not None
     assert full.to_dict("records") == [
         {"rank": 0, "stream": 7, "duration_at_max_queue_length": 100.0, "relative_duration_at_max_queue_length": 1.0}
     ]
@@ -236,7 +233,6 @@ def test_devices_have_a_column_where_a_rank_has_several(tmp_path: Path) -> None:
     frame = analyzer.get_temporal_breakdown(visualize=False)
     assert frame[["rank", "device", "kernel_time(us)"]].to_numpy().tolist() == [[0, 0, 10], [0, 1, 30]]
     summary = analyzer.get_queue_length_summary()
-    assert summary is not None
     assert summary.index.to_list() == [(0, 0, 7), (0, 1, 7)]
 
 
@@ -302,7 +298,6 @@ def test_critical_path_of_an_instance(tmp_path: Path) -> None:
     assert result
     assert isinstance(graph, CPGraph)
     breakdown = graph.get_critical_path_breakdown()
-    assert breakdown is not None
     assert list(breakdown.columns) == [
         "event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by",
     ]  # fmt: skip

@@ -181,7 +181,6 @@ def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
 
     def first(**how: bool) -> str:
         result = analyzer.get_gpu_kernels_with_user_annotations(0, **how)
-        assert result is not None
         return str(result["s_name"].iloc[0])
 
     assert first() == first(shorten_names=True) == first(shortern_names=True) == "gemm"
@@ -190,7 +189,6 @@ def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
 
 def test_symbols_of_a_column(analyzer: TraceAnalysis) -> None:
     frame = analyzer.get_gpu_kernels_with_user_annotations(0)
-    assert frame is not None
     frame.loc[2, "user_annotation"] = -1  # of none
     for column in ("name", "cat", "user_annotation"):
         analyzer.t.symbol_table.add_symbols_to_trace_df(frame, column)

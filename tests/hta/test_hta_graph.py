@@ -130,7 +130,6 @@ def test_the_path_and_its_breakdown(analyzer: TraceAnalysis) -> None:
     assert names == {"aten::linear", "aten::mm", "cudaLaunchKernel", "gemm", "cudaDeviceSynchronize"}
     assert len(graph.critical_path_edges_set) == len(graph.critical_path_nodes) - 1
     breakdown = graph.get_critical_path_breakdown()
-    assert breakdown is not None
     assert len(breakdown) == len(graph.critical_path_edges_set)
     sums = breakdown[breakdown["duration"] > 0].groupby("bound_by")["duration"].sum().to_dict()
     assert sums == {
@@ -150,7 +149,6 @@ def test_what_would_be(analyzer: TraceAnalysis) -> None:
             graph.edges[edge.begin, edge.end]["weight"] = 0
     assert graph.critical_path()
     breakdown = graph.get_critical_path_breakdown()
-    assert breakdown is not None
     assert breakdown["duration"].sum() == 167, "until the host waits, and from then on to the end of the step"
     before = nx.DiGraph()
     before.add_weighted_edges_from((u, v, data["weight"]) for u, v, data in graph.edges(data=True))
@@ -201,7 +199,6 @@ def test_a_simulated_job_has_the_figures_of_the_analysis(tmp_path: Path) -> None
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, stacks=True, memory=True), tmp_path)
     graph = graph_of(TraceAnalysis({0: str(path)}, include_last_profiler_step=True), "ProfilerStep", (0, 2))
     breakdown = graph.get_critical_path_breakdown()
-    assert breakdown is not None
     rows = augment(graph.events, only=["critical_path"]).outcomes["critical_path"].rows  # type: ignore[union-attr]
     for bound_by, ours in (
         ("gpu_compute_bound", ("kernel_computation", "kernel_memory")),
@@ -219,7 +216,6 @@ def test_recorded_paths_are_as_long_as_the_recording(shared_traces: Path) -> Non
         path = shared_traces / "hta_cuda_sync" / f"{name}.json.gz"
         graph = graph_of(TraceAnalysis({0: str(path)}, include_last_profiler_step=True))
         breakdown = graph.get_critical_path_breakdown()
-        assert breakdown is not None
         length = graph.node_list[-1].ts - graph.node_list[0].ts
         assert breakdown["duration"].sum() == pytest.approx(length, abs=1e-3)
 

@@ -55,10 +55,8 @@ def test_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
     assert on_device is not None
     assert len(on_device) == 3
     on_host = ns.get_gpu_user_annotation_breakdown(use_gpu_annotation=False, visualize=False)
-    assert on_host is not None
     assert len(on_host) == 12
     few = ns.get_gpu_user_annotation_breakdown(False, False, num_kernels=5, allowlist_patterns=["Optimizer"])
-    assert few is not None
     assert len(few) == 8
     assert few["name"].str.contains("Optimizer").sum() == 2
     assert math.isclose(few["sum (us)"].sum(), on_host["sum (us)"].sum())
@@ -66,7 +64,6 @@ def test_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
 
 def test_kernels_with_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
     frame = ns.get_gpu_kernels_with_user_annotations(0)
-    assert frame is not None
     assert len(frame) == 4876
     assert frame["user_annotation"].nunique(dropna=False) == 4
     match_row = row(frame, correlation=135139)
@@ -93,7 +90,6 @@ def test_window_is_htas(a100: TraceAnalysis, shared_traces: Path) -> None:
     times = [("host_wait", 791330, 0.9), ("kernel_wait", 16727, 0.02), ("other", 73829, 0.08)]
     part = idle[idle["stream"] == 7]
     assert list(zip(part["idle_category"], part["idle_time"], part["idle_time_ratio"], strict=True)) == times
-    assert stats is not None
     assert stats[stats["stream"] == 14].loc["other"].tolist()[2:] == [84, 52.9, 49.8, 31, 35, 36, 38, 263]
     all_steps = TraceAnalysis(trace_files=[path], include_last_profiler_step=True)
     assert all_steps.get_profiler_steps() == [*v100.get_profiler_steps(), 6]
@@ -129,7 +125,6 @@ def test_kernels_have_their_own_statistics(shared_traces: Path) -> None:
 def test_counters_of_the_a100_trace(a100: TraceAnalysis) -> None:
     bandwidth = a100.get_memory_bw_summary([0])
     queues = a100.get_queue_length_summary([0])
-    assert bandwidth is not None
     assert queues is not None
     assert [name for _, name in bandwidth.index] == ["Memcpy DtoD", "Memcpy DtoH", "Memcpy HtoD", "Memset"]
     assert len(queues) == 6
@@ -147,10 +142,8 @@ def test_the_mtia_trace(mtia: TraceAnalysis) -> None:
     launch = row(mtia.get_cuda_kernel_launch_stats(visualize=False)[0], correlation=423)
     assert launch == {"correlation": 423, "cpu_duration": 435.2, "gpu_duration": 124.768, "launch_delay": 0}
     queues = mtia.get_queue_length_summary([0])
-    assert queues is not None
     assert queues.index.to_list() == [(0, 1), (0, 102)]
     full = mtia.get_time_spent_blocked_on_full_queue(mtia.get_queue_length_time_series(), max_queue_length=1)
-    assert full is not None
     assert abs(row(full, stream=102)["duration_at_max_queue_length"] - 1060) < 20  # HTA has the last stream alone
     assert 1 in set(full["stream"])
     kernels = mtia.get_gpu_kernel_breakdown(visualize=False)[1]

@@ -23,9 +23,7 @@ def with_figures(rank: int, tables: dict[str, tuple[list[list[str]], np.ndarray]
 
 
 def findings_of(summaries: list[RankSummary]) -> Findings:
-    outcome = aggregates(summaries)
-    assert isinstance(outcome, Findings)
-    return outcome
+    return aggregates(summaries)
 
 
 def test_they_are_those_of_a_whole_table() -> None:
@@ -95,7 +93,6 @@ def test_portions_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
             portion.add(member, summary)
         joined.join(portion)
     outcome, whole = joined.outcome(summaries), findings_of(summaries)
-    assert isinstance(outcome, Findings)
     assert outcome.diagnostics == whole.diagnostics
     for row, other in zip(outcome.rows, whole.rows, strict=True):
         rounded = {name: pytest.approx(getattr(other, name), rel=1e-9) for name in ("mean", "std")}

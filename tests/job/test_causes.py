@@ -18,7 +18,6 @@ import pytest
 
 import layered_job
 from augment.arrays.types import NO_INDEX
-from augment.core.annotations import SliceTrack
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Trace
 from augment.facts.collectives.rank_progress import device_states, host_gaps
@@ -211,7 +210,6 @@ def test_table_track_and_verdict_agree(tmp_path: Path, shape: dict[str, Any], fa
     assert (row.rank, row.cause) == (2, because)
     check_cause(paths)
     (late,) = [track for track in result.of_job((-(1 << 62), 1 << 62)) if track.name == "Late rank"]
-    assert isinstance(late, SliceTrack)
     assert late.inner is not None
     of_rank = np.array([late.names.values[code] == "rank 2" for code in late.names.codes])
     label = {"host": "its host is late", "compute": "its device works"}[because]

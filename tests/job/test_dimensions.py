@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from augment.core.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace
 from augment.errors import UsageError
 from augment.job.answer import Answer
 from augment.job.collectives.waits import waits
@@ -43,7 +43,6 @@ def undescribed(summaries: list[RankSummary]) -> list[RankSummary]:
 
 def rows(answer: Answer, question: str) -> Any:
     outcome = answer.outcomes[question]
-    assert isinstance(outcome, Findings)
     return outcome.rows
 
 
@@ -179,7 +178,6 @@ def test_the_order_of_stated_sizes_is_that_of_the_groups(tmp_path: Path) -> None
 def test_stated_sizes_that_cannot_be_are_not_used(tmp_path: Path) -> None:
     result = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2})
     outcome = result.outcomes["parallel_dimensions"]
-    assert isinstance(outcome, Findings)
     assert [each.code for each in outcome.diagnostics] == ["parallelism_contradicted"]
     assert outcome.rows[0].confidence == "medium"
 

@@ -64,7 +64,6 @@ def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: st
 
 def test_nobody_is_late_in_a_healthy_merged_file(tmp_path: Path) -> None:
     job = of_its_ranks(read(str(merged(JOB, tmp_path))))
-    assert job is not None
     assert not job.late_ranks
 
 

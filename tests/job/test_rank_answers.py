@@ -108,7 +108,6 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
         assert said.figures.wait_ns <= plain_wait_ns(paths, rank, JOB.clock_offset_ns) / steady + 20_000
         assert said.figures.wait_ns > said.figures.transfer_ns
         diagnosis = job.summaries[rank].own_diagnosis
-        assert diagnosis is not None
         alone = next(row for row in diagnosis.rows if row["rule"] == "exposed_communication")
         assert "first see whether a rank comes late" in alone["advice"]
         assert alone["at_most"]
@@ -193,7 +192,6 @@ def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> Non
     """Metamorphic: the same trace, told that its job would gain nothing, something, or that nobody knows."""
     options = replace(JOB, collectives="fsdp")
     known = rank_in_job(simulated(options), 0)
-    assert known is not None
     saved = {}
     for gain in (0, 200_000, None):
         job = msgspec.structs.replace(known, transfer_gain_ns=gain)

@@ -114,12 +114,10 @@ def test_the_fit_is_refused_to_what_tells_nothing() -> None:
     assert fit(np.array([100, 1000, 100]), np.array([1, 2, 1])) is None  # two sizes
     assert fit(np.array([100, 1000, 10_000]), np.array([30, 20, 10])) is None  # larger ones take less
     exact = fit(np.array([1000, 2000, 8000, 16000]), np.array([1500, 2000, 5000, 9000]))
-    assert exact is not None
     assert (exact.alpha_ns, exact.beta_gbps, exact.r2) == pytest.approx((1000, 2, 1))
     assert exact.predicted_ns(32_000) == pytest.approx(17_000)
     assert exact.predicted_ns(32_001) is None
     clamped = fit(np.array([1000, 2000, 8000]), np.array([400, 1000, 4100]))
-    assert clamped is not None
     assert clamped.alpha_ns == 0
 
 

@@ -50,7 +50,6 @@ def waits_at(answer: Answer, trace: Trace, member: int, moment: int) -> bool:
 def test_as_many_ranks_wait_as_their_kernels_show(shown: Shown) -> None:
     result, traces, tracks = shown
     counter = tracks[WAITING]
-    assert isinstance(counter, CounterTrack)
     random = np.random.default_rng(5)
     for moment in random.integers(counter.ts[0], counter.ts[-1], 60).tolist():
         value = counter.values[np.searchsorted(counter.ts, moment, side="right") - 1]
@@ -64,7 +63,6 @@ def test_as_many_ranks_wait_as_their_kernels_show(shown: Shown) -> None:
 def test_the_late_rank_is_drawn_while_others_wait_for_it(shown: Shown) -> None:
     _, _, tracks = shown
     late = tracks[LATE]
-    assert isinstance(late, SliceTrack)
     assert (late.ts[1:] >= (late.ts + late.dur)[:-1]).all()
     names = [late.names.values[code] for code in late.names.codes]
     of_slow = np.array([name == f"rank {SLOW}" for name in names])
@@ -79,7 +77,6 @@ def test_the_late_rank_is_drawn_while_others_wait_for_it(shown: Shown) -> None:
 def test_the_path_is_drawn_with_the_rank_of_each_piece(shown: Shown) -> None:
     result, _, tracks = shown
     drawn, path = tracks[PATH], result.path
-    assert isinstance(drawn, SliceTrack)
     assert isinstance(path, JobPath)
     names = np.array([drawn.names.values[code] for code in drawn.names.codes])
     stays = np.array([name.startswith("rank ") for name in names])
@@ -94,7 +91,6 @@ def test_the_path_is_drawn_with_the_rank_of_each_piece(shown: Shown) -> None:
 def test_a_part_of_the_time(shown: Shown) -> None:
     result, _, tracks = shown
     path = tracks[PATH]
-    assert isinstance(path, SliceTrack)
     middle = int(np.median(path.ts))
     for track in result.of_job((middle, middle + 5_000_000)):
         assert track.ts[0] >= middle

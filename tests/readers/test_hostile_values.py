@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.events import ns_of
@@ -59,7 +58,6 @@ def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
     assert [diagnostic.code for diagnostic in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
     augmented = augment(trace)
     temporal = augmented.outcomes["temporal_breakdown"]
-    assert isinstance(temporal, Findings)
     assert [row.busy_ns for row in temporal.rows] == [10_000]
     written = write_all(augmented, tmp_path / "out", ["chrome", "perfetto"])
     events = json.loads(gzip.decompress(written[0].read_bytes()))["traceEvents"]
@@ -84,7 +82,6 @@ def test_sizes_beyond_int64(tmp_path: Path) -> None:
     )
     (tmp_path / "trace.json").write_text(f"[{event}]")
     findings = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
-    assert isinstance(findings, Findings)
     assert [row.bytes for row in findings.rows] == [None]
 
 

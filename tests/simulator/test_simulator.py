@@ -20,7 +20,6 @@ import pytest
 import augment
 from augment.analyses import roofline, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row
-from augment.core.findings import Findings
 from augment.core.trace import GPU_WORK
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -70,7 +69,6 @@ def figure(truth: dict[str, Any], key: str) -> int:
 @pytest.mark.parametrize("job", JOBS)
 def test_truth_is_what_a_slow_reading_of_the_file_finds(job: str, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("oracle", ORACLE)
-    assert spec is not None
     assert spec.loader is not None
     oracle = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(oracle)
@@ -198,7 +196,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "simulated.py"
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = importlib.util.spec_from_file_location("simulated_script", SCRIPT)
-    assert spec is not None
     assert spec.loader is not None
     script: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -241,7 +238,6 @@ def rows(options: JobOptions) -> list[Row]:
     with TemporaryDirectory() as folder:
         simulate(options, Path(folder))
         findings = step_efficiency.analyze(augment.read(Path(folder) / "rank0.pt.trace.json.gz"))
-    assert isinstance(findings, Findings)
     return list(findings.rows)
 
 
@@ -287,7 +283,6 @@ def test_graphs_leave_no_mfu_and_say_why() -> None:
 def test_no_operator_is_above_its_roof(options: JobOptions, tmp_path: Path) -> None:
     simulate(options, tmp_path)
     findings = roofline.analyze(augment.read(tmp_path / "rank0.pt.trace.json.gz"))
-    assert isinstance(findings, Findings)
     assert not [diagnostic for diagnostic in findings.diagnostics if diagnostic.code == "above_peak"]
     assert {row.operator for row in findings.rows if row.bound == "compute"} >= {"aten::addmm", "aten::mm"}
     assert all(row.roof_ratio < 1 for row in findings.rows if row.bound == "compute")

@@ -90,7 +90,6 @@ def test_figures_are_those_of_the_recorded_work(ranks: list[tuple[Path, Any]]) -
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the oracle leaves its file open
 def test_figures_are_what_a_slow_reading_of_the_file_finds(ranks: list[tuple[Path, Any]]) -> None:
     spec = importlib.util.spec_from_file_location("oracle", ORACLE)
-    assert spec is not None
     assert spec.loader is not None
     oracle = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(oracle)

@@ -29,7 +29,6 @@ def test_the_text_is_the_longer_one(tmp_path: Path, level: int, added: bytes) ->
     path.write_bytes(gzip.compress(TEXT, level, mtime=1))
     insert_at = len(TEXT) - 7
     splice = find_splice(str(path), TEXT, len(TEXT), insert_at)
-    assert splice is not None
     assert 0 < splice.text_at <= insert_at
     out = io.BytesIO()
     writer, rest = resumed(out, str(path), splice, TEXT, len(TEXT))
@@ -68,7 +67,6 @@ def _lengthened(path: Path, text: bytes, added: bytes) -> tuple[int, bytes]:
     """The bit of the splice within its byte, and what gzip reads of the file with ``added`` before its last bytes."""
     insert_at = len(text) - 7
     splice = find_splice(str(path), text, len(text), insert_at)
-    assert splice is not None
     out = io.BytesIO()
     writer, rest = resumed(out, str(path), splice, text, len(text))
     for piece in (rest[: insert_at - splice.text_at], added, rest[insert_at - splice.text_at :]):
