@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +23,6 @@ from metamorphic import (
     without_first_launches,
     without_first_ns,
 )
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 from simulator import JobOptions, simulate
 
 SIMULATED = {

@@ -7,16 +7,14 @@ import gzip
 import json
 import re
 import socket
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
+import record
 
-import record  # noqa: E402
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 RECORDED = sorted((EXAMPLES / "traces").rglob("*.json.gz"))
 

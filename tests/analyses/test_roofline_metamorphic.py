@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from augment.core.trace import Trace
 from augment.facts.operators import roofline_bounds
 from augment.facts.operators.peaks import NUMBERS, device_peaks
 from metamorphic import Document, differences, load, real_trace, save, stretched
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import pytest
 from running import Augment
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
 from simulator import JobOptions, simulate  # noqa: E402
 
 pytestmark = pytest.mark.slow

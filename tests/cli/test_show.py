@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from running import Augment
 
+from augment.analyses.step_efficiency import BESIDE, COMPUTING
+from augment.cli.run_summary import waterfall
 from augment.cli.table_output import columns_of, print_columns, print_rows
 from simulator import JobOptions, simulate
 from traces import copy, kernel, launch, op, write_trace
@@ -219,3 +222,97 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         assert command == "show" or "Fix rank 1 rather than communication on this rank: " in text
     late = augment("show", tmp_path / "out" / "rank1.metrics.json").out
     assert "Other ranks wait for this one: it takes " in late
+
+
+# The rest of the MFU, in points, with the operators that cause it.
+
+
+def step(mfu: float | None, hfu: float | None = None, lacking: str | None = None, **parts: int) -> dict[str, Any]:
+    """A row of the sidecar."""
+    named = {f"{name}_ns": parts.get(name, 0) for name in (*COMPUTING, *BESIDE)}
+    return {"rank": 0, "device": 0, "step": 1, "wall_ns": sum(named.values()), "mfu_ratio": mfu,
+            "hfu_ratio": hfu or mfu, "peak": "bf16 989.4 TFLOP/s", "lacking": lacking, **named}  # fmt: skip
+
+
+def operator(name: str, bound: str, time: int, lost: int) -> dict[str, Any]:
+    """A row of the roofline."""
+    return {"rank": 0, "device": 0, "operator": name, "bound": bound, "time_ns": time, "lost_ns": lost}
+
+
+def test_parts_are_in_points_and_largest_first() -> None:
+    steps = [
+        step(0.3, 0.35, ideal_compute=35, compute_above=20, memory_ideal=5, memory_above=5, host_wait=35),
+        step(0.5, 0.55, ideal_compute=55, compute_above=40, memory_ideal=5),
+    ]
+    rows = [operator("aten::mm", "compute", 90, 30), operator("aten::bmm", "compute", 50, 40),
+            operator("aten::add", "memory", 15, 5), operator("aten::mm", "compute", 30, 20)]  # fmt: skip
+    assert list(waterfall({"analyses": {"step_efficiency": {"rows": steps}, "roofline": {"rows": rows}}})) == [
+        "  MFU 40.0 % (2 steps; bf16 989.4 TFLOP/s); the rest, in points:",
+        "     30.0  below peak: aten::mm, aten::bmm",
+        "     17.5  host",
+        "      7.5  memory-bound: aten::add",
+        "      5.0  recomputation",
+    ]
+
+
+def test_parts_and_mfu_make_up_the_whole() -> None:
+    steps = [
+        step(
+            0.25, 0.25, ideal_compute=250, unmodelled=100, exposed_memory=50, exposed_communication=400, other_wait=200
+        )
+    ]
+    lines = list(waterfall({"analyses": {"step_efficiency": {"rows": steps}}}))
+    assert 25 + sum(float(line.split()[0]) for line in lines[1:]) == 100
+
+
+def test_without_an_mfu_the_reason_is_told() -> None:
+    lines = list(
+        waterfall(
+            {"analyses": {"step_efficiency": {"rows": [step(None, lacking="shapes were not recorded", host_wait=1)]}}}
+        )
+    )
+    assert lines == ["  no MFU: shapes were not recorded"]
+
+
+def test_without_the_analysis_nothing_is_told() -> None:
+    assert list(waterfall({"analyses": {}})) == []
+    assert list(waterfall({"analyses": {"step_efficiency": {"status": "skipped"}}})) == []
+
+
+# --peak: what a device can do, told on the command line.
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = JobOptions(ranks=1, steps=2, layers=2, collectives="none")
+    return simulate(options, tmp_path_factory.mktemp("job"))[0][0]
+
+
+def mfu(augment: Augment, trace: Path, *options: str) -> float:
+    shown = augment("show", trace, "--only", "step_efficiency", "--json", *options)
+    ratio: float = json.loads(shown.out)["step_efficiency"]["rows"][0]["mfu_ratio"]
+    return ratio
+
+
+def test_a_peak_of_half_is_twice_the_mfu(trace: Path, augment: Augment) -> None:
+    whole = mfu(augment, trace)
+    assert mfu(augment, trace, "--peak", "bf16=494.7") == pytest.approx(2 * whole)
+    assert mfu(augment, trace, "--peak", "H100:bf16=494.7") == pytest.approx(2 * whole)
+    assert mfu(augment, trace, "--peak", "A100:bf16=494.7") == whole
+
+
+def test_a_wrong_peak_is_refused_before_anything_is_read(augment: Augment) -> None:
+    result = augment("run", "nowhere.json", "--peak", "bf16=989e12")
+    assert result.code == 2
+    assert "10^12 operations a second" in result.err
+
+
+def test_both_sides_of_a_comparison_have_it(trace: Path, tmp_path: Path, augment: Augment) -> None:
+    result = augment("diff", trace, trace, "-o", tmp_path, "--peak", "bf16=400", "--json")
+    rows = {row["figure"]: row for row in json.loads(result.out)["analyses"]["diff_efficiency"]["rows"]}
+    assert rows["mfu_ratio"]["control"] == rows["mfu_ratio"]["test"] == pytest.approx(
+        989.4 / 400 * mfu(augment, trace), rel=0.2
+    )  # fmt: skip
+    augment("run", trace, "-o", tmp_path)
+    shown = augment("show", tmp_path / "rank0.metrics.json", "--peak", "bf16=400")
+    assert "--peak" in shown.err

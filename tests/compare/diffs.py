@@ -8,11 +8,13 @@ import numpy as np
 
 from augment.arrays.types import NO_INDEX
 from augment.compare import Diff
+from augment.core.findings import Findings
 
 
 def rows(result: Diff, name: str) -> list[Any]:
     """The rows of a table."""
     outcome = result.outcomes[name]
+    assert isinstance(outcome, Findings)
     return list(outcome.rows)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
 from augment.core.trace import Trace  # noqa: E402
 from augment.diagnosis.judging import measure  # noqa: E402
 from augment.diagnosis.ranking import RankedFindings, diagnose  # noqa: E402

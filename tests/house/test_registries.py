@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,15 @@ import numpy as np
 import pytest
 
 from augment.analyses import ANALYSES, options_of
+from augment.compare.diff_rows import ROWS as OF_DIFF
+from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
-from augment.core.findings import UNITS, AugmentedTrace, Findings, Skipped, columns_of
+from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
+from augment.job.answer import ROWS as OF_JOB
 from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.readers.attachments import with_execution_trace, with_memory_timeline
@@ -41,7 +47,6 @@ SUFFIX_UNITS = {
     "_tflops": "TFLOP/s",
 }
 ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
-
 analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
 writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda item: item.NAME)
 reader_of = pytest.mark.parametrize("reader", READERS, ids=lambda item: item.NAME)
@@ -332,3 +337,105 @@ def test_outputs_are_named_without_the_suffix_of_the_format(reader: Any) -> None
 def test_a_trace_has_one_reader() -> None:
     for head in (b'{"schemaVersion": 1, "traceEvents": [', b'\n[\n {"ph": "X"'):
         assert [reader.recognizes(head) for reader in READERS].count(True) == 1
+
+
+# One name of a column is one figure in one unit, in all tables.
+OF_TRACE = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
+KEY = ("rank", "device", "step")
+#: statistics of what their table names: a queue's length, or any figure
+OF_ANYTHING = {"mean", "std", "max", "min"}
+MANY = 3  #: tables; a figure in so many is in the vocabulary
+
+
+@pytest.fixture(scope="module")
+def columns() -> dict[str, dict[str, Column]]:
+    """The columns by name, then table."""
+    named: dict[str, dict[str, Column]] = defaultdict(dict)
+    for table, row in {**OF_TRACE, **OF_JOB, **OF_DIFF}.items():
+        for column in columns_of(row):
+            named[column.name][table] = column
+    return named
+
+
+def test_a_name_has_one_unit(columns: dict[str, dict[str, Column]]) -> None:
+    units = {name: {column.unit for column in tables.values()} for name, tables in columns.items()}
+    assert {name for name, several in units.items() if len(several) > 1} <= OF_ANYTHING
+
+
+def test_figures_of_many_tables_are_in_the_vocabulary(columns: dict[str, dict[str, Column]]) -> None:
+    page = (ROOT / "docs" / "sidecar.md").read_text()
+    listed: dict[str, str] = {}
+    for names, unit in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([\w/]+) \|", page, re.M):
+        listed |= dict.fromkeys(re.findall(r"`(\w+)`", names), unit)
+    shared = {name: tables for name, tables in columns.items() if len(tables) >= MANY}
+    figures = {name: next(iter(tables.values())).unit for name, tables in shared.items() if name not in OF_ANYTHING}
+    assert {name: unit for name, unit in figures.items() if unit and listed.get(name) != unit} == {}
+    assert set(listed) <= set(columns), "what no table has is not in the vocabulary"
+
+
+def test_no_old_name_is_used(columns: dict[str, dict[str, Column]]) -> None:
+    assert not columns.keys() & {"step_ns", "mean_step_ns", "max_step_ns", "exposed_copy_ns"}
+    assert not old_names.TABLES.keys() & {**OF_TRACE, **OF_JOB, **OF_DIFF}.keys()
+
+
+def differences(augmented: AugmentedTrace) -> list[str]:
+    """Figures of equal name and key that differ between tables with a row for each rank, device and step."""
+    tables: dict[str, dict[Any, Any]] = {}
+    for name, row in OF_TRACE.items():
+        rows = augmented.outcomes[name].rows if hasattr(augmented.outcomes[name], "rows") else ()
+        keys = [tuple(getattr(each, column) for column in KEY) for each in rows if {*KEY} <= {*row.__struct_fields__}]
+        if keys and len(set(keys)) == len(keys):
+            tables[name] = dict(zip(keys, rows, strict=True))
+    assert {"steps", "step_efficiency"} <= tables.keys()
+    differing = []
+    for (one_name, these), (other_name, others) in combinations(tables.items(), 2):
+        for key in these.keys() & others.keys():
+            shared = {*type(these[key]).__struct_fields__} & {*type(others[key]).__struct_fields__}
+            differing += [
+                f"{column} of {one_name} and {other_name}"
+                for column in shared
+                if column.endswith("_ns") and getattr(these[key], column) != getattr(others[key], column)
+            ]
+    return differing
+
+
+def test_tables_of_steps_agree(tmp_path: Path) -> None:
+    """Of a host that runs ahead, so that annotation and window differ."""
+    options = JobOptions(ranks=1, steps=4, layers=2, run_ahead=1, side_streams=1)
+    augmented = augment(read(str(simulate(options, tmp_path)[0][0])))
+    assert any(row.wall_ns != row.host_wall_ns for row in augmented.outcomes["steps"].rows)
+    assert not differences(augmented)
+
+
+def test_tables_of_recorded_steps_agree(shared_traces: Path) -> None:
+    augmented = augment(read(str(shared_traces / "h100_8rank_modded_nanogpt" / "rank5.json.gz")))
+    assert any(row.wall_ns != row.host_wall_ns for row in augmented.outcomes["steps"].rows)
+    assert not differences(augmented)
+
+
+# Variables are named by what they hold.
+CHECKOUT = Path(__file__).parents[2]
+FOLDERS = ("augment", "server", "tests", "examples", "benchmarks", "building", "docs", "proto")
+#: words that say nothing of what a variable holds
+NO_NAMES = {"one", "found", "own", "told", "mine"}
+#: what follows a name where it is bound; sentences match, too, so that this only spares the parser most files
+BOUND = re.compile(rf"\b(?:{'|'.join(NO_NAMES)})\s*(?:[=:,)\]]| in\b)|\bas (?:{'|'.join(NO_NAMES)})\b")
+
+
+def bad_lines(tree: ast.Module) -> Iterator[int]:
+    fields: set[ast.AST] = set()  # of records, whose names may be promised
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields |= {entry.target for entry in node.body if isinstance(entry, ast.AnnAssign)}
+        name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+        if name in NO_NAMES and node not in fields:
+            yield node.lineno
+
+
+def test_variables_are_nouns() -> None:
+    bad = []
+    for path in (path for folder in FOLDERS for path in sorted((CHECKOUT / folder).rglob("*.py"))):
+        text = path.read_text(encoding="utf-8")
+        if path.parent.name != "v1" and BOUND.search(text):
+            bad += [f"{path.relative_to(CHECKOUT)}:{line}" for line in bad_lines(ast.parse(text))]
+    assert not bad, f"{', '.join(sorted(NO_NAMES))} are no names of variables: {bad}"

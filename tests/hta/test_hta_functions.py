@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from augment import hta
 from augment.errors import InputError, UsageError
 from augment.facts.gpu.counter_ranges import counter_ranges
-from augment.hta import TraceAnalysis, trace_filter
+from augment.hta import (
+    CPEdge,
+    CPEdgeType,
+    CPNode,
+    DeviceType,
+    LabeledTrace,
+    TimeSeriesTypes,
+    TraceAnalysis,
+    TraceDiff,
+    trace_filter,
+)
 from augment.readers import read
 from execution_traces import execution_trace_of, write_execution_trace
 from simulator import JobOptions, simulate
@@ -256,3 +270,231 @@ def test_errors_are_those_of_hta(analyzer: TraceAnalysis, tmp_path: Path) -> Non
             hta.LabeledTrace("a", trace_dir=trace_dir)
     with pytest.raises(ValueError, match="no step of"):
         analyzer.get_potential_stragglers([17])
+
+
+# The names, arguments, defaults and columns of HTA 0.5.0, listed: notebooks rely on them.
+SIGNATURES = """
+TraceAnalysis.__init__(trace_files=None, trace_dir='/tmp/trace', include_last_profiler_step=False)
+TraceAnalysis.get_comm_comp_overlap(visualize=True)
+TraceAnalysis.get_profiler_steps()
+TraceAnalysis.get_potential_stragglers(profiler_steps=None, num_candidates=2, visualize=False,
+    straggler_identification_impl=None)
+TraceAnalysis.get_gpu_kernel_breakdown(visualize=True, duration_ratio=0.8, num_kernels=10,
+    include_memory_kernels=True, image_renderer='')
+TraceAnalysis.get_gpu_kernels_with_user_annotations(rank, expand_names=True, shorten_names=True)
+TraceAnalysis.get_gpu_user_annotation_breakdown(use_gpu_annotation=True, visualize=True, duration_ratio=0.8,
+    num_kernels=1000, allowlist_patterns=None, image_renderer=None)
+TraceAnalysis.get_temporal_breakdown(visualize=True)
+TraceAnalysis.get_frequent_cuda_kernel_sequences(operator_name, output_dir, min_pattern_len=3, rank=0, top_k=5,
+    visualize=False, compress_other_kernels=True)
+TraceAnalysis.get_aten_op_kernels_and_delay(ranks=None, sort_by=None)
+TraceAnalysis.get_cuda_kernel_launch_stats(ranks=None, runtime_cutoff=50, launch_delay_cutoff=100,
+    include_memory_events=True, visualize=True)
+TraceAnalysis.generate_trace_with_counters(time_series=None, ranks=None, output_suffix='_with_counters')
+TraceAnalysis.get_queue_length_summary(ranks=None)
+TraceAnalysis.get_queue_length_summary_from_time_series(queue_length_dict)
+TraceAnalysis.get_queue_length_time_series(ranks=None)
+TraceAnalysis.get_time_spent_blocked_on_full_queue(queue_length_dict, max_queue_length=1024)
+TraceAnalysis.get_memory_bw_summary(ranks=None)
+TraceAnalysis.get_memory_bw_time_series(ranks=None)
+TraceAnalysis.get_idle_time_breakdown(ranks=None, streams=None, visualize=True, visualize_pctg=True,
+    show_idle_interval_stats=False, consecutive_kernel_delay=30)
+TraceAnalysis.get_cupti_counter_data_with_operators(ranks=None)
+TraceAnalysis.critical_path_analysis(rank, annotation, instance_id)
+TraceAnalysis.overlay_critical_path_analysis(rank, critical_path_graph, output_dir, only_show_critical_events=True,
+    show_all_edges=False)
+TraceDiff.compare_traces(control, test, control_rank=None, test_rank=None, control_iteration=None,
+    test_iteration=None, device_type=DeviceType.ALL, use_short_name=False)
+TraceDiff.ops_diff(control, test, control_rank=None, test_rank=None, control_iteration=None, test_iteration=None,
+    device_type=DeviceType.ALL)
+TraceDiff.visualize_counts_diff(df, show_image=True, export_image_path=None)
+TraceDiff.visualize_duration_diff(df, show_image=True, export_image_path=None)
+LabeledTrace.__init__(label=None, t=None, trace_dir=None)
+LabeledTrace.ranks()
+LabeledTrace.iterations()
+LabeledTrace.extract_ops(rank=None, iteration=None, device_type=DeviceType.ALL)
+LabeledTrace.get_ops_summary(ops)
+MemoryAnalysis.__init__(path)
+MemoryAnalysis.plot_memory_timeline(save_graph=False)
+Trace.load_traces(include_last_profiler_step=False, use_multiprocessing=True, use_memory_profiling=True)
+Trace.parse_traces(max_ranks=-1, use_multiprocessing=True, use_memory_profiling=True)
+Trace.align_and_filter_trace(include_last_profiler_step=False)
+Trace.get_ranks()
+Trace.get_iterations(rank=None)
+Trace.get_trace_duration(rank=None)
+Trace.get_trace(rank)
+Trace.get_all_traces()
+Trace.get_raw_trace_for_one_rank(rank=0)
+Trace.write_raw_trace(output_file, trace_contents)
+Trace.decode_symbol_ids(use_shorten_name=True)
+Trace.get_trace_start_unixtime_ns(rank)
+Trace.parse_single_rank(rank)
+Trace.convert_time_series_to_events(series, counter_name, counter_col)
+Trace.flow_event(id, pid, tid, ts, is_start, name, cat, args=None)
+CPGraph.get_nodes_for_event(ev_id)
+CPGraph.get_events_for_edge(edge)
+CPGraph.get_event_attribution_for_edge(edge)
+CPGraph.get_edges_attributed_to_event(ev_idx)
+CPGraph.critical_path()
+CPGraph.get_critical_path_breakdown()
+CPGraph.summary()
+CPGraph.show_critical_path()
+CPGraph.save(out_dir)
+"""
+CALLS = [" ".join(signature.split()) for signature in re.split(r"\n(?=\S)", SIGNATURES.strip())]
+
+
+def arguments(call: str) -> list[tuple[str, Any]]:
+    """Each argument of ``call`` and its default, if it has one."""
+    texts = re.findall(r"(\w+)(?:=([^,]+))?(?:, |$)", call.partition("(")[2].removesuffix(")"))
+    return [(name, eval(default) if default else inspect.Parameter.empty) for name, default in texts]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda item: item.partition("(")[0])
+def test_signature(call: str) -> None:
+    owner, _, name = call.partition("(")[0].partition(".")
+    method = getattr(getattr(hta, owner), name)
+    ours = [parameter for parameter in inspect.signature(method).parameters.values() if parameter.name != "self"]
+    theirs = arguments(call)
+    assert [(their.name, their.default) for their in ours[: len(theirs)]] == theirs
+    assert all(their.default is not inspect.Parameter.empty for their in ours[len(theirs) :]), "more is never asked for"
+    assert all(our.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for our in ours)
+
+
+def test_members() -> None:
+    assert {each.name: each.value for each in DeviceType} == {"CPU": 1, "GPU": 2, "ALL": 3}
+    assert {each.name: each.value for each in TimeSeriesTypes} == {"QUEUE_LENGTH": 1, "MEMCPY_BANDWIDTH": 2}
+    assert {each.name for each in CPEdgeType} == {
+        "OPERATOR_KERNEL", "DEPENDENCY", "KERNEL_LAUNCH_DELAY", "KERNEL_KERNEL_DELAY", "SYNC_DEPENDENCY"
+    }  # fmt: skip
+    assert CPNode() == CPNode(-1, -1, 0, False, False)
+    edge = CPEdge(1, 2, CPEdgeType.SYNC_DEPENDENCY)
+    assert (edge.begin, edge.end, edge.type, edge.weight) == (1, 2, CPEdgeType.SYNC_DEPENDENCY, 0)
+    assert CPEdge(1, 2, CPEdgeType.DEPENDENCY, 7).weight == 7
+    assert TraceAnalysis.get_queue_length_series is TraceAnalysis.get_queue_length_time_series
+    assert TraceAnalysis.get_frequent_cuda_kernel_patterns is TraceAnalysis.get_frequent_cuda_kernel_sequences
+
+
+STATISTICS = ["count", "mean", "std", "min", "25%", "50%", "75%", "max"]
+NAMED = ["name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)"]
+EVENT_COLUMNS = ["index", "cat", "name", "pid", "tid", "ts", "dur", "stream", "correlation", "bytes", "memory_bw_gbps",
+          "wait_on_stream", "wait_on_cuda_event_record_corr_id", "input_dims", "input_type", "input_strides",
+          "external_id", "python_id", "python_parent_id", "collective_name", "in_msg_nelems", "out_msg_nelems",
+          "msg_dtype", "group_size", "process_rank", "in_split_size", "out_split_size",
+          "index_correlation", "iteration", "end"]  # fmt: skip
+FRAMES: dict[str, tuple[Any, list[str]]] = {
+    "temporal": (lambda t: t.get_temporal_breakdown(False), [
+        "rank", "idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)", "idle_time_pctg",
+        "compute_time_pctg", "non_compute_time_pctg"]),
+    "overlap": (lambda t: t.get_comm_comp_overlap(False), ["rank", "comp_comm_overlap_pctg"]),
+    "idle": (lambda t: t.get_idle_time_breakdown([0], None, False)[0],
+             ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]),
+    "gaps": (lambda t: t.get_idle_time_breakdown([0], None, False, False, True)[1], ["rank", "stream", *STATISTICS]),
+    "types": (lambda t: t.get_gpu_kernel_breakdown(False)[0], ["kernel_type", "sum", "percentage"]),
+    "kernels": (lambda t: t.get_gpu_kernel_breakdown(False)[1], [*NAMED, "kernel_type", "rank"]),
+    "annotations": (lambda t: t.get_gpu_user_annotation_breakdown(False, False), [*NAMED, "rank"]),
+    "annotated": (lambda t: t.get_gpu_kernels_with_user_annotations(0),
+                  [*EVENT_COLUMNS, "user_annotation", "s_name", "s_cat", "s_user_annotation"]),
+    "annotated_short": (lambda t: t.get_gpu_kernels_with_user_annotations(0, False),
+                        [*EVENT_COLUMNS, "user_annotation"]),
+    "launches": (lambda t: t.get_cuda_kernel_launch_stats(visualize=False)[0],
+                 ["correlation", "cpu_duration", "gpu_duration", "launch_delay"]),
+    "operators": (lambda t: t.get_aten_op_kernels_and_delay()[0],
+                  ["aten_op_name", "kernel_sequence", "occurrence_count", "avg_aten_op_launch_delay",
+                   "avg_runtime_delay"]),
+    "queue": (lambda t: t.get_queue_length_series()[0], ["ts", "pid", "tid", "stream", "queue_length"]),
+    "queue_summary": (lambda t: t.get_queue_length_summary()["queue_length"], STATISTICS),
+    "full": (lambda t: t.get_time_spent_blocked_on_full_queue(t.get_queue_length_series(), 1),
+             ["rank", "stream", "duration_at_max_queue_length", "relative_duration_at_max_queue_length"]),
+    "copies": (lambda t: t.get_memory_bw_time_series()[0], ["ts", "pid", "name", "memory_bw_gbps"]),
+    "copies_summary": (lambda t: t.get_memory_bw_summary()["memory_bw_gbps"], STATISTICS),
+    "path": (lambda t: t.critical_path_analysis(0, "ProfilerStep", 0)[0].get_critical_path_breakdown(),
+             ["event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by"]),
+    "compared": (lambda t: TraceDiff.compare_traces(t.t, t.t), [
+        "Control_counts", "Control_total_duration", "Test_counts", "Test_total_duration", "diff_counts",
+        "diff_duration", "counts_change_categories"]),
+    "frame": (lambda t: t.t.get_trace(0), [*EVENT_COLUMNS, "s_name", "s_cat"]),
+    "operations": (lambda t: LabeledTrace(t=t.t).extract_ops(0), [*EVENT_COLUMNS, "s_name", "s_cat"]),
+}  # fmt: skip
+TEXTS = {
+    "idle_category", "kernel_type", "name", "cat", "s_name", "s_cat", "s_user_annotation", "user_annotation",
+    "aten_op_name", "kernel_sequence", "type", "bound_by", "counts_change_categories", "input_dims", "input_type",
+    "input_strides", "collective_name", "msg_dtype", "in_split_size", "out_split_size",
+}  # fmt: skip
+
+
+def numbers_of(frame: Any) -> set[str]:
+    return {str(column) for column in frame.columns if frame[column].dtype.kind in "if"} - {"pid", "tid"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> TraceAnalysis:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2), tmp_path_factory.mktemp("job"))
+    return TraceAnalysis({0: str(path)})
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_columns(job: TraceAnalysis, name: str) -> None:
+    ask, columns = FRAMES[name]
+    frame = ask(job)
+    assert len(frame)
+    assert list(frame.columns) == columns
+    assert numbers_of(frame) == set(columns) - TEXTS - {"pid", "tid"}, "of a trace, these may be text"
+
+
+@pytest.mark.parametrize("name", ["temporal", "overlap", "idle", "types", "kernels", "operators", "full"])
+def test_a_frame_without_rows_has_the_same_columns(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "host.json"
+    path.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
+    )
+    ask, columns = FRAMES[name]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        frame = ask(TraceAnalysis({0: str(path)}))
+    assert any("rank 0: no" in str(each.message) for each in said) or name == "full"
+    assert (len(frame), list(frame.columns)) == (0, columns)
+    assert numbers_of(frame) == set(columns) - TEXTS
+
+
+def test_args_of_the_frame(job: TraceAnalysis) -> None:
+    frame = job.t.get_trace(0)
+    copies = frame[frame["bytes"] >= 0]
+    assert set(copies["cat"]) <= {"gpu_memcpy", "gpu_memset"}
+    assert len(copies)
+    rates = copies["bytes"] / (copies["dur"] * 1000)
+    assert (rates - copies["memory_bw_gbps"]).abs().max() < 1e-9
+    linear = frame[frame["name"] == "aten::linear"].iloc[0]
+    args = job.t.of_rank(0).args_of(np.array([linear["index"]]))[0]
+    assert (linear["input_dims"], linear["external_id"]) == (args["Input Dims"], args["External id"])
+    assert set(frame[frame["cat"] == "cuda_runtime"]["input_dims"]) == {"-1"}
+
+
+def test_frames_are_changed_in_place_as_in_hta(job: TraceAnalysis) -> None:
+    job.t.decode_symbol_ids(use_shorten_name=False)
+    frame = job.t.get_trace(0)
+    assert frame["s_name"].tolist() == frame["name"].tolist()
+    job.t.decode_symbol_ids()
+    assert frame["s_name"].tolist() != frame["name"].tolist()
+
+
+def test_the_raw_trace(job: TraceAnalysis, tmp_path: Path) -> None:
+    raw = job.t.get_raw_trace_for_one_rank(0)
+    assert job.t.meta_data[0] == {name: value for name, value in raw.items() if name != "traceEvents"}
+    assert list(job.t.meta_data) == job.t.get_ranks()
+    assert {"traceEvents", "deviceProperties"} <= set(raw)
+    job.t.write_raw_trace(str(tmp_path / "again.json.gz"), raw)
+    again = TraceAnalysis({0: str(tmp_path / "again.json.gz")})
+    assert again.t.get_trace(0)["name"].tolist() == job.t.get_trace(0)["name"].tolist()
+    row, ts = job.t.get_trace(0)[["index", "ts"]].iloc[-1]
+    assert job.t.get_trace_start_unixtime_ns(0) == int(job.t.events[0].events.ts[int(row)]) - round(ts * 1000)
+
+
+def test_symbols_stand_for_themselves(job: TraceAnalysis) -> None:
+    table, frame = job.t.symbol_table, job.t.get_trace(0)
+    assert not table.is_empty()
+    result = table.find_matches(["^aten::lin", "^aten::add$"])
+    assert result == table.find_matched_symbols(["^aten::lin", "^aten::add$"])
+    assert {"aten::linear", "aten::add"} <= set(result)
+    assert set(frame[frame["name"].isin(result)]["name"]) <= set(result)
+    assert table.get_sym_index()["aten::linear"] == table.sym_table["aten::linear"] == "aten::linear"

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from augment.arrays.intervals import total, union
+from augment.compare import diff
+from augment.compare.gate import check
+from augment.compare.totals import samples_of
+from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import before_recording
+from augment.facts.names.kernel_types import KernelType
+from augment.facts.steps.step_windows import recorded_windows
+from augment.job.answer import Answer, answer
+from augment.job.ranks.summary import read_summary, summarize
+from augment.job.verdict.late_ranks import imbalance
 from augment.readers import read
 from augment.stragglers import potential_stragglers, stragglers
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, op, trace_of
+from traces import write_trace
 
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -105,3 +121,112 @@ def test_a_slow_rank_of_a_simulated_job(tmp_path: Path) -> None:
         assert worst.rank == straggler
         assert worst.score > 2 * max(other.score for other in others)
         assert worst.lost_ns > sum(other.lost_ns for other in others)
+
+
+# Load imbalance of a first step leaves out work launched before the recording, of which each rank has another
+# part.
+
+
+def ratios(traces: list[Trace]) -> dict[int, float | None]:
+    summaries = [read_summary(summarize(AugmentedTrace(each, {})), str(rank)) for rank, each in enumerate(traces)]
+    return {row.step: row.imbalance_ratio for row in imbalance(summaries)}
+
+
+def early_compute(trace: Trace) -> int:
+    work = gpu_work(trace)
+    early = before_recording(trace) & (work.type == KernelType.COMPUTATION)
+    return total(union(work.ts[early], work.end[early]))
+
+
+def test_recordings_that_begin_at_different_moments(tmp_path: Path) -> None:
+    options = JobOptions(ranks=3, steps=7, layers=3, run_ahead=2, record_from=(2.3, 3.1, 3.6), causes=True)
+    traces = [read(str(path)) for path, _ in simulate(options, tmp_path)]
+    assert np.ptp([early_compute(trace) for trace in traces]) > 0
+    result = ratios(traces)
+    of_all = {number for number, ratio in result.items() if number >= 4}
+    assert len(of_all) >= 3
+    for number in sorted(of_all):
+        ratio = result[number]
+        assert ratio is not None
+        assert ratio < 0.05, number
+
+
+def test_a_real_job_begun_in_a_backlog(shared_traces: Path) -> None:
+    """The kernels launched in step 10 are 28.8 to 29.3 ms on all ranks; 17 % was told with what was launched before."""
+    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    content = ratios([read(str(path)) for path in paths])
+    assert sorted(content) == [10, 11, 12, 13]
+    assert content[10] == pytest.approx(0.008, abs=0.002)
+    assert all(ratio is not None and ratio < 0.01 for ratio in content.values())
+
+
+# Recordings that begin while devices still do what no file has: the time before the first work belongs to
+# nobody.
+RANKS, ROUNDS, FREE = 4, 40, 500_000  #: µs: when the devices get free, on all ranks at one moment
+
+
+def recorded(folder: Path, leads: Sequence[int], late: int | None = None) -> list[Path]:
+    """Ranks that compute and exchange in turn; each recording begins so many µs before its device gets free, in a wait
+    for it. ``late``: a rank whose kernels take half as long again."""
+    now, paths = [FREE + 1] * RANKS, []
+    group = {"Process Group Name": "0", "Process Group Ranks": str(list(range(RANKS))), "Group size": RANKS}
+    events: list[list[dict[str, Any]]] = [[] for _ in range(RANKS)]
+
+    def add(rank: int, name: str, category: str, start: int, end: int, **args: Any) -> None:
+        place = {"pid": rank, "tid": 7} if category == "kernel" else {"pid": 100, "tid": 1}
+        events[rank].append(
+            {"ph": "X", "name": name, "cat": category, "ts": start, "dur": end - start, **place, "args": args}
+        )
+
+    for rank, lead in enumerate(leads):
+        add(rank, "aten::to", "cpu_op", FREE - lead, FREE + 20)
+        add(rank, "cudaStreamSynchronize", "cuda_runtime", FREE - lead + 20, FREE, correlation=1)
+    for number in range(ROUNDS):
+        arrived = []
+        for rank in range(RANKS):
+            noise = random.Random(100 * number + rank).randrange(30)
+            took = round((700 + noise) * (1.5 if rank == late else 1.0))
+            correlation = 10 + 2 * number
+            add(rank, "cudaLaunchKernel", "cuda_runtime", FREE + 30 + 2 * number, FREE + 31 + 2 * number,
+                correlation=correlation)  # fmt: skip
+            add(rank, "gemm", "kernel", now[rank], now[rank] + took, stream=7, device=rank, correlation=correlation)
+            arrived.append(now[rank] + took + 2)
+        done = max(arrived) + 200
+        for rank in range(RANKS):
+            add(rank, "cudaLaunchKernel", "cuda_runtime", FREE + 31 + 2 * number, FREE + 32 + 2 * number,
+                correlation=11 + 2 * number)  # fmt: skip
+            add(rank, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL()", "kernel", arrived[rank], done, stream=7,
+                device=rank, correlation=11 + 2 * number, **group)  # fmt: skip
+            now[rank] = done + 2
+    for rank in range(RANKS):
+        listed = {"backend": "nccl", "rank": rank, "world_size": RANKS}
+        paths.append(write_trace(folder / f"rank{rank}.json", *events[rank], distributedInfo=listed))
+    return paths
+
+
+def answered(paths: list[Path]) -> Answer:
+    return answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], [path.name for path in paths])
+
+
+@pytest.mark.parametrize("leads", [(100_000, 93_000, 30_000, 82_000), (64_000, 100, 100, 100), (0, 0, 0, 0)])
+@pytest.mark.parametrize("late", [None, 2])
+def test_where_recordings_begin_changes_no_verdict(leads: Sequence[int], late: int | None, tmp_path: Path) -> None:
+    result = answered(recorded(tmp_path / "leads", leads, late))
+    plain = answered(recorded(tmp_path / "none", (0,) * RANKS, late))
+    assert result.verdict.text == plain.verdict.text
+    assert result.verdict.text[0].startswith("No rank stands out" if late is None else f"Rank {late} delays")
+    assert "keeps others waiting" not in " ".join(result.verdict.text)
+
+
+def recording(folder: Path, lead: int) -> Trace:
+    return read(str(recorded(folder, (lead,) * RANKS)[0]))
+
+
+def test_a_recording_that_began_earlier_is_not_slower(tmp_path: Path) -> None:
+    control, test = recording(tmp_path / "a", 96_000), recording(tmp_path / "b", 126_000)
+    assert diff(control, test).verdict.text[0].startswith("No difference")
+    before, after = (samples_of(trace, recorded_windows(trace)) for trace in (control, test))
+    assert check(before, after)[0].status == "pass"
+    assert before["wall_ns"] == after["wall_ns"]

@@ -5,17 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import verdicts
 
+from augment.core.attachments import RankInJob
 from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.answer import Answer, answer
+from augment.job.rank_answers import with_its_ranks
 from augment.job.ranks.summary import summarize
+from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN
 from augment.readers import read
+from augment.results.report.health import report_on
 from simulator import GPUS, JobOptions, simulate
 from simulator.communication import LATENCY_NS
 from simulator.job import START_NS
@@ -135,3 +142,134 @@ def test_wait_and_transfer_are_the_duration(tmp_path: Path) -> None:
         assert (parted.wait_ns + parted.transfer_ns == matched.end - matched.ts).all()
         assert (parted.wait_ns >= 0).all()
         assert (parted.transfer_ns >= 0).all()
+
+
+# Ranks that another tool merged into one file are ranks: their diagnosis says which comes late.
+JOB = JobOptions(ranks=4, steps=5, layers=3, run_ahead=2)
+NUMBERS = 1_000_000  #: between the correlations of two ranks
+
+
+def merged(options: JobOptions, folder: Path, *, named: bool = True) -> Path:
+    """The ranks of a job in one file: as TraceLens' TraceFusion does, with the rank in the args of each event."""
+    events: list[dict[str, Any]] = []
+    for rank, (path, _) in enumerate(simulate(options, folder / "ranks")):
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+            args = event.get("args", {})
+            numbers = {key: args[key] + rank * NUMBERS for key in ("correlation", "External id") if key in args}
+            event["args"] = {**args, **numbers, **({"rank": rank} if named else {})}
+            if "id" in event:
+                event["id"] += rank * NUMBERS
+            if event["ph"] != "M" or "args" in event:
+                event["pid"] = f"{rank}:{event['pid']}"
+                events.append(event)
+    out = folder / "merged.json"
+    out.write_text(json.dumps({"traceEvents": events}))
+    return out
+
+
+def of_its_ranks(trace: Trace) -> RankInJob | None:
+    return with_its_ranks(trace).context.attached(RankInJob)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, host_stall_us=20_000.0, host_stall_rank=2), "its host"),
+        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, straggler=2), "its device computes longer"),
+    ],
+    ids=["host", "compute"],
+)
+def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: str, tmp_path: Path) -> None:
+    report = report_on(str(merged(options, tmp_path)), lambda _: None)
+    row = next(row for row in report["rows"] if row["rule"] == "straggling_rank")
+    assert row["status"] == "found"
+    assert f"mostly (100 %) rank 2 ({reason}" in row["title"]
+    assert any("rank 2" in sentence for sentence in report["verdict"])
+    communication = next(row for row in report["rows"] if row["rule"] == "exposed_communication")
+    assert (communication["saved_ns"] or 0) < row["saved_ns"] / 2
+
+
+def test_nobody_is_late_in_a_healthy_merged_file(tmp_path: Path) -> None:
+    job = of_its_ranks(read(str(merged(JOB, tmp_path))))
+    assert not job.late_ranks
+
+
+def test_a_file_that_names_no_ranks_or_one_is_left_as_it_is(tmp_path: Path) -> None:
+    unnamed = read(str(merged(JOB, tmp_path, named=False)))
+    assert with_its_ranks(unnamed) is unnamed
+    one_rank = read(str(next((tmp_path / "ranks").glob("*.json.gz"))))
+    assert with_its_ranks(one_rank) is one_rank
+
+
+# What a job would gain, beside the same job simulated so.
+POINTS = 5.0  #: by which a predicted gain may miss, of 100
+
+
+def gain_of(options: JobOptions, scenario: str, dimension: str, otherwise: JobOptions) -> tuple[float, float]:
+    """The predicted and the true gain, of 100."""
+    before, after = verdicts.job(options), verdicts.job(otherwise)
+    outcome = before.outcomes["job_what_if"]
+    (row,) = (each for each in outcome.rows if (each.scenario, each.dimension) == (scenario, dimension))
+    assert abs(row.error_ratio) < 0.01
+    true = 1 - after.judgement.recorded_ns / before.judgement.recorded_ns
+    return 100 * row.gain_ratio, 100 * true
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "dimension"),
+    [
+        (JobOptions(ranks=4, tp=4, layers=2, steps=4, jitter=0.05), "AllReduce", "tp"),
+        (
+            JobOptions(ranks=4, steps=4, collectives="fsdp", work=0.1, gpu="A100", sync_every=0, run_ahead=2),
+            "AllGather",
+            "default_pg",
+        ),
+        (JobOptions(ranks=8, tp=2, layers=2, steps=4, straggler=3, straggler_factor=1.3), "AllReduce", "tp"),
+    ],
+    ids=["tp", "fsdp", "straggler"],
+)
+def test_a_collective_that_is_hidden(options: JobOptions, kind: str, dimension: str) -> None:
+    unawaited = {"AllReduce": "allreduce", "AllGather": "allgather"}[kind]
+    otherwise = replace(options, unawaited=unawaited)  # type: ignore[arg-type]
+    predicted, true = gain_of(options, HIDDEN.format(kind), dimension, otherwise)
+    assert true > 2
+    assert predicted == pytest.approx(true, abs=POINTS)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("ranks", "slow"), [(4, 1), (4, 3), (8, None)])
+def test_stages_that_are_balanced(ranks: int, slow: int | None, schedule: str) -> None:
+    """Four stages of which one computes half as long again; two such pipelines would both have to."""
+    options = JobOptions(ranks=ranks, pp=4, layers=4, microbatches=8, steps=4, schedule=schedule, jitter=0.03)  # type: ignore[arg-type]
+    unbalanced = options if slow is None else replace(options, straggler=slow, straggler_factor=1.5)
+    balanced = options if slow is None else replace(options, work=(3 + 1.5) / 4)
+    predicted, true = gain_of(unbalanced, BALANCED, "pp", balanced)
+    assert (true > 8) == (slow is not None)
+    assert predicted == pytest.approx(true, abs=POINTS)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        JobOptions(),
+        JobOptions(uneven_buckets=True),
+        JobOptions(bucket_mib=8.0),
+        JobOptions(collectives="fsdp"),
+        JobOptions(tp=2),
+        JobOptions(record_from=(0.2, 0.2, 1.1, 0.2)),
+    ],
+    ids=["a bucket a layer", "uneven buckets", "large buckets", "fsdp", "tp", "recorded later"],
+)
+def test_a_rank_that_computes_like_the_others(options: JobOptions, factor: float) -> None:
+    """Buckets of gradients wait for the last kernel before them, and for the bucket before them on their stream: on
+    ranks that are early, only for that. Tensor and data parallelism have streams of which now one, now the other is
+    first. Steps that a rank did not record are not compared."""
+    otherwise = replace(options, ranks=4, steps=4, layers=6, jitter=0.03)
+    slow = replace(otherwise, straggler=2, straggler_factor=factor)
+    before, after = verdicts.job(slow), verdicts.job(otherwise)
+    outcome = before.outcomes["job_what_if"]
+    (row,) = (each for each in outcome.rows if (each.scenario, each.rank) == (LIKE_MEDIAN, 2))
+    assert abs(row.error_ratio) < 0.001
+    true = 1 - after.judgement.recorded_ns / before.judgement.recorded_ns
+    assert 100 * row.gain_ratio == pytest.approx(100 * true, abs=1.0)

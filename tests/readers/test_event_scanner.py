@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +321,13 @@ def test_nesting_around_the_events(tmp_path: Path) -> None:
         else:
             with pytest.raises(MalformedTrace, match="byte 6: this value is nested deeper than 128"):
                 read(str(path))
+
+
+# Mutated traces, the same at each run: see fuzzing.py. In a process of its own, which forbidden memory ends.
+SCRIPT = Path(__file__).parents[1] / "support" / "fuzzing.py"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pages are guarded by mprotect")
+def test_mutated_traces() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--count", "100"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr[-500:]}"

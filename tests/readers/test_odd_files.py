@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from augment.core.trace import Category, Trace
-from augment.errors import InputError, MalformedTrace, UnknownFormat
+from augment.errors import InputError, LimitExceeded, MalformedTrace, UnknownFormat
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.events import ns_of
+from augment.readers.limits import Limits
 from augment.readers.members import nested_end
+from augment.writers import write_all
 
 FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 
@@ -417,3 +421,213 @@ def test_an_end_is_found_beyond_any_length(size: int, filling: str) -> None:
     assert nested_end(whole) == len(value)
     for end in (0, 1, len(value) // 2, len(value) - 1):
         assert nested_end(whole[:end]) == -1
+
+
+# A value that no profiler writes costs one diagnostic, at once, never the file: in both scanners, and in
+# analyses.
+NO_TIMES = [
+    "1e999990", "-1e999999", "1e99999999999999999999", "1e16", '"--5"', '"²"', '"٥"', '""', '"\\u0035"', "9" * 5000,
+    "NaN", "-Infinity", "true", "null", "[]", "{}",
+]  # fmt: skip
+KERNEL = '{{"ph":"X","cat":"kernel","name":"k{0}","pid":0,"tid":7,"ts":{1},"dur":5,"args":{{"device":0,"stream":7}}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("0e999999", 0),
+        ("1e-999990", 0),
+        ("9.2e15", 9_200_000_000_000_000_000),
+        ("0." + "5" * 5000, 556),
+        ("1759276800000001.1235" + "0" * 40 + "1", 1759276800000001124),
+        ("9223372036854775.8074", (1 << 63) - 1),
+        ("9223372036854775.8075", None),
+        *((text, None) for text in NO_TIMES),
+    ],
+)
+def test_times(text: str, ns: int | None) -> None:
+    assert ns_of(text.encode()) == ns
+
+
+@pytest.mark.parametrize("text", NO_TIMES, ids=lambda text: text[:20])
+def test_one_event_without_a_time(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.json"
+    events = KERNEL.format(0, 10), KERNEL.format(1, text), KERNEL.format(2, 30)
+    path.write_text(f'{{"traceEvents":[{",".join(events)}]}}', encoding="utf-8")
+    trace = read(str(path))
+    assert trace.events.ts.tolist() == [10_000, 30_000]
+    assert [diagnostic.count for diagnostic in trace.diagnostics] == [1]
+
+
+@pytest.mark.parametrize(
+    "args", ['"args":5', '"args":"text"', '"args":[1]', '"args":{"device":0,"stream":7},"args":1', '"args":null']
+)
+def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
+    path = tmp_path / "trace.json"
+    odd = f'{{"ph":"X","cat":"kernel","name":"odd","pid":0,"tid":7,"ts":30,"dur":5,{args}}}'
+    path.write_text(f'{{"traceEvents":[{KERNEL.format(0, 10)},{odd}]}}')
+    trace = read(str(path))
+    assert [diagnostic.code for diagnostic in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
+    augmented = augment(trace)
+    temporal = augmented.outcomes["temporal_breakdown"]
+    assert [row.busy_ns for row in temporal.rows] == [10_000]
+    written = write_all(augmented, tmp_path / "out", ["chrome", "perfetto"])
+    events = json.loads(gzip.decompress(written[0].read_bytes()))["traceEvents"]
+    assert {"k0", "odd"} <= {event.get("name") for event in events}
+
+
+def test_halves_of_surrogate_pairs_in_metadata(tmp_path: Path) -> None:
+    """They reach the sidecar and the native file by the names of devices and processes."""
+    path, half = tmp_path / "trace.json", r'"\ud800 x"'
+    process = f'{{"ph":"M","name":"process_name","pid":0,"args":{{"name":{half}}}}}'
+    devices = f'[{{"id":0,"name":{half}}}]'
+    path.write_text(f'{{"deviceProperties":{devices},"traceEvents":[{process},{KERNEL.format(0, 10)}],"host":{half}}}')
+    written = write_all(augment(read(str(path))), tmp_path / "out", ["chrome", "perfetto"])
+    assert json.loads(written[-1].read_bytes())["source"]["devices"][0]["name"] == "\ufffd x"
+
+
+def test_sizes_beyond_int64(tmp_path: Path) -> None:
+    args = '"In msg nelems":9223372036854775807,"Out msg nelems":9223372036854775807,"dtype":"Float","Group size":2'
+    collective = f'"device":0,"stream":7,"Collective name":"allreduce",{args}'
+    event = (
+        KERNEL.format(0, 10).replace('"k0"', '"ncclDevKernel_AllReduce"').replace('"device":0,"stream":7', collective)
+    )
+    (tmp_path / "trace.json").write_text(f"[{event}]")
+    findings = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
+    assert [row.bytes for row in findings.rows] == [None]
+
+
+@pytest.mark.parametrize("text", ["nan(" * 200_000, "[" + ", " * 200_000 + "]", " :" * 200_000])
+def test_what_is_mended_costs_its_length(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace.json").write_text(f'[{KERNEL.format(0, 10)},{{"ph":"X","ts":1,"dur":1,"name":"x","a":{text}}}]')
+    assert read(str(tmp_path / "trace.json")).events.ts[-1] == 10_000
+
+
+TEXT = json.dumps(
+    {"traceEvents": [{"ph": "i", "name": f"n{i}", "pid": 1, "tid": 2, "ts": i} for i in range(5000)]}
+).encode()
+
+
+def zipped(*names: str, text: bytes = TEXT, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name in names:
+            archive.writestr(name, text)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT,
+        gzip.compress(TEXT),
+        gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:]),
+        gzip.compress(TEXT) + bytes(512),
+        gzip.compress(gzip.compress(TEXT)),
+        zstandard.compress(TEXT),
+        zstandard.compress(TEXT[:1000]) + zstandard.compress(TEXT[1000:]),
+        zipped("folder/trace.json"),
+        zipped("trace.json", "__MACOSX/._trace.json"),
+    ],
+    ids=["plain", "gzip", "members", "padded", "gzip twice", "zstd", "frames", "zip", "mac zip"],
+)
+def test_content_tells_the_container_not_the_name(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "misleading.txt"
+    path.write_bytes(data)
+    trace = read(str(path))
+    assert len(trace.events) == 5000
+    assert b"".join(bytes(chunk) for chunk in trace.source.text.chunks()) == TEXT
+
+
+def test_a_cut_gzip_stream_is_partial(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(gzip.compress(TEXT)[:-2000])
+    trace = read(str(path))
+    assert 0 < len(trace.events) < 5000
+    assert trace.partial
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(TEXT))
+    data[-6] ^= 1  # of the checksum: the text is whole, but not as it was written
+    path = tmp_path / "flipped.json.gz"
+    path.write_bytes(data)
+    assert "damaged" in str(read(str(path)).partial)
+
+
+@pytest.mark.parametrize("names", [(), ("a.json", "b.json")])
+def test_a_zip_must_hold_one_file(tmp_path: Path, names: tuple[str, ...]) -> None:
+    path = tmp_path / "some.zip"
+    path.write_bytes(zipped(*names))
+    with pytest.raises(UnknownFormat, match=f"a zip of {len(names)} files"):
+        read(str(path))
+
+
+def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.readers.limits.SMALL_TEXT", 1 << 20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(gzip.compress(b"[" + b" " * (200 << 20))))
+    with pytest.raises(LimitExceeded, match="2000 times its size"):
+        read(str(path))
+
+
+EVENT = b'{"ph": "X", "name": "%s", "ts": 1, "dur": 2}'
+
+
+def of_events(*names: bytes) -> bytes:
+    return b'{"traceEvents": [' + b", ".join(EVENT % name for name in names) + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(text_bytes=1000), "more than 1000 bytes"),
+        (Limits(events=99), "more than 99 events"),
+        (Limits(name_bytes=19), "a name of 20 characters"),
+    ],
+)
+def test_limits_are_kept(tmp_path: Path, limits: Limits, said: str) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(of_events(*[b"k" * 20] * 100)))
+    enough = Limits(text_bytes=10_000, events=100, name_bytes=20)
+    assert len(read(str(path), limits=enough).events) == 100
+    with pytest.raises(LimitExceeded, match=said):
+        read(str(path), limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(devices=2), "has work on 3 devices, more than 2; split it by rank or by time"),
+        (Limits(streams=5), "has work on 6 streams of devices, more than 5; split it by rank or by time"),
+    ],
+)
+def test_devices_and_streams(tmp_path: Path, limits: Limits, said: str) -> None:
+    event = '{"ph": "X", "cat": "%s", "name": "k", "pid": %d, "tid": %d, "ts": 1, "dur": 1}'
+    events = [event % ("kernel", device, stream) for device in range(3) for stream in (7, 20)]
+    events += [event % ("cpu_op", process, 1) for process in range(100, 110)]  # no devices
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
+    assert len(read(str(path), limits=Limits(devices=3, streams=6)).events) == 16
+    with pytest.raises(LimitExceeded, match=said):
+        read(str(path), limits=limits)
+
+
+def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    names = [b"name%d" % i for i in range(30_000)]
+    data = zipped("a.json", text=of_events(*names), method=zipfile.ZIP_STORED).replace(b"name7", b"same7", 1)
+    path = tmp_path / "a.zip"
+    path.write_bytes(data)
+    trace = read(str(path))
+    assert "the zip is damaged" in str(trace.partial)
+    assert 0 < len(trace.events) < len(names)
+
+
+def test_layers_have_an_end(tmp_path: Path) -> None:
+    data = TEXT
+    for _ in range(5):
+        data = gzip.compress(data)
+    path = tmp_path / "deep.gz"
+    path.write_bytes(data)
+    with pytest.raises(UnknownFormat, match="layers of compression"):
+        read(str(path))

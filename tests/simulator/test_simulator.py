@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import importlib.util
 import json
-import sys
 from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import pytest
 
 import augment
+import simulate as command
 from augment.analyses import roofline, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row
 from augment.core.trace import GPU_WORK
@@ -28,8 +28,6 @@ from traces import SIMULATED
 
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
-sys.path.insert(0, str(ROOT / "examples"))
-import simulate as command  # noqa: E402
 
 SMALL = JobOptions(steps=2, layers=2)
 JOBS = {

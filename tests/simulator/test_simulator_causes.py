@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import importlib.util
 import json
-import sys
 from collections import defaultdict
 from functools import lru_cache
 from itertools import pairwise
@@ -17,8 +16,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
-sys.path.insert(0, str(ROOT / "examples"))
-
 import simulate as command  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS  # noqa: E402
