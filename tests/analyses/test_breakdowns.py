@@ -28,10 +28,7 @@ def test_every_name_has_its_figures() -> None:
     trace = trace_of(kernel("a", 0, 10), kernel("a", 20, 50), kernel("a", 60, 62), kernel("b", 70, 75, stream=8))
     assert rows_of(
         kernel_breakdown.analyze(trace), "name", "count", "sum_ns", "mean_ns", "min_ns", "max_ns", "std_ns"
-    ) == [
-        ("a", 3, 42, 14.0, 2, 30, statistics.stdev([10, 30, 2])),
-        ("b", 1, 5, 5.0, 5, 5, 0.0),
-    ]
+    ) == [("a", 3, 42, 14.0, 2, 30, statistics.stdev([10, 30, 2])), ("b", 1, 5, 5.0, 5, 5, 0.0)]
 
 
 def test_rows_ascend_by_device_and_type_then_the_longest_first() -> None:
@@ -124,9 +121,7 @@ def test_matrix_units_of_names() -> None:
 
 def test_busy_time_is_divided_by_what_runs_at_each_moment() -> None:
     trace = trace_of(
-        kernel("gemm", 0, 10),
-        kernel("ncclKernel", 5, 20, stream=8),
-        copy("Memset (Device)", 15, 25, stream=9),
+        kernel("gemm", 0, 10), kernel("ncclKernel", 5, 20, stream=8), copy("Memset (Device)", 15, 25, stream=9)
     )
     assert rows_of(kernel_type_breakdown.analyze(trace), "kernel_types", "time_ns", "time_ratio") == [
         ("COMPUTATION", 5, 0.2),

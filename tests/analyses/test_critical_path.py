@@ -16,8 +16,7 @@ from tables import Event, annotation, call, copy, kernel, op, python, rows_of, s
 
 def path_of(*events: Event) -> list[tuple[str, int]]:
     """What each drawn slice of the path is bound by, and how long."""
-    findings = critical_path.analyze(trace_of(*events))
-    track = findings.annotations[0]
+    track = critical_path.analyze(trace_of(*events)).annotations[0]
     return [(each["name"], each["dur"]) for each in slices_of(track)]
 
 
@@ -68,8 +67,7 @@ def test_arrows_lead_along_the_path_from_track_to_track() -> None:
 
 
 def test_slices_tell_their_source_and_correlation() -> None:
-    findings = critical_path.analyze(trace_of(*GPU_BOUND))
-    track = findings.annotations[0]
+    track = critical_path.analyze(trace_of(*GPU_BOUND)).annotations[0]
     rows = {(each["name"], each["ts"]): (each.get("source"), each.get("correlation")) for each in slices_of(track)}
     assert rows["cpu_operator", 5] == ("aten::mm", None)
     assert rows["launch_delay", 10] == ("gemm", 1)
@@ -85,8 +83,7 @@ def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> Non
         op("ProfilerStep#1", 0, 100), op(fetch, 10, 40), op("aten::stack", 20, 30), op("aten::mm", 50, 70),
         call("cudaLaunchKernel", 60, 65, correlation=1), kernel("gemm", 66, 90, correlation=1),
     )  # fmt: skip
-    findings = critical_path.analyze(trace)
-    track = findings.annotations[0]
+    track = critical_path.analyze(trace).annotations[0]
     inner = [(each["name"], each.get("source")) for each in slices_of(track)]
     assert ("data_loading", fetch) in inner
     assert ("cpu_operator", "aten::mm") in inner
@@ -322,8 +319,7 @@ def test_a_launch_onto_a_full_queue_waits_for_room() -> None:
     ],
 )  # fmt: skip
 def test_odd_recordings_have_a_path_without_a_gap(events: list[Event]) -> None:
-    trace = trace_of(*events)
-    findings = critical_path.analyze(trace)
+    findings = critical_path.analyze(trace_of(*events))
     track: Any = findings.annotations[0]
     assert (track.dur > 0).all()
     assert (track.ts[1:] == track.ts[:-1] + track.dur[:-1]).all()

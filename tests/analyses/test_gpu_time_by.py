@@ -221,8 +221,7 @@ def test_where_nothing_tells_it_is_skipped() -> None:
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_phases_of_a_simulated_job_by_a_plain_loop(tmp_path: Path, stacks: bool) -> None:
-    options = JobOptions(ranks=1, steps=3, layers=2, stacks=stacks)
-    ((path, _),) = simulate(options, tmp_path)
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, stacks=stacks), tmp_path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     timed = [event for event in events if event["ph"] == "X"]
     known: Counter[str] = Counter()

@@ -22,8 +22,7 @@ from tables import Event, call, copy, kernel, op, rows_of, slices_of, trace_of
 
 
 def row_of(*events: Event, **options: Any) -> Any:
-    findings = launch_statistics.analyze(trace_of(*events), **options)
-    (row,) = findings.rows
+    (row,) = launch_statistics.analyze(trace_of(*events), **options).rows
     return row
 
 
@@ -85,8 +84,7 @@ def test_without_a_known_launch_statistics_are_skipped() -> None:
 
 def test_statistics_of_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     ((path, truth),) = simulate(JobOptions(ranks=1, steps=3, layers=2, host_stall_us=700.0), tmp_path)
-    outcome = launch_statistics.analyze(read(str(path)))
-    result = {str(row.stream): row for row in outcome.rows}
+    result = {str(row.stream): row for row in launch_statistics.analyze(read(str(path))).rows}
     events = [event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event["ph"] == "X"]
     calls = {event["args"]["correlation"]: event for event in events if event["cat"] in ("cuda_runtime", "cuda_driver")}
     for known in truth["launch_statistics"]:
@@ -97,8 +95,7 @@ def test_statistics_of_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
         assert row.mean_cpu_ns == pytest.approx(statistics.fmean(cpu))
         assert row.p50_gpu_ns == pytest.approx(statistics.median(each["dur"] * 1000 for each in work))
         if len(work) > 1:
-            quantiles = statistics.quantiles(cpu, n=100, method="inclusive")
-            assert row.p99_cpu_ns == pytest.approx(quantiles[98])
+            assert row.p99_cpu_ns == pytest.approx(statistics.quantiles(cpu, n=100, method="inclusive")[98])
 
 
 CUTOFFS = {"runtime_cutoff_ns": 50, "launch_delay_cutoff_ns": 100}
@@ -212,8 +209,7 @@ def test_perfetto_shows_every_row(tmp_path: Path, perfetto: PerfettoEngine, form
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, host_stall_us=700.0, work=0.05), tmp_path)
     options = {"launch_outliers": {"launch_delay_cutoff_ns": 20_000}}
     augmented = augment(read(str(path)), only=["launch_outliers"], options=options)
-    written = write_all(augmented, tmp_path / "out", [form])[0]
-    perfetto.load(written)
+    perfetto.load(write_all(augmented, tmp_path / "out", [form])[0])
     seen = perfetto.rows(
         f"select name, count(*), sum(extract_arg(arg_set_id, '{prefix}.cpu_ns'))"
         " from slice where category = 'augment.launch_outliers' group by 1 order by 1"

@@ -295,8 +295,7 @@ def test_the_device_is_that_of_the_instants_at_the_same_times(tmp_path: Path) ->
     result = analyzed(traced(tmp_path, [*events, instant(20), instant(60), instant(80), instant(70, 9, CPU)], SOME))
     (under,) = {annotation.under for annotation in result.annotations if isinstance(annotation, CounterTrack)}
     assert "Memory timeline total" in tracks_of(result)
-    trace = read(str(tmp_path / "rank3.json"))
-    assert trace.tracks[under].stream == 7
+    assert read(str(tmp_path / "rank3.json")).tracks[under].stream == 7
     result = analyzed(traced(tmp_path, [*events, *(instant(us, 8, CPU) for us in (20, 60, 80)), instant(70)], SOME))
     (under,) = {annotation.under for annotation in result.annotations if isinstance(annotation, CounterTrack)}
     assert read(str(tmp_path / "rank3.json")).tracks[under].tid == THREAD
@@ -429,8 +428,7 @@ def test_a_recorded_timeline(shared_traces: Path, tmp_path: Path) -> None:
     changes = json.loads(gzip.decompress(path.read_bytes()))
     first, last = (pick(ts for ts, *_ in changes if ts >= 0) for pick in (min, max))
     spanning = op(ts=first // 1000, dur=(last - first) // 1000 + 2)
-    trace = with_memory_timeline(read(str(write_trace(tmp_path / "a.json", spanning))), path)
-    result = analyzed(trace)
+    result = analyzed(with_memory_timeline(read(str(write_trace(tmp_path / "a.json", spanning))), path))
     tracks = tracks_of(result)
     for row in result.rows[1:]:
         points = tracks[f"Memory timeline {row.category}"]

@@ -131,8 +131,7 @@ def test_work_after_a_cut_is_all_there(document: Document, tmp_path: Path) -> No
 
 
 def test_steps_after_a_cut_are_as_before(tmp_path: Path) -> None:
-    options = JobOptions(ranks=1, steps=5, layers=2, causes=True)
-    path, truth = simulate(options, tmp_path)[0]
+    path, truth = simulate(JobOptions(ranks=1, steps=5, layers=2, causes=True), tmp_path)[0]
     document, steps = load(path), truth["causes"]["steps"]
     middle = (steps[1]["host_begin"] + steps[1]["host_finish"]) // 2 - steps[0]["host_begin"]
     before, after = figures(document, tmp_path), figures(without_first_ns(document, middle), tmp_path)
@@ -143,8 +142,7 @@ def test_steps_after_a_cut_are_as_before(tmp_path: Path) -> None:
 
 
 def test_files_say_what_documents_do(document: Document, tmp_path: Path) -> None:
-    again = load(save(document, tmp_path / "again.json"))
-    assert list(times(again)) == list(times(document))
+    assert list(times(load(save(document, tmp_path / "again.json")))) == list(times(document))
 
 
 def times(document: Document) -> Iterator[tuple[Any, Any]]:

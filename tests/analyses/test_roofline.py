@@ -256,8 +256,7 @@ def test_a_simulated_job(tmp_path: Path) -> None:
 
 
 def test_real_trace(shared_traces: Path) -> None:
-    trace = read(str(shared_traces / "hta_cupti" / "cupti_profiler.json.gz"))
-    findings = cupti_counters.analyze(trace)
+    findings = cupti_counters.analyze(read(str(shared_traces / "hta_cupti" / "cupti_profiler.json.gz")))
     assert findings.partial is None
     assert sum(row.kernel_count for row in findings.rows if row.counter == "flop") == 77
     assert all(row.operator for row in findings.rows)

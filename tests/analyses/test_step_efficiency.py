@@ -22,8 +22,7 @@ PARTS = (*COMPUTING, *BESIDE)
 
 
 def rows(trace: Trace) -> list[Row]:
-    findings = step_efficiency.analyze(trace)
-    return list(findings.rows)
+    return list(step_efficiency.analyze(trace).rows)
 
 
 def parts(row: Row) -> dict[str, int]:
@@ -91,8 +90,7 @@ def test_shares_are_those_of_a_count_moment_by_moment(seed: int) -> None:
         assert min(parts(row).values()) >= 0
         expected = counted(trace, int(windows.start[place]), int(windows.end[place]))
         part = parts(row)
-        whole = sum(part[name] for name in COMPUTING)
-        assert whole == pytest.approx(expected["computing"], abs=1)
+        assert sum(part[name] for name in COMPUTING) == pytest.approx(expected["computing"], abs=1)
         assert part["unmodelled"] == pytest.approx(expected["unmodelled"], abs=1.01)
         assert part["exposed_communication"] == expected["communicating"]
 
@@ -257,7 +255,6 @@ def test_recorded_steps_are_parted_without_rest(folder: str, name: str) -> None:
 def test_the_recorded_h100_job_by_a_count_of_its_own() -> None:
     """Four steps of 164.42 ms: the products' operations are those of another program, which knows no attention."""
     content = rows(augment.read(SHARED / "h100_8rank_modded_nanogpt" / "rank0.json.gz"))
-    total = sum(row.flops or 0 for row in content)
-    assert 45.24e12 < total < 45.75e12
+    assert 45.24e12 < sum(row.flops or 0 for row in content) < 45.75e12
     weighted = sum((row.mfu_ratio or 0) * row.wall_ns for row in content) / sum(row.wall_ns for row in content)
     assert 0.2 < weighted < 0.3

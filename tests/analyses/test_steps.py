@@ -116,8 +116,7 @@ def test_where_most_launches_are_lost_none_is_called_before_the_recording() -> N
         kernel("lost", 10, 20), kernel("lost", 30, 40), kernel("own", 65, 70, correlation=1),
         kernel("lost", 80, 82), kernel("lost", 90, 92),
     )  # fmt: skip
-    outcome = augment(trace, only=[NAME]).outcomes[NAME]
-    assert rows_of(outcome, "wall_ns", "backlog_ns") == [(100, 0)]
+    assert rows_of(augment(trace, only=[NAME]).outcomes[NAME], "wall_ns", "backlog_ns") == [(100, 0)]
 
 
 def test_without_launches_work_is_of_the_step_in_which_it_begins() -> None:

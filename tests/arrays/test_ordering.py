@@ -151,8 +151,7 @@ def test_order_does_not_matter(bits: int) -> None:
     for groups in range(1, 9):
         code = np.concatenate([np.arange(groups), random.integers(0, groups, 50)])
         values = random.integers(-(1 << bits), 1 << bits, len(code))
-        medians = grouped_medians(values, code, group_bounds(code, groups)).tolist()
-        for group, middle in enumerate(medians):
+        for group, middle in enumerate(grouped_medians(values, code, group_bounds(code, groups)).tolist()):
             ascending = np.sort(values[code == group])
             low, high = ascending[(len(ascending) - 1) // 2], ascending[len(ascending) // 2]
             assert middle == low + (high - low) / 2
@@ -217,8 +216,7 @@ def test_what_is_held_before_is_counted_by_moments(pairs: list[tuple[int, int]])
     asked = np.arange(-25, 45)
     result = intervals.held_before(ts, mask == 1, asked)
     assert result.tolist() == [sum(pair < until for pair in moments(pairs)) for until in asked.tolist()]
-    between = intervals.held_between(ts, mask == 1, asked[:-1], asked[1:])
-    assert between.tolist() == np.diff(result).tolist()
+    assert intervals.held_between(ts, mask == 1, asked[:-1], asked[1:]).tolist() == np.diff(result).tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=12))

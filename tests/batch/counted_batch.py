@@ -75,8 +75,7 @@ def main() -> int:
     os.environ[LOG] = log
     if lines:
         die_after(int(lines[0]))
-    inputs = choose_inputs([source], out).inputs
-    run = Run(inputs, replace(COUNTED, jobs=int(jobs)))
+    run = Run(choose_inputs([source], out).inputs, replace(COUNTED, jobs=int(jobs)))
     results = list(run.convert())
     list(run.conclude())
     tell("end")

@@ -24,8 +24,7 @@ JOBS = 2
 
 def start(log: Path, source: Path, out: Path, *lines: int, jobs: int = JOBS) -> subprocess.Popen[bytes]:
     """It kills itself after so many ``lines`` of the manifest."""
-    script = Path(__file__).with_name("counted_batch.py")
-    command = [sys.executable, script, log, jobs, source, out, *lines]
+    command = [sys.executable, Path(__file__).with_name("counted_batch.py"), log, jobs, source, out, *lines]
     return subprocess.Popen(list(map(str, command)), env=environment())
 
 

@@ -159,8 +159,7 @@ def concluded(inputs: Sequence[Input], results: Mapping[str, Result]) -> list[st
 
 
 def batch(source: Path, out: Path) -> tuple[list[Result], list[str]]:
-    inputs = choose_inputs([str(source)], str(out)).inputs
-    run = Run(inputs, COUNTED)
+    run = Run(choose_inputs([str(source)], str(out)).inputs, COUNTED)
     return list(run.convert()), [path for job in run.conclude() for path in job.written]
 
 

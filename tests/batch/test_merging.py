@@ -93,11 +93,9 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
 
 def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 4, layers=6, clock_offset_ns=OFFSETS)
-    output = merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
-    assert output.ranks == 4
+    assert merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False).ranks == 4
     perfetto.load(tmp_path / "raw.pftrace")
-    apart = max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in perfetto.rows(ACROSS))
-    assert apart > 4_000_000_000
+    assert max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in perfetto.rows(ACROSS)) > 4_000_000_000
     merged(tmp_path / "job", tmp_path / "job.pftrace")
     perfetto.load(tmp_path / "job.pftrace")
     assert perfetto.problems() == {}
@@ -204,8 +202,7 @@ def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 
 
 def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    paths = simulated(tmp_path / "job", 2)
-    size = sum(read(str(path)).source.text_bytes for path in paths)
+    size = sum(read(str(path)).source.text_bytes for path in simulated(tmp_path / "job", 2))
     output = merged(tmp_path / "job", tmp_path / "job.pftrace", timeline_bytes=size * 3 // 4)
     assert output.left_out.endswith("left out: steps 0 (--all includes them)")
     perfetto.load(tmp_path / "job.pftrace")
@@ -219,8 +216,7 @@ def test_a_rank_that_cannot_be_read_is_told_of(perfetto: PerfettoEngine, tmp_pat
     for rank in range(3):
         write_trace(job / f"rank{rank}.json", kernel(f"k{rank}"))
     (job / "rank1.json").write_bytes(b'{"traceEvents": nope')
-    output = merged(job, tmp_path / "job.pftrace")
-    assert [Path(path).name for path, _ in output.failed] == ["rank1.json"]
+    assert [Path(path).name for path, _ in merged(job, tmp_path / "job.pftrace").failed] == ["rank1.json"]
     perfetto.load(tmp_path / "job.pftrace")
     assert sorted(perfetto.rows("select name from slice where category = 'kernel'")) == [("k0",), ("k2",)]
     for rank in (0, 2):
@@ -234,8 +230,7 @@ def test_times_before_zero_are_moved_with_all_others(perfetto: PerfettoEngine, t
         write_trace(tmp_path / "job" / f"rank{rank}.json", kernel(f"k{rank}", ts=at, dur=10))
     write_trace(tmp_path / "job" / "rank2.json").write_bytes(b'{"traceEvents": []}')  # has no time at all
     assert merged(tmp_path / "job", tmp_path / "job.pftrace").ranks == 3
-    result = slices(perfetto, tmp_path / "job.pftrace")
-    kernels = sorted(each for each in result if each[1] == "kernel")
+    kernels = sorted(each for each in slices(perfetto, tmp_path / "job.pftrace") if each[1] == "kernel")
     assert kernels == [("k0", "kernel", 0, 10_000), ("k1", "kernel", 75_000, 10_000)]
 
 
@@ -325,8 +320,7 @@ def test_a_kernel_that_outlasts_its_annotation_by_a_rounding_stays_in_its_row(
             {**work, "cat": "kernel", "name": "first", "ts": at + 2, "dur": 100, "args": {"stream": 7}},
             {**work, "cat": "kernel", "name": "last", "ts": at + 500, "dur": 400 + late_ns / 1000},
         ]
-    path = write_trace(tmp_path / "rank0.json", *events)
-    native.write(augment(read(str(path))), tmp_path / "out.pftrace")
+    native.write(augment(read(str(write_trace(tmp_path / "rank0.json", *events)))), tmp_path / "out.pftrace")
     perfetto.load(tmp_path / "out.pftrace")
     rows = perfetto.rows(
         "select name, count(distinct track_id), min(depth), max(depth), max(dur) from slice"
@@ -365,8 +359,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
     for rank, member in enumerate(result.members):
         trace = read(member.input.path)
         summaries.append(summarize(AugmentedTrace(trace, {})))
-        phase = trace.events.phase
-        drawn = int(np.count_nonzero(np.isin(phase, [COMPLETE, *b"iIR"])))
+        drawn = int(np.count_nonzero(np.isin(trace.events.phase, [COMPLETE, *b"iIR"])))
         sql = f"{ROOTS} select count(*) from slice join root on root.id = track_id where top = 'rank {rank}'"
         assert perfetto.rows(f"{sql} and coalesce(slice.category, '') not glob 'augment.*'") == [(drawn,)]
         assert perfetto.rows(f"{sql} and slice.category = 'augment.idle_time_breakdown'") != [(0,)]

@@ -85,8 +85,7 @@ def test_results_come_in_order_and_are_told_at_once() -> None:
         output.append(input.path)
         workers.go.set()
 
-    results = work_through(inputs(*names), task_of, workers, tell)
-    assert [result.path for result in results] == names
+    assert [result.path for result in work_through(inputs(*names), task_of, workers, tell)] == names
     assert output[0] != "waits"
     assert sorted(output) == sorted(names)
     assert workers.ended == "closed"
@@ -143,8 +142,7 @@ def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
 def test_a_length_modulo_4_gib_is_unwrapped(text: int) -> None:
     for ratio, off in ((9, 0.5), (12, 1e-9), (16, 0.5)):
         size = text // ratio
-        result = memory_limit._unwrapped(text % (1 << 32), size, 12 * size)
-        assert abs(result - text) <= off * text
+        assert abs(memory_limit._unwrapped(text % (1 << 32), size, 12 * size) - text) <= off * text
 
 
 def test_memory_is_that_of_the_innermost_group(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ def augment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(*args: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["augment", *map(str, args)])
         capsys.readouterr()
-        code = cli.main()
-        return Ended(code, *capsys.readouterr())
+        return Ended(cli.main(), *capsys.readouterr())
 
     return run
 

@@ -54,10 +54,7 @@ def test_steps_keep_what_they_launch(raw: Path, tmp_path: Path, augment: Augment
     assert perfetto.problems() == problems
     assert perfetto.rows(
         "select name from slice where name like 'ProfilerStep#%' and category = 'user_annotation'"
-    ) == [
-        ("ProfilerStep#1",),
-        ("ProfilerStep#2",),
-    ]
+    ) == [("ProfilerStep#1",), ("ProfilerStep#2",)]
     kernels = [each for each in events_of(out) if each.get("cat") == "kernel"]
     launches = {each["args"]["correlation"] for each in events_of(out) if each.get("cat") in CALLS}
     earlier = [kernel for kernel in kernels if kernel["args"]["correlation"] not in launches]
@@ -218,8 +215,7 @@ def test_only_whole_steps_of_a_period_are_judged(raw: Path, tmp_path: Path, augm
 
 
 def test_what_lacks_launches_has_no_sure_cause(tmp_path: Path, augment: Augment) -> None:
-    job = JobOptions(ranks=1, steps=3, layers=2, host_stall_us=5000.0)
-    ((path, _),) = simulate(job, tmp_path / "in")
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, host_stall_us=5000.0), tmp_path / "in")
     assert findings_of(read(str(path)))["data_loading"] == "high"
     assert augment("cut", path, "--drop", "cpu_op", "-o", tmp_path / "a.json").code == 0
     assert augment("cut", tmp_path / "a.json", "--steps", "1-2", "-o", tmp_path / "b.json").code == 0
@@ -237,8 +233,7 @@ def test_an_array_becomes_an_object(tmp_path: Path, augment: Augment) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([step(), launch(), kernel()]))
     assert augment("cut", path, "--time", "0-0.5", "-o", tmp_path / "b.json").code == 0
-    whole = json.loads((tmp_path / "b.json").read_text())
-    assert list(whole) == ["augmentCut", "traceEvents"]
+    assert list(json.loads((tmp_path / "b.json").read_text())) == ["augmentCut", "traceEvents"]
     assert [diagnostic.code for diagnostic in read(str(tmp_path / "b.json")).diagnostics] == ["cut"]
 
 

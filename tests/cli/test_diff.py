@@ -104,8 +104,7 @@ def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:
     assert len(written[0]) < len(written[1])
     again = ran("diff", tmp_path, rank0(jobs / "test"))
     assert "holds no trace" in str(again.exception), "what it wrote is no input of a folder"
-    unknown = ran("diff", *pair, "-o", tmp_path, "--to", "nonsense")
-    assert isinstance(unknown.exception, AugmentError)
+    assert isinstance(ran("diff", *pair, "-o", tmp_path, "--to", "nonsense").exception, AugmentError)
 
 
 def test_ranks_of_one_name(jobs: Path, tmp_path: Path) -> None:
@@ -255,8 +254,7 @@ def test_different_devices_are_said(jobs: Path, tmp_path: Path) -> None:
     note = "The devices differ (NVIDIA H100 80GB HBM3 in the control, NVIDIA A100-SXM4-80GB in the test)"
     assert note in ran("check", other, "--baseline", rank0(jobs / "control")).stderr
     assert note not in ran("check", rank0(jobs / "test"), "--baseline", rank0(jobs / "control")).stderr
-    compared = ran("diff", rank0(jobs / "control"), other, "-o", tmp_path)
-    assert note in compared.stdout
+    assert note in ran("diff", rank0(jobs / "control"), other, "-o", tmp_path).stdout
 
 
 def test_regions_are_offered_and_taken_by_pattern(tmp_path: Path) -> None:
@@ -294,8 +292,7 @@ def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
     assert "no regression" in table.read_text()
     assert ran("check", test, "--baseline", control, *more, "--metric", "wall_ns=1%").return_value == 1
     assert 'failures="1"' in suite.read_text()
-    as_json = ran("check", test, "--baseline", control, "--json")
-    first = json.loads(as_json.stdout.splitlines()[0])
+    first = json.loads(ran("check", test, "--baseline", control, "--json").stdout.splitlines()[0])
     assert (first["figure"], first["status"], first["unit"]) == ("wall_ns", "fail", "ns")
 
 

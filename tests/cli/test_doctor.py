@@ -128,8 +128,7 @@ def test_slices_that_perfetto_drops(slices: list[tuple[int, int]]) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace with a slow loader, and one in good health."""
     top = tmp_path_factory.mktemp("traces")
-    job = JobOptions(ranks=1, steps=3, layers=2, collectives="none")
-    simulate(job, top / "well")
+    simulate(JobOptions(ranks=1, steps=3, layers=2, collectives="none"), top / "well")
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, collectives="none", host_stall_us=9000.0), top)
     assert path.name == "rank0.pt.trace.json.gz"
     return top
@@ -174,8 +173,7 @@ def test_json_and_markdown(folder: Path, augment: Augment) -> None:
 
 def test_metrics_are_read_as_they_are(folder: Path, tmp_path: Path, augment: Augment) -> None:
     slow = folder / "rank0.pt.trace.json.gz"
-    ended = augment("run", slow, "-o", tmp_path)
-    assert "The host fetches batches" in ended.err
+    assert "The host fetches batches" in augment("run", slow, "-o", tmp_path).err
     (sidecar,) = tmp_path.glob("*.metrics.json")
     from_metrics = json.loads(augment("diagnose", sidecar, "--json").out)
     assert from_metrics["rows"] == json.loads(augment("diagnose", slow, "--json").out)["rows"]

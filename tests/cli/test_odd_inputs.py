@@ -112,8 +112,7 @@ def test_a_rank_that_is_cut_off(tmp_path: Path, augment: Augment) -> None:
 def test_the_format_follows_the_input(tmp_path: Path, augment: Augment) -> None:
     source = write_trace(tmp_path / "a.json")
     assert augment("run", source).lines[0].endswith("a.augmented.pftrace")
-    native = augment("run", source, "--to", "perfetto").lines[0]
-    os.rename(native, tmp_path / "b.pftrace")
+    os.rename(augment("run", source, "--to", "perfetto").lines[0], tmp_path / "b.pftrace")
     assert augment("run", tmp_path / "b.pftrace").lines[0].endswith("b.augmented.pftrace")
     assert augment("run", tmp_path / "b.pftrace", "--to", "chrome").code == 1
 

@@ -215,8 +215,7 @@ def names_of(view: View) -> list[str]:
 
 
 def test_what_is_pinned_and_in_which_order(raw: Path) -> None:
-    trace = read(str(raw))
-    view = view_of(trace)
+    view = view_of(read(str(raw)))
     stream = "Queue Length stream 7"
     order = [
         "Diagnosis",
@@ -267,15 +266,13 @@ def test_a_step_in_the_middle_is_framed_to_the_end_of_its_work(tmp_path: Path) -
             kernel("k", ts=500 * number + 30, dur=500, correlation=number + 1),
         )
     ]
-    view = view_of(read(str(write_trace(tmp_path / "a.json", *events))))
-    assert view.window == (101_000, 1_029_000)
+    assert view_of(read(str(write_trace(tmp_path / "a.json", *events)))).window == (101_000, 1_029_000)
 
 
 def test_an_empty_step_is_not_framed(tmp_path: Path) -> None:
     steps_ = [step(0, 0, 100), step(1, 100, 100), step(2, 200, 1), step(3, 201, 1), step(4, 202, 1)]
     work = [launch(ts=110, correlation=5), kernel(ts=120, dur=60, correlation=5)]
-    view = view_of(read(str(write_trace(tmp_path / "a.json", *steps_, *work))))
-    assert view.window == (101_000, 199_000)
+    assert view_of(read(str(write_trace(tmp_path / "a.json", *steps_, *work)))).window == (101_000, 199_000)
 
 
 def test_without_steps_what_is_crowded_is_framed(tmp_path: Path) -> None:
@@ -406,8 +403,7 @@ def test_what_augment_wrote_is_opened_as_it_is(trace: Path, tmp_path: Path, form
 
 def test_of_a_trace_too_large_for_a_browser_some_steps_are_shown(tmp_path: Path, monkeypatch: Any) -> None:
     ((raw, _),) = simulate(JobOptions(ranks=1, steps=5, layers=1), tmp_path / "job")
-    size = read(str(raw)).source.text_bytes
-    monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", size * 3 // 5 + 5)
+    monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", read(str(raw)).source.text_bytes * 3 // 5 + 5)
     output: list[str] = []
     made = prepare(str(raw), tmp_path / "made", output.append, lambda _: None)
     assert output[0].endswith("showing steps 1-3; --whole for all")

@@ -33,8 +33,7 @@ def commands(page: str) -> Iterator[list[str]]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the pages' commands are run."""
-    job = JobOptions(ranks=2, steps=3, layers=2)
-    (first, _), (second, _) = simulate(job, tmp_path / "traces")
+    (first, _), (second, _) = simulate(JobOptions(ranks=2, steps=3, layers=2), tmp_path / "traces")
     names = ("rank0.pt.trace.json.gz", "before.pt.trace.json.gz", "before.json.gz")
     for name in names:
         shutil.copy(first, tmp_path / name)

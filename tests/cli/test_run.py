@@ -29,8 +29,7 @@ def metrics(path: Path) -> dict[str, Any]:
 
 
 def test_chrome_json_is_written_on_request(tmp_path: Path, augment: Augment) -> None:
-    trace = write_trace(tmp_path / "rank0.pt.trace.json.gz")
-    ended = augment("run", trace, "--to", "chrome")
+    ended = augment("run", write_trace(tmp_path / "rank0.pt.trace.json.gz"), "--to", "chrome")
     assert ended.lines == [str(tmp_path / "rank0.augmented.json.gz"), str(tmp_path / "rank0.metrics.json")]
     assert gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes()).startswith(b'{\n"traceEvents"')
 
@@ -208,8 +207,7 @@ def test_options_reach_the_analyses(tmp_path: Path, augment: Augment) -> None:
     ],
 )
 def test_usage_errors_come_before_the_work(tmp_path: Path, augment: Augment, args: list[str], said: str) -> None:
-    trace = write_trace(tmp_path / "a.json")
-    ended = augment("run", trace, *args)
+    ended = augment("run", write_trace(tmp_path / "a.json"), *args)
     assert ended.code == 2
     assert said in ended.err
     assert len(ended.err.splitlines()) == 1
@@ -255,8 +253,7 @@ def test_output_folder_that_may_not_be_written_to(tmp_path: Path, augment: Augme
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files")
 def test_file_system_that_takes_no_files(tmp_path: Path, augment: Augment) -> None:
-    trace = write_trace(tmp_path / "a.json")
-    ended = augment("run", trace, "-o", "/proc/augment/here", "--quiet")
+    ended = augment("run", write_trace(tmp_path / "a.json"), "-o", "/proc/augment/here", "--quiet")
     assert ended.code == 1
     assert len(ended.err.splitlines()) == 1
     assert "internal error" not in ended.err
@@ -347,11 +344,7 @@ def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment
     executed(tmp_path, 2)
     trace, beside = tmp_path / "rank0.json", tmp_path / "et" / "et_0.json.gz"
     for arguments, code, problem in [
-        (
-            (tmp_path, "--execution-trace", beside),
-            2,
-            "there are several inputs; write {rank} in place of the rank",
-        ),
+        ((tmp_path, "--execution-trace", beside), 2, "there are several inputs; write {rank} in place of the rank"),
         ((trace, "--execution-trace", tmp_path / "no.json"), 2, "no such file"),
         ((trace, "--execution-trace", beside, "--server", "localhost:1"), 2, "not supported with a server"),
         ((trace, "--execution-trace", trace), 3, "not an execution trace: it has no nodes"),

@@ -314,5 +314,4 @@ def test_both_sides_of_a_comparison_have_it(trace: Path, tmp_path: Path, augment
         989.4 / 400 * mfu(augment, trace), rel=0.2
     )  # fmt: skip
     augment("run", trace, "-o", tmp_path)
-    shown = augment("show", tmp_path / "rank0.metrics.json", "--peak", "bf16=400")
-    assert "--peak" in shown.err
+    assert "--peak" in augment("show", tmp_path / "rank0.metrics.json", "--peak", "bf16=400").err

@@ -261,8 +261,7 @@ def test_groups_are_aligned_each_by_itself(a: list[tuple[int, int]], b: list[tup
     for group, members in groupby(sorted(a, key=lambda row: row[0]), lambda row: row[0]):
         part = [item for _, item in members]
         assert (group_a[met] == group).sum() == slow_length(part, of_group.get(group, []))
-        ours = partner[met][group_a[met] == group]
-        assert (np.diff(ours) > 0).all()
+        assert (np.diff(partner[met][group_a[met] == group]) > 0).all()
 
 
 # Work launched before the recording, in a comparison: by order on its stream, and one part of the difference.
@@ -285,8 +284,7 @@ def recording(first: int, *, steps: bool = False) -> Trace:
 
 def test_it_is_matched_by_order_on_its_stream() -> None:
     for steps in (False, True):
-        diff_result = diff(recording(1, steps=steps), recording(3, steps=steps))
-        (pair,) = diff_result.pairs
+        (pair,) = diff(recording(1, steps=steps), recording(3, steps=steps)).pairs
         early = np.flatnonzero(before_recording(pair.test.trace))
         assert len(early) == 3
         partner = pair.alignment.work_of_test[early]

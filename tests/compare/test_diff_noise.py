@@ -138,8 +138,7 @@ def test_counts_that_never_vary() -> None:
     same, other = np.full(4, 17.0), np.full(4, 18.0)
     assert noise_of(same, same) == Noise(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, paired=False)
     assert chance_of(same, same) == 1.0
-    certain = noise_of(same, other)
-    assert certain.p == 0.0
+    assert noise_of(same, other).p == 0.0
 
 
 def test_holm() -> None:

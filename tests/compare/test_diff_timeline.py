@@ -262,8 +262,7 @@ def test_counters_end_at_the_sums(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, jitter=0.2, seed=5)
     result, annotations = shown(control, test)
     track = counter(annotations, device=True, test=test)
-    steps = result.pairs[0].test.steps
-    for place, end in enumerate(steps.end.tolist()):
+    for place, end in enumerate(result.pairs[0].test.steps.end.tolist()):
         at = int(np.searchsorted(track.ts, end, side="right")) - 1
         assert track.values[at] * 1e6 == pytest.approx(naive_sum(result, place))
     assert track.values[-1] == 0
@@ -338,8 +337,7 @@ def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_pat
 def test_an_overlay_begins_with_the_step_in_the_middle(
     control: Trace, perfetto: PerfettoEngine, tmp_path: Path
 ) -> None:
-    test = trace(tmp_path / "in", slow_kernel="nvjet", slow_percent=20.0)
-    result = diff(control, test)
+    result = diff(control, trace(tmp_path / "in", slow_kernel="nvjet", slow_percent=20.0))
     ours, before = result.pairs[0].test.steps, result.pairs[0].control.steps
     paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "before", overlay=True))
     view = first_view(paths[2])
@@ -368,17 +366,14 @@ def test_an_overlay_begins_with_the_step_in_the_middle(
 def test_the_overlay_of_a_test_that_begins_at_zero(control: Trace, perfetto: PerfettoEngine, tmp_path: Path) -> None:
     """The control's times before its first step would be negative: both are moved."""
     moved = msgspec.structs.replace(control.events, ts=control.events.ts - control.events.ts[0])
-    test = control.changed(events=moved)
-    result = diff(control, test, step=(2, 0))
-    paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))
-    perfetto.load(paths[1])
+    result = diff(control, control.changed(events=moved), step=(2, 0))
+    perfetto.load(write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))[1])
     assert perfetto.problems() == {}
     assert perfetto.rows("select min(ts) from slice") == [(0,)]
 
 
 def test_what_changed_most_is_linked(control: Trace, tmp_path: Path) -> None:
-    test = trace(tmp_path, slow_kernel="nvjet")
-    (pair,) = diff(control, test).pairs
+    (pair,) = diff(control, trace(tmp_path, slow_kernel="nvjet")).pairs
 
     def make_one(place: int) -> int:
         partner = int(pair.alignment.call_of_test[place])
@@ -408,5 +403,4 @@ def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
     diff_result = drawn(diff(*halves).pairs[0], "C", MIN_DELTA_NS).annotations
     tracks = [each for each in diff_result if isinstance(each, SliceTrack)]
     assert {control.tracks[track.under].device is not None for track in tracks} == {on_device}
-    changes = Counter(change for track in tracks for change in texts(track.args["change"]))
-    assert set(changes) == {"increased"}
+    assert set(Counter(change for track in tracks for change in texts(track.args["change"]))) == {"increased"}

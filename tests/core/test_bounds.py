@@ -80,8 +80,7 @@ def test_a_track_of_few_rows_keeps_them_and_a_rate_its_mean() -> None:
     busy, quiet = pieces(LEAST_ROWS * 3, gap=50), pieces(20)
     ts = np.arange(LEAST_ROWS * 3, dtype=np.int64) * 10
     rate = CounterTrack("x", "C", 0, ts, np.where(ts % 20, 8, 0), "GB/s")
-    result = bounded(Findings([], [busy, quiet, rate]), 0)
-    fewer, same, mean = result.annotations
+    fewer, same, mean = bounded(Findings([], [busy, quiet, rate]), 0).annotations
     assert len(same.ts) == len(quiet.ts)
     assert total([fewer, mean]) <= LEAST_ROWS
     held = np.diff(mean.ts)

@@ -176,8 +176,7 @@ def test_a_changed_trace_has_its_attachments_and_no_facts() -> None:
 
 
 def test_a_context_can_be_pickled() -> None:
-    context = Context([Tables({})], {"a": 1}, Threads(4))
-    again = pickle.loads(pickle.dumps(context))
+    again = pickle.loads(pickle.dumps(Context([Tables({})], {"a": 1}, Threads(4))))
     assert (again.attached(Tables), again.facts, again.threads.count) == (Tables({}), {"a": 1}, 1)
     assert again.lock("x") is again.lock("x")
 
@@ -245,9 +244,7 @@ def test_a_fact_that_fails_is_tried_again(trace: Trace) -> None:
 
 
 def outputs(path: Path, threads: int, folder: Path) -> list[bytes]:
-    trace = read(str(path), threads=threads)
-    augmented = augment(trace, threads=threads)
-    return written(augmented, folder / str(threads))
+    return written(augment(read(str(path), threads=threads), threads=threads), folder / str(threads))
 
 
 def written(augmented: AugmentedTrace, folder: Path) -> list[bytes]:

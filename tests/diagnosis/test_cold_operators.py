@@ -57,8 +57,7 @@ def test_a_first_launch_that_takes_far_longer(calls: list[tuple[str, str, int]],
 def test_waiting_for_the_device_is_not_cold() -> None:
     """Metamorphic: the same operators; in one the host waits for the device instead of loading a kernel."""
     calls = [("aten::nonzero", "count", 2_000), *[("aten::nonzero", "count", 40)] * 20]
-    trace = launches(*calls)
-    assert len(cold_operators(trace)) == 1
+    assert len(cold_operators(launches(*calls))) == 1
     begin = 1_000 * US
     first = [
         call("cudaLaunchKernel", begin, begin + 5 * US, correlation=98),

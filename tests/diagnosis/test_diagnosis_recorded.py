@@ -103,8 +103,7 @@ def most(rule: str, name: str) -> float | None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_known_cause_is_found(name: str) -> None:
-    findings = diagnose(read(str(TRACES / name))).findings
-    grave = [each.rule for each in findings if each.severity == "high"]
+    grave = [each.rule for each in diagnose(read(str(TRACES / name))).findings if each.severity == "high"]
     assert KNOWN[name] in grave[:2]
 
 
@@ -180,8 +179,7 @@ def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: st
     """Plainly: before a retry PyTorch gives all back that it can, and so calls ``cudaFree`` many times on end."""
     calls = (each for each in events(name) if str(each.get("cat")).lower() in ("cuda_runtime", "runtime"))
     named = {"cudaFree": "F", "cudaMalloc": "M"}
-    letters = "".join(named.get(each["name"], "-") for each in sorted(calls, key=begin))
-    assert ("F" * 8 in letters) == is_short
+    assert ("F" * 8 in "".join(named.get(each["name"], "-") for each in sorted(calls, key=begin))) == is_short
     answer = allocator_calls.check(read(str(TRACES / name)))
     assert (isinstance(answer, Found) and "short or fragmented" in advice_of(answer)) == is_short
 

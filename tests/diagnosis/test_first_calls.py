@@ -64,8 +64,7 @@ def test_rows_outside_of_operators_are_at_no_first_call() -> None:
     trace = trace_of(
         call("cudaFree", 5, 10), op("aten::mm", 20, 40), call("cudaMalloc", 25, 30), op("aten::mm", 50, 60)
     )
-    calls = np.array([0, 2, -1], np.int64)
-    assert at_first_calls(trace, calls).tolist() == [False, True, False]
+    assert at_first_calls(trace, np.array([0, 2, -1], np.int64)).tolist() == [False, True, False]
     assert at_first_calls(trace_of(call("cudaFree", 5, 10)), np.zeros(1, np.int64)).tolist() == [False]
 
 

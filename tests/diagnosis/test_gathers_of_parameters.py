@@ -73,8 +73,7 @@ def test_gathers_of_parameters(phases: list[tuple[str, str]], expected: list[boo
 def test_a_late_gather_is_told_of_parameters_alone() -> None:
     """Metamorphic: of the same times, only those launched by FSDP could begin earlier."""
     phases = [(f"FSDP::pre_forward (layers.{layer})", GATHER) for layer in range(20)]
-    answer = problem_of(late_gathers.check(job(*phases)))
-    assert "begin too late" in title_of(answer)
+    assert "begin too late" in title_of(problem_of(late_gathers.check(job(*phases))))
     server = job(*(("execute_model", name) for _, name in phases))
     assert isinstance(late_gathers.check(server), NotApplicable)
     assert problem_of(exposed_communication.check(server)).saved_ns

@@ -26,14 +26,7 @@ def launching(launch: str, device: str = "", operator: str = "aten::add") -> Tra
     events = []
     for at in range(50):
         start = 50_000 * at + 20_000
-        events += [
-            op(
-                operator,
-                start - 20_000,
-                start,
-            ),
-            call(launch, start - 8_000, start - 4_000, correlation=at),
-        ]
+        events += [op(operator, start - 20_000, start), call(launch, start - 8_000, start - 4_000, correlation=at)]
         events.append(kernel("add", start, start + 3_000, correlation=at))
     trace = trace_of(*STEPS, *events)
     return replace(trace, source=replace(trace.source, devices=((0, device),) if device else ()))
@@ -63,8 +56,7 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
 
 @pytest.mark.parametrize("name", ["copy to GPU", "CUDA graphs {gpu}", "torch.cuda.synchronize"])
 def test_names_of_the_program_are_quoted_as_recorded(name: str) -> None:
-    trace = launching("AscendCL@aclopCompileAndExecute", operator=name)
-    augmented = augment(trace, only=["diagnosis"])
+    augmented = augment(launching("AscendCL@aclopCompileAndExecute", operator=name), only=["diagnosis"])
     (row,) = (each for each in augmented.outcomes["diagnosis"].rows if each.rule == "launch_bound")
     assert any(name in line for line in row.evidence)
     assert row.title.startswith("The NPU waits ")
@@ -148,8 +140,7 @@ def test_what_no_rule_knows_says_so_on_the_timeline(perfetto: PerfettoEngine, tm
     assert drawn.name == "Diagnosis"
     assert augmented.trace.tracks[drawn.under] == track
     assert (drawn.ts.tolist(), drawn.dur.tolist()) == ([5], [45])
-    path = write_all(augmented, tmp_path, ("perfetto",))[0]
-    perfetto.load(path)
+    perfetto.load(write_all(augmented, tmp_path, ("perfetto",))[0])
     slices = (
         "select slice.name from slice join track on track.id = track_id where track.name = 'Diagnosis' order by depth"
     )

@@ -185,8 +185,7 @@ def test_severity_is_time_alone() -> None:
 
 
 def test_a_warm_up_step_is_left_out() -> None:
-    trace = trace_of(changed(warmup=3.0))
-    assert diagnose(trace).answers
+    assert diagnose(trace_of(changed(warmup=3.0))).answers
     assert severities(changed(warmup=3.0)) == {}
 
 

@@ -86,8 +86,7 @@ def test_the_profilers_own_work_comes_first() -> None:
     assert title_of(answer, trace) == said
     assert answer.first
     assert answer.severity == "warning"
-    small = replace(overhead, end=30_000)
-    assert isinstance(profiler_overhead.check(trace_of(*rest, small)), Fine)
+    assert isinstance(profiler_overhead.check(trace_of(*rest, replace(overhead, end=30_000))), Fine)
     elsewhere = replace(overhead, track=Track(None, 1, 99))
     assert isinstance(profiler_overhead.check(trace_of(*rest, elsewhere)), Fine)
     assert isinstance(profiler_overhead.check(trace_of(*rest)), NotApplicable)
@@ -228,8 +227,7 @@ def test_norms_in_fp32_between_products_of_16_bits_are_told() -> None:
     gemm = launched("nvjet_hsh_128x256_64x4", 50_000, 500_000, 1, at=10_000)
     norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>"
     wide = launched(norm, 510_000, 900_000, 2, at=20_000)
-    answer = problem_of(wide_norms.check(trace_of(SHORT, *gemm, *wide)))
-    assert answer.confidence == "low"
+    assert problem_of(wide_norms.check(trace_of(SHORT, *gemm, *wide))).confidence == "low"
     narrow = launched(norm.replace("<float", "<c10::BFloat16"), 510_000, 900_000, 2, at=20_000)
     assert isinstance(wide_norms.check(trace_of(SHORT, *gemm, *narrow)), Fine)
     assert isinstance(wide_norms.check(trace_of(SHORT, *wide)), NotApplicable)
@@ -254,8 +252,7 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     answer = straggling_rank.check(trace_of(STEP, *collective))
     assert isinstance(answer, NoData)
     assert "FOLDER" in answer.remedy
-    bare = trace_of(STEP, kernel("gemm", 300_000, 900_000))
-    assert isinstance(launch_bound.check(bare), NoData)
+    assert isinstance(launch_bound.check(trace_of(STEP, kernel("gemm", 300_000, 900_000))), NoData)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.5])

@@ -37,8 +37,7 @@ def run(*pauses: int, work: int = 10 * MS) -> Trace:
     [((20, 1, 1, 1, 1), True), ((20, 18, 1, 1, 1), True), ((20, 1, 20, 1, 20, 1, 1), False), ((30, 1, 1, 14), True)],
 )
 def test_what_comes_again_is_no_warm_up(pauses: tuple[int, ...], is_warm_up: bool) -> None:
-    trace = run(*(pause * MS for pause in pauses))
-    assert measure(trace).warm_up == is_warm_up
+    assert measure(run(*(pause * MS for pause in pauses))).warm_up == is_warm_up
 
 
 @pytest.mark.parametrize(("pause", "work"), [(5, 10), (9, 10), (20, 10)])

@@ -64,8 +64,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any],
     ((path, truth),) = simulate(options, folder)
     command = [sys.executable, "-m", "augment", "run", str(path), "--quiet", "--to", "chrome"]
     subprocess.run(command, check=True, capture_output=True)
-    sidecar = json.loads((folder / "rank0.metrics.json").read_text())
-    return folder / "rank0.augmented.json.gz", sidecar, truth
+    return folder / "rank0.augmented.json.gz", json.loads((folder / "rank0.metrics.json").read_text()), truth
 
 
 @pytest.mark.parametrize("analysis", KEYS)

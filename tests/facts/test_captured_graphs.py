@@ -64,8 +64,7 @@ def test_kernels_have_the_operators_of_the_capture_beside_the_trace() -> None:
     assert joined(beside) == EXPECTED * 2
     assert not graph_work(beside).reasons
     assert len(operator_work(beside)) == 6  # each launch of the graph has its own
-    findings = roofline.analyze(beside)
-    products = sorted((row.count, row.flops) for row in findings.rows if row.flops)
+    products = sorted((row.count, row.flops) for row in roofline.analyze(beside).rows if row.flops)
     assert products == [(2, 4 * 32**3), (2, 4 * 64**3)]
 
 
@@ -158,8 +157,7 @@ def test_names_join_kernels_whose_operators_are_alike(seed: int) -> None:
     trace, truth = several_streams(random.Random(seed), ids=0, hip=True, alike=True)
     assert joined(trace) == truth
     mixed, truth = several_streams(random.Random(seed), ids=0, hip=True)
-    result = joined(mixed)
-    assert all(each in (None, expected) for each, expected in zip(result, truth, strict=True))
+    assert all(each in (None, expected) for each, expected in zip(joined(mixed), truth, strict=True))
     assert len(graph_work(mixed).reasons) == 1
 
 
@@ -208,8 +206,7 @@ def test_a_recorded_graph_without_its_last_kernel(shared_traces: Path) -> None:
     ((_, places),) = graph_launches(trace)
     assert len(places) == 993
     assert (owner[places] >= 0).sum() > 500
-    findings = roofline.analyze(trace)
-    assert "above_peak" not in [diagnostic.code for diagnostic in findings.diagnostics]
+    assert "above_peak" not in [diagnostic.code for diagnostic in roofline.analyze(trace).diagnostics]
 
 
 SGLANG = "sglang_mi300_tracelens"

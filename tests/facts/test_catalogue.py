@@ -87,8 +87,7 @@ def test_work_under_operators() -> None:
     )
     work = facts.gpu.work(trace)
     stacks = places_of(trace, Category.CPU_OP).where(lambda name: name == "aten::contiguous")
-    copies = facts.gpu.launched(trace).under(stacks)
-    assert work.ts[copies].tolist() == [60, 260]
+    assert work.ts[facts.gpu.launched(trace).under(stacks)].tolist() == [60, 260]
     assert trace.names_of(facts.gpu.innermost_operator(trace)) == ["aten::copy_"] * 3
     inner = places_of(trace, Category.CPU_OP).where(lambda name: name in ("aten::contiguous", "aten::copy_"))
     assert facts.gpu.launched(trace).under(inner).tolist() == [0, 1, 2]  # each once

@@ -273,8 +273,7 @@ def test_cat_inside_another_operator_and_operators_inside_a_list() -> None:
 def test_recorded_lists_move_no_more_than_memory_can(shared_traces: Path) -> None:
     """Each ``cat`` with shapes has bytes: twice those of its elements in the text, of the width that a name tells."""
     path = shared_traces / "a100_sam_fast" / "amg_example_trace.json.gz"
-    findings = roofline.analyze(augment.read(path))
-    rows = [row for row in findings.rows if row.operator == "aten::cat"]
+    rows = [row for row in roofline.analyze(augment.read(path)).rows if row.operator == "aten::cat"]
     assert sum(row.count for row in rows) == 96
     for row in rows:
         elements = sum(map(prod, json.loads(row.shapes)[0]))

@@ -167,8 +167,7 @@ def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
                 longer[edge] += extra
             if (graph.source == node).any():
                 assert longest(graph, longer)[len(graph) - 1] == graph.ts[-1] + late
-    stacks = call_stacks(trace)
-    assert (slack(trace, stacks.row) >= -1).all()
+    assert (slack(trace, call_stacks(trace).row) >= -1).all()
 
 
 def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -> dict[int, int]:
@@ -198,8 +197,7 @@ def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
     result = longest_names(trace, 3)
     start, stop = windows(trace)
     for place, window in enumerate(result.window.tolist()):
-        name = trace.strings[result.name[place]]
-        less = cuts(trace, graph, name, int(start[window]), int(stop[window]))
+        less = cuts(trace, graph, trace.strings[result.name[place]], int(start[window]), int(stop[window]))
         shorter = {edge: weight - less.get(edge, 0) for edge, weight in weights(graph).items()}
         without = longest(graph, shorter)[len(graph) - 1]
         assert result.saved_ns[place] == graph.ts[-1] - without

@@ -34,8 +34,7 @@ Edge = tuple[str, int, int]
 
 def node_of(trace: Trace, correlation: int) -> int:
     """The node of the GPU work with a correlation."""
-    work = gpu_work(trace)
-    (place,) = np.flatnonzero(trace.events.correlation[work.row] == correlation)
+    (place,) = np.flatnonzero(trace.events.correlation[gpu_work(trace).row] == correlation)
     return critical_graph(trace).first_work + int(place)
 
 
@@ -284,9 +283,7 @@ def slices(document: Document, *categories: str) -> list[dict[str, Any]]:
 
 def drawn(path: Path) -> list[dict[str, Any]]:
     """The path's slices, as drawn."""
-    findings = critical_path.analyze(read(str(path)))
-    track = findings.annotations[0]
-    return slices_of(track)
+    return slices_of(critical_path.analyze(read(str(path))).annotations[0])
 
 
 def covered(intervals: list[tuple[int, int]], start: int, stop: int) -> int:

@@ -205,8 +205,7 @@ def test_work_that_waited_for_another_stream_did_not_wait_for_its_call() -> None
         call("cudaLaunchKernel", 6 * US, 9 * US, correlation=3),
         kernel("c", 12 * US, 200 * US, stream=9, correlation=3),
     ]
-    trace = trace_of(*FIRST, *other, launch(10, 260), second(203))
-    assert without_calls(trace) <= 70
+    assert without_calls(trace_of(*FIRST, *other, launch(10, 260), second(203))) <= 70
 
 
 def held_back(document: Document, ns: int) -> Document:
@@ -249,8 +248,7 @@ def test_a_call_that_is_made_longer_saves_as_much_more(tmp_path: Path, name: str
 def causes(*events: Event) -> dict[str, str]:
     """The work that each late piece of work is taken to wait for, by name. Everything was ready at 100 µs."""
     trace = trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in events))
-    known = np.minimum(gpu_work(trace).ts, 100_000)
-    waits = unexplained_starts(trace, known).dependencies
+    waits = unexplained_starts(trace, np.minimum(gpu_work(trace).ts, 100_000)).dependencies
     names = trace.names_of(gpu_work(trace).row)
     return {names[late]: names[cause] for cause, late in zip(waits.from_work, waits.to_work, strict=True)}
 

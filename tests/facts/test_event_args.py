@@ -115,8 +115,7 @@ def events_texts(draw: st.DrawFn) -> list[str]:
     for ts in range(draw(st.integers(1, 8))):
         category, args = draw(st.sampled_from(CATEGORIES)), draw(args_texts())
         part = f'"ph": "X", "cat": "{category}", "name": "n", "pid": 1, "tid": 2, "ts": {ts}, "dur": 1'
-        layout = draw(st.sampled_from(LAYOUTS))
-        made.append(layout.format(own=part, args=args))
+        made.append(draw(st.sampled_from(LAYOUTS)).format(own=part, args=args))
     return made
 
 
@@ -145,11 +144,9 @@ def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFact
 def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.facts.source.event_args._BLOCK_BYTES", 1 << 19)
     events = [op(ts=i, **{"Input Dims": [[i]], "External id": i, f"key {i % 3000}": "x"}) for i in range(9000)]
-    path = write_trace(tmp_path / "trace.json", *events)
-    trace = read(str(path))
+    trace = read(str(write_trace(tmp_path / "trace.json", *events)))
     assert seen(identifiers(trace))["External id"] == {i: i for i in range(9000)}
-    output = seen(arg_columns(trace))
-    assert output["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
+    assert seen(arg_columns(trace))["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
 
 
 def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +156,7 @@ def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.Mo
     events[7]["args"]["Sequence number"] = "7"
     events[8]["args"]["Input dims"] = events[8]["args"].pop("Input Dims")
     events[9] = op(**{"Sequence number": 9}) | {"ts": None}
-    path = write_trace(tmp_path / "trace.json", *events)
-    trace = read(str(path))
+    trace = read(str(write_trace(tmp_path / "trace.json", *events)))
     result = arg_columns(trace)
     rows = {8999 - i - (i < 9): i for i in range(9000) if i != 9}
     assert seen(result)["Input Dims"] == {row: f"[[{i}]]" for row, i in rows.items()}

@@ -205,8 +205,7 @@ def of_memory(operator: str) -> Callable[[Call], Work]:
     ],
 )
 def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
-    formula = of_memory(operator)
-    assert formula(called(operator, *dims)) == Work(bytes=size)
+    assert of_memory(operator)(called(operator, *dims)) == Work(bytes=size)
 
 
 @pytest.mark.parametrize(
@@ -278,14 +277,12 @@ def test_a_tensor_of_no_dimensions_has_an_element() -> None:
         with pytest.raises(Unrecorded):
             formula(Call(operator, [[], []], ["", "Scalar"]))  # not a tensor, or one without data
     with pytest.raises(Unrecorded):
-        copied = of_memory("aten::copy_")
-        copied(Call("aten::copy_", [[], [3]], ["float", "float"]))
+        of_memory("aten::copy_")(Call("aten::copy_", [[], [3]], ["float", "float"]))
 
 
 def test_an_expanded_dimension_is_read_once() -> None:
     call = Call("aten::sum", [[4, 5]], ["float"], (), [[0, 1]])
-    formula = of_memory("aten::sum")
-    assert formula(call).bytes == 4 * 5
+    assert of_memory("aten::sum")(call).bytes == 4 * 5
 
 
 @pytest.mark.parametrize(

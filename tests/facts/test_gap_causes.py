@@ -41,8 +41,7 @@ def events_of(pieces: list[tuple[str, int, int]]) -> list[Event]:
 
 @given(WORK)
 def test_every_nanosecond_has_the_state_that_it_should_have(pieces: list[tuple[str, int, int]]) -> None:
-    trace = trace_of(*events_of(pieces))
-    (result,) = device_states(trace)
+    (result,) = device_states(trace_of(*events_of(pieces)))
     first, last = min(start for _, start, _ in pieces), max(start + dur for _, start, dur in pieces)
     runs = {kind: {t for name, s, d in pieces if name == kind for t in range(s, s + d)} for kind, _, _ in pieces}
     assert (result.start[1:] == result.end[:-1]).all()

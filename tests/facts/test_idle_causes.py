@@ -158,8 +158,7 @@ def test_fewer_launches_make_no_new_claims(source: Any, tmp_path: Path) -> None:
     document = load(trace_at(source, tmp_path))
     claims = []
     for count in (0, 50, 400):
-        path = save(without_first_launches(document, count), tmp_path / f"{count}.json")
-        tracks = idle_of(path)[1].items()
+        tracks = idle_of(save(without_first_launches(document, count), tmp_path / f"{count}.json"))[1].items()
         claims.append(
             {
                 (track, each["end"], each["waited_for"])

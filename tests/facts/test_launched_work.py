@@ -201,8 +201,7 @@ def test_simulated_jobs_of_known_truth(name: str, tmp_path: Path) -> None:
         before = truth["causes"]["before_recording"]
         assert (int(early.sum()), int((work.end - work.ts)[early].sum())) == (before["count"], before["ns"])
         assert not launch_unknown(trace).any()
-        findings = analysis.analyze(trace)
-        (row,) = findings.rows
+        (row,) = analysis.analyze(trace).rows
         assert row.gpu_ratio == pytest.approx(before["share"])
 
 

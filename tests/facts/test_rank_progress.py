@@ -86,8 +86,7 @@ def test_collectives_that_take_no_time(tmp_path: Path, dur: float) -> None:
     ],
 )
 def test_what_holds_a_rank_up(tmp_path: Path, others: list[Event], held: bool) -> None:
-    trace = trace_of(tmp_path, launch(ts=1, dur=2), collective(20, 20), *others)
-    assert held_up(trace).tolist() == [held]
+    assert held_up(trace_of(tmp_path, launch(ts=1, dur=2), collective(20, 20), *others)).tolist() == [held]
 
 
 def test_what_was_next_on_the_stream_had_to_wait(tmp_path: Path) -> None:

@@ -230,8 +230,7 @@ def test_without_long_tasks_a_job_is_as_much_shorter_as_predicted(seed: int, tmp
     assert len(queued_tasks(trace)) == count
     path = critical_path(trace)
     assert path.end - path.ts[0] == job.end
-    predicted = of_calls(trace, "AscendCL@op", 690_000)
-    assert abs(predicted - (job.end - without.end)) < 0.02 * job.end
+    assert abs(of_calls(trace, "AscendCL@op", 690_000) - (job.end - without.end)) < 0.02 * job.end
 
 
 def test_numbers_of_tasks_may_come_again(tmp_path: Path) -> None:
@@ -252,19 +251,16 @@ def test_numbers_of_tasks_may_come_again(tmp_path: Path) -> None:
 
 def test_a_host_that_waits_for_the_queue_is_no_host_that_works(tmp_path: Path) -> None:
     """The host is done early, and waits for ten tasks: nearly all of the path is theirs."""
-    trace = Job([5_000] * 10, [500_000] * 10, [2_000] * 10, {9}).write(tmp_path)
-    time = critical_path(trace).time[0]
+    time = critical_path(Job([5_000] * 10, [500_000] * 10, [2_000] * 10, {9}).write(tmp_path)).time[0]
     assert time[BoundBy.RUNTIME_CALL] > 0.98 * time.sum()
     assert time[BoundBy.CPU_OPERATOR] < 0.01 * time.sum()
-    late = Job([500_000] * 10, [5_000] * 10, [2_000] * 10, {9}).write(tmp_path)
-    time = critical_path(late).time[0]
+    time = critical_path(Job([500_000] * 10, [5_000] * 10, [2_000] * 10, {9}).write(tmp_path)).time[0]
     assert time[BoundBy.CPU_OPERATOR] > 0.98 * time.sum()
 
 
 def test_work_belongs_to_the_operator_that_put_it_on_the_queue(tmp_path: Path) -> None:
     """The kernels' order is that of the operators."""
-    job = Job([20_000] * 5, [30_000] * 5, [10_000] * 5, set())
-    trace = job.write(tmp_path)
+    trace = Job([20_000] * 5, [30_000] * 5, [10_000] * 5, set()).write(tmp_path)
     assert trace.names_of(work_operators(trace)) == [f"aten::op{number}" for number in range(5)]
 
 
@@ -415,8 +411,7 @@ def annotated(trace: Trace) -> int:
 
 
 def aggregated(trace: Trace) -> int:
-    outcome = augment(trace, only=["user_annotation_breakdown"]).outcomes["user_annotation_breakdown"]
-    return len(outcome.rows)
+    return len(augment(trace, only=["user_annotation_breakdown"]).outcomes["user_annotation_breakdown"].rows)
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,7 @@ def test_what_belongs_to_a_step() -> None:
 
 def test_columns_stay_equal_and_point_to_the_same_text() -> None:
     part = within(TRACE, 4, 9)
-    rows = part.events.slices_of(Category.GPU_MEMCPY)
-    assert part.events.bytes.at(rows, -1).tolist() == [77]
+    assert part.events.bytes.at(part.events.slices_of(Category.GPU_MEMCPY), -1).tolist() == [77]
     assert (np.diff(part.events.ts) >= 0).all()
     assert {len(getattr(part.events, name)) for name in ("ts", "dur", "phase", "track", "offset", "length")} == {
         len(part.events)

@@ -65,8 +65,7 @@ def test_a_change_that_was_undone_is_two() -> None:
 
 
 def test_levels_are_the_medians_before_and_after() -> None:
-    values = np.array([80, 81, 80, 79, 80, 81, 90, 91, 90, 89], np.float64)
-    (change,) = changes(values)
+    (change,) = changes(np.array([80, 81, 80, 79, 80, 81, 90, 91, 90, 89], np.float64))
     assert (change.first, change.before, change.after) == (6, 80, 90)
     assert change.ratio == pytest.approx(0.125)
 
@@ -106,9 +105,7 @@ def test_qn_is_the_standard_deviation_of_normal_values_and_ignores_outliers() ->
     random = np.random.default_rng(1)
     for count in (5, 8, 9, 30):
         assert statistics.fmean(qn(random.normal(0, 3, count)) for _ in range(600)) == pytest.approx(3, rel=0.08)
-    values = random.normal(0, 1, 41)
-    spoilt = np.concatenate((values[:30], np.full(11, 1e6)))
-    assert qn(spoilt) < 3
+    assert qn(np.concatenate((random.normal(0, 1, 41)[:30], np.full(11, 1e6)))) < 3
 
 
 @pytest.mark.parametrize("count", [5, 8, 20])

@@ -109,8 +109,7 @@ def test_the_text_is_decompressed_once_and_only_its_end_compressed_again(
 ) -> None:
     monkeypatch.setattr(chrome, "SPLICED_FROM", 0)
     trace = read(str(path))
-    augmented = augment(trace, only=only)
-    chrome.write(augmented, tmp_path / "out")
+    chrome.write(augment(trace, only=only), tmp_path / "out")
     size = trace.source.text_bytes
     assert work["in"] == size
     assert work["out"] - (len(gzip.decompress((tmp_path / "out").read_bytes())) - size) < 1 << 20
@@ -120,8 +119,7 @@ def peak(work: Callable[[], Any]) -> tuple[Any, int]:
     """The result of ``work``, and the most memory that it took beyond what was held before."""
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
-    result = work()
-    return result, tracemalloc.get_traced_memory()[1] - held
+    return work(), tracemalloc.get_traced_memory()[1] - held
 
 
 def column_bytes(value: Any) -> int:

@@ -72,8 +72,7 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_generated_parts_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    stale = generate.main(["--check"])
-    assert not stale, capsys.readouterr().out
+    assert not generate.main(["--check"]), capsys.readouterr().out
 
 
 def test_check_names_the_file_that_differs(

@@ -141,8 +141,7 @@ def test_a_trace_of_the_host_alone_gives_no_zeros(analysis: Any) -> None:
 
 @analysis_of
 def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: AugmentedTrace) -> None:
-    again = augment(trace.changed(), only=[analysis.NAME])
-    assert figures(again, analysis) == figures(augmented, analysis)
+    assert figures(augment(trace.changed(), only=[analysis.NAME]), analysis) == figures(augmented, analysis)
     assert figures(augmented, analysis), "the simulated job has something for every analysis"
 
 

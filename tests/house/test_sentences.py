@@ -167,8 +167,7 @@ def jobs() -> Iterator[str]:
         yield verdict_text.sentence(balance, 169 * MS, 8, (42.0 * MS, 4))
     for where in get_args(Where):
         yield Reason("host", where, "aten::item").text
-    no_steps = replace(row, rank=None, gain_ns=None)
-    yield verdict_text.sentence(no_steps, 169 * MS, 2, (0.0, 0))
+    yield verdict_text.sentence(replace(row, rank=None, gain_ns=None), 169 * MS, 2, (0.0, 0))
     yield verdict_text.evidence(Reason("host"), {"host": MS}, lasts=True, once=True)
     yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007)
     yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0)

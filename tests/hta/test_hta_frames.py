@@ -52,8 +52,7 @@ TWO_STEPS = [
 
 
 def analysis(tmp_path: Path, *events: Any, **options: Any) -> TraceAnalysis:
-    path = write_trace(tmp_path / "rank0.json", *events)
-    return TraceAnalysis(trace_files={0: str(path)}, **options)
+    return TraceAnalysis(trace_files={0: str(write_trace(tmp_path / "rank0.json", *events))}, **options)
 
 
 def test_the_last_step_is_left_out(tmp_path: Path) -> None:
@@ -251,8 +250,7 @@ def test_devices_have_a_column_where_a_rank_has_several(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *events)
     frame = analyzer.get_temporal_breakdown(visualize=False)
     assert frame[["rank", "device", "kernel_time(us)"]].to_numpy().tolist() == [[0, 0, 10], [0, 1, 30]]
-    summary = analyzer.get_queue_length_summary()
-    assert summary.index.to_list() == [(0, 0, 7), (0, 1, 7)]
+    assert analyzer.get_queue_length_summary().index.to_list() == [(0, 0, 7), (0, 1, 7)]
 
 
 def test_launches(tmp_path: Path) -> None:
@@ -282,8 +280,7 @@ def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None
     assert names
     analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=1)
     assert (tmp_path / "overlaid_rank0.json.gz").exists()
-    again = TraceAnalysis(trace_dir=str(tmp_path))
-    assert again.t.trace_files == {0: str(tmp_path / "rank0.json")}
+    assert TraceAnalysis(trace_dir=str(tmp_path)).t.trace_files == {0: str(tmp_path / "rank0.json")}
     queues = TraceAnalysis(trace_dir=str(tmp_path)).generate_trace_with_counters(
         TimeSeriesTypes.QUEUE_LENGTH, [0], "_q"
     )
@@ -443,8 +440,7 @@ def test_without_pandas_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
 def test_reading_again_gives_the_source(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "rank0.json", *TWO_STEPS)
     written = TraceAnalysis({0: str(path)}).generate_trace_with_counters()
-    text = gzip.decompress(Path(written[0]).read_bytes())
-    assert text.startswith(path.read_bytes().rstrip(b"\n]} \r"))
+    assert gzip.decompress(Path(written[0]).read_bytes()).startswith(path.read_bytes().rstrip(b"\n]} \r"))
     assert len(read(written[0]).events) > len(read(str(path)).events)
 
 
@@ -548,8 +544,7 @@ def test_work_that_waits_for_another_stream(tmp_path: Path) -> None:
         launch("cudaLaunchKernel", 8, 2, correlation=4),
         event("kernel", "second", 49, 30, 0, 8, correlation=4, device=0, stream=8),
     ]
-    path = write_trace(tmp_path / "rank0.json", *events)
-    analyzer = TraceAnalysis({0: str(path)})
+    analyzer = TraceAnalysis({0: str(write_trace(tmp_path / "rank0.json", *events))})
     graph = graph_of(analyzer)
     first, second = (graph.get_nodes_for_event(row_of(analyzer.t, name)) for name in ("first", "second"))
     assert first[1] and second[0]  # noqa: PT018
@@ -581,8 +576,7 @@ def test_the_path_and_its_breakdown(analyzer: TraceAnalysis) -> None:
 
 def test_what_would_be(analyzer: TraceAnalysis) -> None:
     graph = graph_of(analyzer)
-    second = row_of(analyzer.t, "gemm", 1)
-    for edge in graph.get_edges_attributed_to_event(second):
+    for edge in graph.get_edges_attributed_to_event(row_of(analyzer.t, "gemm", 1)):
         if edge.type == CPEdgeType.OPERATOR_KERNEL:
             graph.edges[edge.begin, edge.end]["weight"] = 0
     assert graph.critical_path()

@@ -71,8 +71,7 @@ def test_execution_traces(tmp_path: Path, seed: int) -> None:
     document = execution_trace_of(path)
     dice = random.Random(seed)
     document["nodes"] = [node for node in document["nodes"] if dice.random() < 0.7]
-    written = write_execution_trace(tmp_path / "et" / "et.json.gz", document)
-    et = hta.load_execution_trace(str(written))
+    et = hta.load_execution_trace(str(write_execution_trace(tmp_path / "et" / "et.json.gz", document)))
     assert set(et.nodes) == {node["id"] for node in document["nodes"]}
     t = TraceAnalysis({0: str(path)}).t
     hta.correlate_execution_trace(t, 0, et)
@@ -188,14 +187,12 @@ def test_filters_of_frames_that_lack_something(analyzer: TraceAnalysis) -> None:
 
 
 def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
-    t = analyzer.t
-    frame = t.get_trace(0)
+    frame = analyzer.t.get_trace(0)
     frame.loc[frame["name"] == "gemm", "name"] = "void gemm<float>(int)"
     frame.loc[frame["name"] == "void gemm<float>(int)", "s_name"] = hta.shorten_name("void gemm<float>(int)")
 
     def first(**how: bool) -> str:
-        result = analyzer.get_gpu_kernels_with_user_annotations(0, **how)
-        return str(result["s_name"].iloc[0])
+        return str(analyzer.get_gpu_kernels_with_user_annotations(0, **how)["s_name"].iloc[0])
 
     assert first() == first(shorten_names=True) == first(shortern_names=True) == "gemm"
     assert first(shorten_names=False) == first(shortern_names=False) == "void gemm<float>(int)"

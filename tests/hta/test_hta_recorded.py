@@ -141,13 +141,11 @@ def test_the_mtia_trace(mtia: TraceAnalysis) -> None:
     assert abs(delays["avg_runtime_delay"] - 293.113) < 2
     launch = row(mtia.get_cuda_kernel_launch_stats(visualize=False)[0], correlation=423)
     assert launch == {"correlation": 423, "cpu_duration": 435.2, "gpu_duration": 124.768, "launch_delay": 0}
-    queues = mtia.get_queue_length_summary([0])
-    assert queues.index.to_list() == [(0, 1), (0, 102)]
+    assert mtia.get_queue_length_summary([0]).index.to_list() == [(0, 1), (0, 102)]
     full = mtia.get_time_spent_blocked_on_full_queue(mtia.get_queue_length_time_series(), max_queue_length=1)
     assert abs(row(full, stream=102)["duration_at_max_queue_length"] - 1060) < 20  # HTA has the last stream alone
     assert 1 in set(full["stream"])
-    kernels = mtia.get_gpu_kernel_breakdown(visualize=False)[1]
-    copies = row(kernels, kernel_type="MEMORY")
+    copies = row(mtia.get_gpu_kernel_breakdown(visualize=False)[1], kernel_type="MEMORY")
     assert 0 < copies["sum (us)"] - 403067 < 25_000  # 22,361 copies, of each of which HTA rounds a part away
 
 
@@ -262,5 +260,4 @@ def test_every_method_on_every_small_trace(path: Path, tmp_path: Path) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        analyzer = TraceAnalysis({3: str(path)})
-        assert len(list(calls(analyzer, 3, str(tmp_path)))) == 19
+        assert len(list(calls(TraceAnalysis({3: str(path)}), 3, str(tmp_path)))) == 19

@@ -46,8 +46,7 @@ def answered(summaries: Any) -> Answer:
 
 
 def rows(answer: Answer, question: str) -> Any:
-    outcome = answer.outcomes[question]
-    return outcome.rows
+    return answer.outcomes[question].rows
 
 
 def step_ns(summaries: Any) -> float:
@@ -166,7 +165,6 @@ def test_recorded_gradients_fill_the_recorded_buckets() -> None:
 
 def test_stretched_jobs_have_stretched_buckets(job: Any) -> None:
     before = rows(answered(job(50.0)), "ddp_buckets")
-    after = rows(answered(job(50.0, stretch=2.0)), "ddp_buckets")
-    for each, two in zip(before, after, strict=True):
+    for each, two in zip(before, rows(answered(job(50.0, stretch=2.0)), "ddp_buckets"), strict=True):
         assert two.tail_ns == pytest.approx(2 * each.tail_ns, rel=1e-3, abs=100)
         assert two.bytes == each.bytes

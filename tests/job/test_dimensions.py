@@ -45,8 +45,7 @@ def undescribed(summaries: list[RankSummary]) -> list[RankSummary]:
 
 
 def rows(answer: Answer, question: str) -> Any:
-    outcome = answer.outcomes[question]
-    return outcome.rows
+    return answer.outcomes[question].rows
 
 
 def by_dimension(answer: Answer, question: str) -> dict[str, Any]:
@@ -179,8 +178,7 @@ def test_the_order_of_stated_sizes_is_that_of_the_groups(tmp_path: Path) -> None
 
 
 def test_stated_sizes_that_cannot_be_are_not_used(tmp_path: Path) -> None:
-    result = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2})
-    outcome = result.outcomes["parallel_dimensions"]
+    outcome = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2}).outcomes["parallel_dimensions"]
     assert [each.code for each in outcome.diagnostics] == ["parallelism_contradicted"]
     assert outcome.rows[0].confidence == "medium"
 
@@ -192,8 +190,7 @@ def test_what_cannot_be_stated(text: str) -> None:
 
 
 def test_experts_part_the_data_parallel_ranks(tmp_path: Path) -> None:
-    summaries = summaries_of(tmp_path, ranks=4, steps=1, ep=2)
-    result = answered(summaries, {"dp": 4, "ep": 2})
+    result = answered(summaries_of(tmp_path, ranks=4, steps=1, ep=2), {"dp": 4, "ep": 2})
     assert [(row.dp, row.ep) for row in rows(result, "rank_coordinates")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
@@ -273,8 +270,7 @@ def test_without_a_list_siblings_are_not_taken_for_one_group(
     tmp_path: Path, shape: dict[str, int], spread: float
 ) -> None:
     """Tensor-parallel siblings end dispatch and combine together, in groups of their own."""
-    traces = job(tmp_path, end_spread_ns=spread, **shape)
-    result = concluded([without_list(trace) for trace in traces])
+    result = concluded([without_list(trace) for trace in job(tmp_path, end_spread_ns=spread, **shape)])
     known = expert_groups(result.matched)
     assert known in (truth(**shape), set())
     left_out = {note.code for note in result.diagnostics} & {"group_members_not_told", "collectives_apart"}

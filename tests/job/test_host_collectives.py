@@ -116,8 +116,7 @@ def test_one_rank_that_is_slowest_in_most_steps_is_named(tmp_path: Path) -> None
     factors = [[1.0, 1.0, 1.0] for _ in range(STEPS)]
     for step in range(STEPS):
         factors[step][2 if step != 3 else 0] = 1.5
-    result = answered(job(tmp_path, uneven=factors))
-    assert result.verdict.text[0].startswith("Rank 2 ")
+    assert answered(job(tmp_path, uneven=factors)).verdict.text[0].startswith("Rank 2 ")
 
 
 def test_equal_hosts_are_not_blamed(tmp_path: Path) -> None:

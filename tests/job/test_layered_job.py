@@ -102,8 +102,7 @@ def test_groups_that_are_not_named_are_inferred_from_ends(layered: tuple[str, An
 
 
 def test_trusted_clocks_join_what_nothing_else_joins(tmp_path: Path) -> None:
-    paths = layered_job.make(tmp_path, "seq", 4)
-    result = answered(paths, trust_clocks=True)
+    result = answered(layered_job.make(tmp_path, "seq", 4), trust_clocks=True)
     assert all(clock.comparable or "tenth of a step" in (clock.refused or "") for clock in result.clocks)
     assert {clock.uncertainty_ns for clock in result.clocks[8:]} == {1_000_002}
 
@@ -166,8 +165,7 @@ def test_half_the_ranks_or_fewer_charge_nobody(shared_traces: Path) -> None:
     result = answered(paths)
     assert [row.charged_ns for row in rows(result, "stragglers")] == [0] * len(rows(result, "stragglers"))
     assert not rows(result, "cross_rank_critical_path")
-    partial = result.outcomes["stragglers"]
-    assert "nobody is charged" in (partial.partial or "")
+    assert "nobody is charged" in (result.outcomes["stragglers"].partial or "")
 
 
 def test_a_rank_that_is_cut_short_is_named(tmp_path: Path) -> None:

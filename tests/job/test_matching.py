@@ -138,8 +138,7 @@ def test_collectives_of_no_told_group_are_doubtful_among_more_than_two() -> None
 
 def test_a_rank_that_two_traces_claim_is_told() -> None:
     contents = [packed(summary_of(rank, [("g", "AllReduce", 0, 0, 9)])) for rank in (0, 1, 1, 1)]
-    result = answer(contents, ["a", "b", "c", "d"])
-    assert counts_of(result.diagnostics) == {"rank_claimed_twice": 2}
+    assert counts_of(answer(contents, ["a", "b", "c", "d"]).diagnostics) == {"rank_claimed_twice": 2}
     assert counts_of(answer(contents[:2], ["a", "b"]).diagnostics) == {}
 
 
@@ -223,8 +222,7 @@ def test_groups_that_end_at_about_the_same_time_are_not_merged() -> None:
     apart_ = match(pairs(20_000, 90_000, [0, 0, 1, 1]))  # a pair ends before the other begins
     assert {group.ranks for group in apart_.groups if group.ranks} == {"[0, 1]", "[2, 3]"}
     assert len(apart_) == 60
-    whole = match(pairs(20_000, 90_000, [0, 0, 0, 0]))
-    assert len(whole) == 30
+    assert len(match(pairs(20_000, 90_000, [0, 0, 0, 0]))) == 30
 
 
 # Sends matched with their receives: by pair of ranks and order; who waited; the critical path through them.
@@ -332,8 +330,7 @@ def test_no_straggler_is_told_by_the_stages_of_a_pipeline() -> None:
     matched, output = parted(ranks)
     result = Answer(ranks, clocks_of(ranks), matched, output, [])
     assert not isinstance(result.outcomes["stragglers"], Findings)
-    figures = result.outcomes["job_collectives"]
-    (row,) = figures.rows
+    (row,) = result.outcomes["job_collectives"].rows
     assert (row.kind, row.group_size, row.count, row.wait_ns, row.transfer_ns) == ("SendRecv", 2, 1, 600, 600)
 
 

@@ -237,8 +237,7 @@ def slowly(summaries: Sequence[RankSummary], offsets: Sequence[int], uncertainty
 @given(jobs(), st.integers(0, 8))
 def test_it_is_what_a_slow_search_finds(case: tuple[list[RankSummary], list[int]], uncertainty: int) -> None:
     summaries, offsets = case
-    clocks = exact(summaries, uncertainty, offsets)
-    path = whole_path(summaries, clocks)
+    path = whole_path(summaries, exact(summaries, uncertainty, offsets))
     joined: list[Piece] = []
     for member, start, end, moves in pieces(path):
         if joined and not moves and joined[-1][0] == member and not joined[-1][3]:

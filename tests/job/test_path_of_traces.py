@@ -61,8 +61,7 @@ def expect_true_sums(answer: Answer, traces: list[Trace]) -> None:
         part[int(np.argmax(part))] += int(path.dur[place]) - sum(part)
         parts = path.compute_ns, path.communication_ns, path.memory_ns, path.idle_ns
         assert [int(part[place]) for part in parts] == part
-    outcome = answer.outcomes["cross_rank_critical_path"]
-    whole = sum(row.path_ns for row in outcome.rows if row.step is None)
+    whole = sum(row.path_ns for row in answer.outcomes["cross_rank_critical_path"].rows if row.step is None)
     assert whole == path.end[-1] - path.start[0]
     # it ends when the last rank is done, on the job's clock
     ends = [int(clock.to_common(each.step_column("end"))[-1]) for clock, each in
@@ -87,8 +86,7 @@ def test_the_straggler_is_the_path(tmp_path: Path, collectives: str) -> None:
         clock_offset_ns=(0, 3_000_000_000, -7_000_000_000, 250_000), clock_drift_ppm=(0.0, 30.0, -40.0, 0.0),
     )  # fmt: skip
     expect_true_sums(result, traces)
-    outcome = result.outcomes["cross_rank_critical_path"]
-    rows = [row for row in outcome.rows if row.rank == 2]
+    rows = [row for row in result.outcomes["cross_rank_critical_path"].rows if row.rank == 2]
     assert [row.step for row in rows] == [0, 1, 2, 3, None]
     assert all(row.path_ratio > 0.98 for row in rows)
     # what it computes all in all, but for the little that is computed beside what holds it up
@@ -108,8 +106,7 @@ def test_without_a_straggler_the_path_goes_through_ranks(tmp_path: Path) -> None
 def test_a_job_of_late_hosts_is_bound_by_idle_time(tmp_path: Path) -> None:
     result, traces = simulated(tmp_path, ranks=2, steps=3, collectives="fsdp", host_stall_us=20_000.0)
     expect_true_sums(result, traces)
-    path = path_in(result)
-    assert path.idle_ns.sum() > 3 * 20_000_000 * 0.99
+    assert path_in(result).idle_ns.sum() > 3 * 20_000_000 * 0.99
 
 
 @pytest.mark.parametrize("name", RECORDED)

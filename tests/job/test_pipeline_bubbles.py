@@ -293,8 +293,7 @@ def test_a_kernel_that_receives_is_no_work(tmp_path: Path) -> None:
 
 def test_stretched_jobs_have_stretched_bubbles(tmp_path: Path) -> None:
     before = rows(job(tmp_path / "a", schedule="1f1b"))
-    after = rows(job(tmp_path / "b", schedule="1f1b", stretch=2.0))
-    for each, two in zip(before, after, strict=True):
+    for each, two in zip(before, rows(job(tmp_path / "b", schedule="1f1b", stretch=2.0)), strict=True):
         assert two.bubble_ns == pytest.approx(2 * each.bubble_ns, rel=1e-3)
         assert two.theory_ratio == pytest.approx(each.theory_ratio)
 

@@ -142,8 +142,7 @@ def test_sharding_of_simulated_jobs(tmp_path: Path, shape: dict[str, Any]) -> No
         total["bytes"] += 2 * args[side]
         for place, piece in pieces:
             start, end = span(piece)
-            wait = min(max(arrival - start, 0.0), end - start)
-            total["wait"] += wait
+            total["wait"] += min(max(arrival - start, 0.0), end - start)
             total["time"] += end - start
             stood = ranks[place].exposed(piece)
             if stood > STAND_US and not ranks[place].computes_at(end) and ranks[place].continues_after(end):
@@ -316,8 +315,7 @@ def job(folder: Path, **options: Any) -> Answer:
 
 
 def rows(answer: Answer, question: str) -> Any:
-    outcome = answer.outcomes[question]
-    return outcome.rows
+    return answer.outcomes[question].rows
 
 
 def test_gathers_of_fast_computation_are_late(tmp_path: Path) -> None:

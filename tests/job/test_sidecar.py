@@ -121,8 +121,7 @@ def test_the_fit_is_refused_to_what_tells_nothing() -> None:
     assert (exact.alpha_ns, exact.beta_gbps, exact.r2) == pytest.approx((1000, 2, 1))
     assert exact.predicted_ns(32_000) == pytest.approx(17_000)
     assert exact.predicted_ns(32_001) is None
-    clamped = fit(np.array([1000, 2000, 8000]), np.array([400, 1000, 4100]))
-    assert clamped.alpha_ns == 0
+    assert fit(np.array([1000, 2000, 8000]), np.array([400, 1000, 4100])).alpha_ns == 0
 
 
 def test_a_collective_of_negative_duration_takes_no_time(tmp_path: Path) -> None:
@@ -154,8 +153,7 @@ def findings_of(summaries: list[RankSummary]) -> Findings:
 
 
 def test_they_are_those_of_a_whole_table() -> None:
-    random = np.random.default_rng(1)
-    values = random.normal(1e9, 1e7, (40, 3, 2))
+    values = np.random.default_rng(1).normal(1e9, 1e7, (40, 3, 2))
     values[5, 1, 0] = np.nan
     keys = [["name=a"], ["name=b"], ["name=b"]]
     rows = findings_of([with_figures(rank, {"kernels": (keys, values[rank])}) for rank in range(40)]).rows

@@ -41,8 +41,7 @@ def answered(paths: list[Path]) -> Answer:
 
 
 def rows(answer: Answer) -> list[Row]:
-    outcome = answer.outcomes["job_step_efficiency"]
-    return list(outcome.rows)
+    return list(answer.outcomes["job_step_efficiency"].rows)
 
 
 @pytest.fixture(params=JOBS)
@@ -67,8 +66,7 @@ def expected_parts(answer: Answer, paths: list[Path], within: int = 0) -> None:
         assert min(getattr(row, name) for name in PARTS) >= 0
     for member, path in enumerate(paths):
         part = [row for row in rows(answer) if row.trace == answer.summaries[member].name]
-        trace = read(str(path))
-        windows = step_windows(trace)
+        windows = step_windows(read(str(path)))
         assert [row.wall_ns for row in part] == (windows.end - windows.start).tolist()
         computing, communicating = kernels(path)
         index = answer.matched.rows_of(member)
@@ -130,8 +128,7 @@ def kernels(path: Path) -> tuple[Any, Any]:
 
 
 def test_the_late_rank_waits_least(tmp_path: Path) -> None:
-    options = replace(JOBS["fsdp"], steps=4)
-    result = rows(answered([path for path, _ in simulate(options, tmp_path)]))
+    result = rows(answered([path for path, _ in simulate(replace(JOBS["fsdp"], steps=4), tmp_path)]))
     waited = {rank: sum(row.exposed_wait_ns for row in result if row.rank == rank) for rank in range(4)}
     assert min(waited, key=lambda rank: waited[rank]) == 2
     assert all(waited[rank] > 5 * waited[2] for rank in (0, 1, 3))

@@ -41,8 +41,7 @@ def waits_at(answer: Answer, trace: Trace, member: int, moment: int) -> bool:
     moving = any(matched.ts[row] + parted.wait_ns[row] <= moment < matched.end[row] for row in rows)
     events = trace.events
     work = events.slices_of(*GPU_WORK)
-    names = trace.names_of(work)
-    other = np.array([not name.startswith("nccl") for name in names])
+    other = np.array([not name.startswith("nccl") for name in trace.names_of(work)])
     busy = bool((other & (events.ts[work] <= moment) & (moment < events.end[work])).any())
     return waiting and not moving and not busy
 
@@ -50,8 +49,7 @@ def waits_at(answer: Answer, trace: Trace, member: int, moment: int) -> bool:
 def test_as_many_ranks_wait_as_their_kernels_show(shown: Shown) -> None:
     result, traces, tracks = shown
     counter = tracks[WAITING]
-    random = np.random.default_rng(5)
-    for moment in random.integers(counter.ts[0], counter.ts[-1], 60).tolist():
+    for moment in np.random.default_rng(5).integers(counter.ts[0], counter.ts[-1], 60).tolist():
         value = counter.values[np.searchsorted(counter.ts, moment, side="right") - 1]
         part = [moment - int(clock.to_common(np.array([0]))[0]) for clock in result.clocks]
         expected = sum(waits_at(result, trace, member, part[member]) for member, trace in enumerate(traces))
@@ -90,8 +88,7 @@ def test_the_path_is_drawn_with_the_rank_of_each_piece(shown: Shown) -> None:
 
 def test_a_part_of_the_time(shown: Shown) -> None:
     result, _, tracks = shown
-    path = tracks[PATH]
-    middle = int(np.median(path.ts))
+    middle = int(np.median(tracks[PATH].ts))
     for track in result.of_job((middle, middle + 5_000_000)):
         assert track.ts[0] >= middle
         assert track.ts[-1] <= middle + 5_000_000
@@ -113,5 +110,4 @@ def test_of_overlapping_intervals_the_first_in_order_is_drawn(seed: int) -> None
     for moment in range(60):
         inside = np.flatnonzero((start <= moment) & (moment < end))
         best = min(inside.tolist(), key=lambda each: (order[each], start[each], each), default=None)
-        drawn = which[(begins <= moment) & (moment < ends)].tolist()
-        assert drawn == ([] if best is None else [best])
+        assert which[(begins <= moment) & (moment < ends)].tolist() == ([] if best is None else [best])

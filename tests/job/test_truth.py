@@ -40,8 +40,7 @@ def job(folder: Path, **options: Any) -> Answer:
 
 
 def rows(answer: Answer, question: str) -> Any:
-    outcome = answer.outcomes[question]
-    return outcome.rows
+    return answer.outcomes[question].rows
 
 
 @pytest.mark.parametrize(("ranks", "layers"), [(2, 4), (8, 4), (64, 2)])
@@ -190,8 +189,7 @@ def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: st
 
 
 def test_nobody_is_late_in_a_healthy_merged_file(tmp_path: Path) -> None:
-    job = of_its_ranks(read(str(merged(JOB, tmp_path))))
-    assert not job.late_ranks
+    assert not of_its_ranks(read(str(merged(JOB, tmp_path)))).late_ranks
 
 
 def test_a_file_that_names_no_ranks_or_one_is_left_as_it_is(tmp_path: Path) -> None:

@@ -32,13 +32,11 @@ def answered(paths: list[Path]) -> Answer:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_rank_and_the_cause_are_named_and_the_gain_is_true(seed: int) -> None:
-    kind = verdicts.KINDS[seed % len(verdicts.KINDS)]
-    right, result, options = verdicts.judged(seed, kind)
+    right, result, options = verdicts.judged(seed, verdicts.KINDS[seed % len(verdicts.KINDS)])
     assert right, result.verdict
     before = result.judgement.recorded_ns
     true = (before - verdicts.job(verdicts.healthy(options)).judgement.recorded_ns) / before
-    gain = result.verdict.rows[0].gain_ns
-    assert gain / before == pytest.approx(true, abs=POINTS)
+    assert result.verdict.rows[0].gain_ns / before == pytest.approx(true, abs=POINTS)
 
 
 @pytest.mark.parametrize("seed", [11, 16])
@@ -104,8 +102,7 @@ def test_a_recorded_job_that_slept(shared_traces: Path) -> None:
 
 
 def test_replay_is_exact_and_shifts_do_what_they_say(tmp_path: Path) -> None:
-    options = JobOptions(ranks=4, steps=3, layers=3, seed=4, jitter=0.05)
-    result = verdicts.job(options)
+    result = verdicts.job(JobOptions(ranks=4, steps=3, layers=3, seed=4, jitter=0.05))
     progress = progress_of(result.matched, result.clocks, result.summaries)
     replay = replay_of(progress)
     assert replay.time_ns() == replay.recorded_ns
@@ -113,8 +110,7 @@ def test_replay_is_exact_and_shifts_do_what_they_say(tmp_path: Path) -> None:
     last = part.member == 3
     longer = np.where(last & (np.arange(len(last)) == np.flatnonzero(last)[-1]), 10_000_000, 0)
     assert replay.time_ns(shift=Shift(part, longer)) - replay.recorded_ns == pytest.approx(10_000_000, abs=300_000)
-    none = replay.time_ns(moving=np.zeros_like(replay.moving))
-    assert none <= replay.recorded_ns
+    assert replay.time_ns(moving=np.zeros_like(replay.moving)) <= replay.recorded_ns
 
 
 def test_parts_of_a_stretch_add_up(tmp_path: Path) -> None:
@@ -153,8 +149,7 @@ def encoded(summary: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"),
-    [({"host_stall_us": 20_000.0, "host_stall_rank": 1}, "host"), ({"straggler": 1}, "compute")],
+    ("fault", "cause"), [({"host_stall_us": 20_000.0, "host_stall_rank": 1}, "host"), ({"straggler": 1}, "compute")]
 )
 def test_the_same_local_rank_of_each_node(fault: dict[str, Any], cause: str, tmp_path: Path) -> None:
     """Truth: the same job without the fault on any node."""

@@ -62,10 +62,7 @@ def test_options_reach_their_analysis() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"only": ["queue_lenght"]},
-            "no analysis is called 'queue_lenght'; did you mean queue_length\\?",
-        ),
+        ({"only": ["queue_lenght"]}, "no analysis is called 'queue_lenght'; did you mean queue_length\\?"),
         ({"skip": ["nothing like it"]}, "no analysis is called 'nothing like it' \\(known"),
         ({"options": {"idle_time": {}}}, "did you mean idle_time_breakdown"),
         ({"only": ["idel"]}, "did you mean idle_time_breakdown"),

@@ -242,10 +242,7 @@ def test_wherever_a_chunk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("chunk", [40, 64, 333])
 def test_blanks_that_fill_chunks(chunk: int) -> None:
     """What lies beyond the end of what was read so far may be blanks, too: those of an earlier chunk."""
-    for text, count in (
-        (f"[{' ' * 999}", 0),
-        (f"[{first},{' ' * 999}{first}{' ' * 401}]{' ' * 57}", 2),
-    ):
+    for text, count in ((f"[{' ' * 999}", 0), (f"[{first},{' ' * 999}{first}{' ' * 401}]{' ' * 57}", 2)):
         assert scanned(text.encode(), 1, chunk)["event_count"] == count
 
 

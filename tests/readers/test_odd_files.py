@@ -469,8 +469,7 @@ def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
     trace = read(str(path))
     assert [diagnostic.code for diagnostic in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
     augmented = augment(trace)
-    temporal = augmented.outcomes["temporal_breakdown"]
-    assert [row.busy_ns for row in temporal.rows] == [10_000]
+    assert [row.busy_ns for row in augmented.outcomes["temporal_breakdown"].rows] == [10_000]
     written = write_all(augmented, tmp_path / "out", ["chrome", "perfetto"])
     events = json.loads(gzip.decompress(written[0].read_bytes()))["traceEvents"]
     assert {"k0", "odd"} <= {event.get("name") for event in events}

@@ -55,8 +55,7 @@ def both(trace: Trace) -> dict[str, list[Any]]:
 def test_a_simulated_job_has_the_args_of_its_chrome_file(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, memory=True), tmp_path)
     source = read(str(path))
-    native = read(str(write_all(augment(source, only=["steps"]), tmp_path / "out", ["perfetto"])[0]))
-    seen = both(native)
+    seen = both(read(str(write_all(augment(source, only=["steps"]), tmp_path / "out", ["perfetto"])[0])))
     assert seen == values_of_args(source, by("plain", source))
     assert sum(len(each) > 100 for each in seen.values()) > 4
 

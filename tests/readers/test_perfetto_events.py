@@ -57,10 +57,7 @@ def test_ends_may_come_before_the_beginnings_in_the_file(scanner: str, tmp_path:
     made.event(END, 30, 7)
     made.event(BEGIN, 20, 7, "second", "cpu_op")
     made.event(BEGIN, 10, 7, "first", "cpu_op")
-    assert [(name, dur) for _, _, dur, _, name in rows(made.read(tmp_path))] == [
-        ("first", 10),
-        ("second", 10),
-    ]
+    assert [(name, dur) for _, _, dur, _, name in rows(made.read(tmp_path))] == [("first", 10), ("second", 10)]
 
 
 def test_a_slice_without_an_end_and_an_end_without_a_slice_are_counted(scanner: str, tmp_path: Path) -> None:
@@ -161,8 +158,7 @@ def test_sequences_have_strings_of_their_own(scanner: str, tmp_path: Path) -> No
     for ts in range(10):
         packet = made.packet(1 + ts % 2, timestamp=ts, sequence_flags=NEEDED)
         packet.track_event.type, packet.track_event.name_iid = INSTANT, 1
-    trace = made.read(tmp_path)
-    assert [row[4] for row in rows(trace)] == ["of 1", "of 2"] * 5
+    assert [row[4] for row in rows(made.read(tmp_path))] == ["of 1", "of 2"] * 5
 
 
 def test_packets_whose_state_is_lost_are_left_out_and_counted(scanner: str, tmp_path: Path) -> None:
@@ -338,8 +334,7 @@ def torch_like() -> Messages:
         (3, 1, {"stream": "8"}),
         (11, 5, {}),
     ):
-        packet = made.packet(timestamp=base + 10 * stage, sequence_flags=NEEDED)
-        event = packet.gpu_render_stage_event
+        event = made.packet(timestamp=base + 10 * stage, sequence_flags=NEEDED).gpu_render_stage_event
         event.event_id, event.duration, event.gpu_id, event.hw_queue_iid, event.stage_iid = 99, dur, 1, 10, stage
         for name, value in more.items():
             event.extra_data.add(name=name, value=value)
@@ -366,10 +361,7 @@ def test_render_stages_are_work_of_a_device(tmp_path: Path) -> None:
     assert places(trace)[1:4] == [(1, 7, 1, 7), (1, 7, 1, 7), (1, 8, 1, 8)]
     assert trace.events.correlation.tolist()[:3] == [99, 99, 12]
     assert trace.events.bytes.values.tolist() == [4096]
-    assert trace.args_of(np.array([1, 2])) == [
-        {"grid": [8, 2, 1], "stream": 7},
-        {"bytes": 4096, "correlation": 12},
-    ]
+    assert trace.args_of(np.array([1, 2])) == [{"grid": [8, 2, 1], "stream": 7}, {"bytes": 4096, "correlation": 12}]
 
 
 def test_rocprofv3(scanner: str, tmp_path: Path) -> None:

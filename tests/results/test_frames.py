@@ -55,8 +55,7 @@ def test_a_folder_of_runs_becomes_one_table_for_each_analysis(runs: Path) -> Non
 
 
 def test_a_file_is_a_run_of_its_own_and_a_row_without_rank_gets_that_of_its_trace(runs: Path) -> None:
-    tables = augment.frames(runs / "first/rank1.metrics.json", runs / "nested")
-    table = tables["diagnosis"]
+    table = augment.frames(runs / "first/rank1.metrics.json", runs / "nested")["diagnosis"]
     assert dict.fromkeys(zip(table["run"], table["trace"], table["rank"], strict=True)) == {
         ("rank1", "rank1", 1): None,
         ("second", "rank0", 0): None,

@@ -201,8 +201,7 @@ def test_two_runs_have_the_jitter_of_steps_in_common(tmp_path: Path) -> None:
     ratios = [each / other for each, other in zip(slower, control, strict=True)]
     assert max(control) > 1.5 * min(control)
     assert 1.05 < min(ratios) <= max(ratios) < 1.12
-    stretched = lengths("c", seed=1, stretch=3.0)
-    assert stretched == [3 * ns for ns in control]
+    assert lengths("c", seed=1, stretch=3.0) == [3 * ns for ns in control]
 
 
 def test_what_old_and_damaged_recordings_lack(tmp_path: Path) -> None:
@@ -272,8 +271,7 @@ def test_same_options_same_bytes(tmp_path: Path) -> None:
 def test_command(tmp_path: Path) -> None:
     arguments = ["-o", str(tmp_path), "--run-ahead", "1", "--record-from", "0.5,1.2", "--side-streams", "1"]
     assert command.main([*arguments, "--layers", "1", "--cross-ns", "1", "--warmup", "1.5"]) == 0
-    truth = json.loads((tmp_path / "rank1.truth.json").read_text())
-    assert truth["causes"]["before_recording"]["count"]
+    assert json.loads((tmp_path / "rank1.truth.json").read_text())["causes"]["before_recording"]["count"]
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ class Messages:
 
     def event(self, kind: int, ts: int, track: int = 0, name: str = "", category: str = "", **args: Any) -> Any:
         """A track event that says everything itself."""
-        packet = self.packet(timestamp=ts)
-        event = packet.track_event
+        event = self.packet(timestamp=ts).track_event
         event.type = kind
         if track:
             event.track_uuid = track

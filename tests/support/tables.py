@@ -102,8 +102,7 @@ def sync(name: str, ts: int, end: int, *, stream: int = -1, correlation: int = N
 
 def fwdbwd(phase: str, flow: int, ts: int, *, thread: int = 1) -> Event:
     """An end of a flow from an operator (``s``) to its backward (``f``)."""
-    track = Track(0, 100, thread)
-    return Event(Category.FWDBWD, "fwdbwd", ts, ts, track, phase=ord(phase), flow=flow)
+    return Event(Category.FWDBWD, "fwdbwd", ts, ts, Track(0, 100, thread), phase=ord(phase), flow=flow)
 
 
 def trace_of(*events: Event, beside: Sequence[object] = ()) -> Trace:

@@ -57,8 +57,7 @@ def _one_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def handled(folder: Path, profiler: Any, *, after: float = TIMEOUT_S, **settings: Any) -> list[str]:
     """The names of the files once everything is done."""
     threads = started()
-    handle = augment.torch.trace_handler(folder, **settings)
-    handle(profiler)
+    augment.torch.trace_handler(folder, **settings)(profiler)
     handler._wait(threads[0], after)
     return sorted(path.name.replace(time_of(path), "TIME") for path in folder.rglob("*") if path.is_file())
 
@@ -71,8 +70,7 @@ def started() -> list[Any]:
 
 
 def time_of(path: Path) -> str:
-    parts = path.name.split(".")
-    return next((part for part in parts if part.isdecimal()), "TIME")
+    return next((part for part in path.name.split(".") if part.isdecimal()), "TIME")
 
 
 def test_a_trace_is_written_with_its_rank_and_augmented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -135,8 +135,7 @@ def pictures(tmp_path: Path) -> Path:
 def augment(*args: object) -> subprocess.Popen[str]:
     """The command in a process of its own, under way."""
     command = [sys.executable, "-m", "augment", *map(str, args)]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment)
 
 
@@ -180,8 +179,7 @@ def look(context: Any, link: str, picture: Path, then: str) -> Seen:
 
 def shows_middle_step(seen: Seen, raw: Path) -> bool:
     """Whether the window is the step in the middle with its GPU work, to a pixel or so."""
-    trace = read(str(raw))
-    windows = step_windows(trace)
+    windows = step_windows(read(str(raw)))
     start, end = int(windows.begin[len(windows) // 2]), int(windows.end[len(windows) // 2])
     near = (end - start) / 100
     return abs(seen.window[0] - start) < near and abs(seen.window[1] - end) < near

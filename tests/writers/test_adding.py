@@ -94,8 +94,7 @@ def test_it_is_as_if_it_had_been_written_at_once(
     first = [] if bare else of_analyses(trace)
     at_once, base, later = (tmp_path / f"{name}{writer.SUFFIX}" for name in ("at once", "base", "later"))
     writer.write(make(trace, *first, *of_job(trace)), at_once)
-    seam = json.loads(json.dumps(seamed(writer, trace, base, *first)))
-    add_tracks(base, later, seam, of_job(trace))
+    add_tracks(base, later, json.loads(json.dumps(seamed(writer, trace, base, *first))), of_job(trace))
     if writer is chrome:
         assert written(later) == written(at_once)
         assert stripped(written(later)) == (tmp_path / "t.json").read_bytes()

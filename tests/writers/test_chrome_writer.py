@@ -256,10 +256,7 @@ def test_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     shown = (
         "select key, int_value, string_value from slice join args using (arg_set_id) where category = 'augment.idle'"
     )
-    assert perfetto.rows(shown) == [
-        ("args.correlation", 2**62 + 1, None),
-        ("args.owner", None, 'ampere_sgemm<"é">'),
-    ]
+    assert perfetto.rows(shown) == [("args.correlation", 2**62 + 1, None), ("args.owner", None, 'ampere_sgemm<"é">')]
     assert perfetto.rows("select pid, name from process where pid = 0 and upid != 0") == [(0, "python")]
 
 
@@ -317,8 +314,7 @@ def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 
 def test_tracks_of_a_process_without_a_number(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     trace = chrome_trace(SOURCE, [STREAM_7, PYTHON, Track(0, "Spans", "x", process_name="Spans")])
-    marks = InstantTrack("example", "Marks", 2, ns(4000), texts("here"))
-    load(perfetto, tmp_path, augmented(trace, marks))
+    load(perfetto, tmp_path, augmented(trace, InstantTrack("example", "Marks", 2, ns(4000), texts("here"))))
     assert perfetto.rows("select pid, name from process where name = 'Spans'") == [(10000001, "Spans")]
 
 

@@ -44,8 +44,7 @@ def chrome(texts: Texts) -> list[str]:
 
 
 def native_names(texts: Texts) -> list[str]:
-    interned = InternedTexts()
-    numbers = _name_numbers(texts, interned).tolist()
+    numbers = _name_numbers(texts, InternedTexts()).tolist()
     first = min(numbers)
     return [["name 5", "name 999000", ""][number - first] for number in numbers]
 

@@ -97,14 +97,7 @@ def test_a_row_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rank": "0"},
-        {"rank": None, "kind": "c"},
-        {"mean_ns": "1"},
-        {"pattern": [1]},
-        {"undeclared": 1},
-    ],
+    "wrong", [{"rank": "0"}, {"rank": None, "kind": "c"}, {"mean_ns": "1"}, {"pattern": [1]}, {"undeclared": 1}]
 )
 def test_the_schema_sees_drift(wrong: dict[str, Any]) -> None:
     document = sidecar(chrome_trace(), {"x": Findings([Row(0, "a", 0.5, [])])})

@@ -119,8 +119,7 @@ def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int)
 def scanned(events: list[bytes]) -> list[bytes]:
     """Each event's args, by the kernel; and the same in Python."""
     offsets, lengths = places_of(events)
-    encoder = ArgsEncoder(InternedTexts())
-    scanner = ArgsScanner(encoder, ns(), blobs_of([]))
+    scanner = ArgsScanner(ArgsEncoder(InternedTexts()), ns(), blobs_of([]))
     made = []
     for block in blocks(Text(b",".join(events), 64), offsets, lengths):
         made += scanner.blobs(block, offsets, lengths).pieces()
@@ -232,7 +231,6 @@ def test_whole_files_are_equal_by_either_way(tmp_path: Path) -> None:
     written = []
     for way in (nullcontext, plain_kernels):
         with way():
-            trace = augmented(read(str(tmp_path / "t.json")), long_track(300))
-            writer.write(trace, tmp_path / "t.pftrace")
+            writer.write(augmented(read(str(tmp_path / "t.json")), long_track(300)), tmp_path / "t.pftrace")
         written.append((tmp_path / "t.pftrace").read_bytes())
     assert written[0] == written[1]

@@ -73,8 +73,7 @@ def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], comp
     """Also of a kernel and an annotation around it that are equally long."""
     slices = TrackSlices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
     for mark, row in ((11, 0), (12, 1), (13, 1)):
-        result = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
-        assert result.tolist() == [row]
+        assert walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1].tolist() == [row]
 
 
 @given(spans, moments)

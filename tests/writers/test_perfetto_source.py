@@ -137,9 +137,7 @@ def test_begins_and_ends(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 def test_moments_and_phases_that_perfetto_does_not_know(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     value = {"pid": 42, "tid": 43, "ts": 3}
     rows = load(
-        perfetto,
-        tmp_path,
-        [{**value, "ph": phase, "name": phase, "s": "g", "args": {"x": 1}} for phase in "iIRO"],
+        perfetto, tmp_path, [{**value, "ph": phase, "name": phase, "s": "g", "args": {"x": 1}} for phase in "iIRO"]
     )
     names = ("I", "O", "R", "i")
     assert perfetto.rows("select name, ts, dur from slice order by name") == [(name, 3000, 0) for name in names]
@@ -373,8 +371,7 @@ def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
 
 
 def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    flows = Flows("why", "waits", Ends(ns(0)), Ends(ns(1)))
-    load(perfetto, tmp_path, EVENTS, MARKS, flows)
+    load(perfetto, tmp_path, EVENTS, MARKS, Flows("why", "waits", Ends(ns(0)), Ends(ns(1))))
     assert perfetto.rows("select ts, name from slice where category = 'augment.marks'") == [(4000, "here")]
     assert arrows(perfetto) == [("launch", "k")]
 

@@ -137,8 +137,7 @@ def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> 
         folder = tmp_path / f"run{number:02}"
         folder.mkdir()
         (folder / "rank0.metrics.json").write_text(json.dumps(sidecar))
-    document = trend_of(str(tmp_path))
-    assert "since run06 it is 10 % higher" in document.verdict[0]
+    assert "since run06 it is 10 % higher" in trend_of(str(tmp_path)).verdict[0]
     with pytest.raises(InputError, match="fewer than two runs"):
         trend_of(str(tmp_path / "run00"))
 
@@ -187,8 +186,7 @@ def test_runs_that_cannot_be_compared_are_series_of_their_own() -> None:
     document = of_history(runs, "runs")
     names = [sentence.partition(":")[0] for sentence in document.verdict]
     assert names == ["main, H100", "fp8, H100", "main, A100"]
-    chart = document.sections[0].charts[0]
-    x = chart.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    x = document.sections[0].charts[0].spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert x == [f"c{place}" for place in range(12)]
     assert "no change of its level was found in 12 runs" in document.verdict[0]
 
@@ -248,8 +246,7 @@ def test_modules_of_both_passes(outputs: Path) -> None:
 
 def test_one_message_is_told_once_and_code_is_code() -> None:
     diagnostics = [{"count": 2, "message": "rows left out"}, {"count": 3, "message": "rows left out"}]
-    document = Document("t", "trace", ["in `a<b>` most"], [("GPU", "H100")], [], (), diagnostics)
-    page = html.page(document)
+    page = html.page(Document("t", "trace", ["in `a<b>` most"], [("GPU", "H100")], [], (), diagnostics))
     assert page.count("5 rows left out") == 1
     assert "in <code>a&lt;b&gt;</code> most" in page
     assert '<p class="small">H100</p>' in page
