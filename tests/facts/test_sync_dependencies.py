@@ -64,17 +64,6 @@ TRACES = ("mi300_tracelens/ddp_resnet18_no_pool.json.gz", "v100_4rank_pair_torch
 FREE = re.compile(r"(cuda|hip)Free")
 
 
-def freed(begin: int, end: int, name: str = "cudaFree") -> list[Event]:
-    """A kernel until 500 µs, the call, and a launch after it."""
-    return [
-        call("cudaLaunchKernel", 0, 5 * US, correlation=1),
-        kernel("gemm", 10 * US, 500 * US, correlation=1),
-        call(name, begin * US, end * US),
-        call("cudaLaunchKernel", (end + 5) * US, (end + 10) * US, correlation=2),
-        kernel("gemm", (end + 12) * US, (end + 20) * US, correlation=2),
-    ]
-
-
 @pytest.mark.parametrize(
     ("begin", "end", "name", "waits"),
     [
@@ -86,7 +75,15 @@ def freed(begin: int, end: int, name: str = "cudaFree") -> list[Event]:
     ],
 )
 def test_a_call_that_frees_waits_for_the_work_before(begin: int, end: int, name: str, waits: bool) -> None:
-    trace = trace_of(*freed(begin, end, name))
+    trace = trace_of(
+        *[
+            call("cudaLaunchKernel", 0, 5 * US, correlation=1),
+            kernel("gemm", 10 * US, 500 * US, correlation=1),
+            call(name, begin * US, end * US),
+            call("cudaLaunchKernel", (end + 5) * US, (end + 10) * US, correlation=2),
+            kernel("gemm", (end + 12) * US, (end + 20) * US, correlation=2),
+        ]
+    )
     path = critical_path(trace)
     spent = np.bincount(path.bound_by, path.dur, len(BoundBy)) // US
     assert (spent[BoundBy.KERNEL_COMPUTATION] >= 490) == waits

@@ -10,11 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from answered_jobs import answer_to, rows, summaries_at
 from augment.core.findings import AugmentedTrace, Skipped
-from augment.job.answer import Answer
-from augment.job.collectives.waits import waits
-from augment.job.matching.clocks import align
-from augment.job.matching.matching import match
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -34,19 +31,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp("job")
         chosen: dict[str, Any] = {"ranks": 4, "layers": 4, "steps": 3} | options
         paths = simulate(JobOptions(**chosen, bucket_mib=cap, work=work, jitter=jitter), folder)
-        return tuple(summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths)
+        return tuple(summaries_at([path for path, _ in paths]))
 
     return made
-
-
-def answered(summaries: Any) -> Answer:
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    return Answer(summaries, clocks, matched, waits(matched, clocks), [])
-
-
-def rows(answer: Answer, question: str) -> Any:
-    return answer.outcomes[question].rows
 
 
 def step_ns(summaries: Any) -> float:
@@ -66,7 +53,7 @@ def filled(cap: float, layers: int = 4) -> list[int]:
 
 @pytest.mark.parametrize("cap", [1.0, 10.0, 50.0])
 def test_buckets_and_their_cap(job: Any, cap: float) -> None:
-    table = rows(answered(job(cap)), "ddp_buckets")
+    table = rows(answer_to(job(cap)), "ddp_buckets")
     assert [row.bytes for row in table] == filled(cap)
     assert [row.bucket for row in table] == list(range(len(table)))
     assert table[0].least_cap_bytes < cap * MIB <= table[0].most_cap_bytes
@@ -83,7 +70,7 @@ def test_buckets_and_their_cap(job: Any, cap: float) -> None:
 def test_predictions_for_other_caps_are_right(job: Any, recorded: float, work: float) -> None:
     """The same job is simulated with each cap that is predicted."""
     before = job(recorded, work)
-    table = [row for row in rows(answered(before), "ddp_caps") if row.cap_bytes]
+    table = [row for row in rows(answer_to(before), "ddp_caps") if row.cap_bytes]
     assert table == sorted(table, key=lambda row: row.change_ns)
     assert len(table) >= 4
     for row in table:
@@ -97,14 +84,14 @@ def test_predictions_for_other_caps_are_right(job: Any, recorded: float, work: f
 
 
 def test_larger_caps_lengthen_the_tail_of_a_slow_network(job: Any) -> None:
-    table = {row.cap_bytes: row for row in rows(answered(job(10.0, 0.3, gpu="A100")), "ddp_caps")}
+    table = {row.cap_bytes: row for row in rows(answer_to(job(10.0, 0.3, gpu="A100")), "ddp_caps")}
     assert table[50 * MIB].tail_ns > table[10 * MIB].tail_ns
     assert table[50 * MIB].change_ns > table[50 * MIB].uncertainty_ns
 
 
 def test_the_uncertainty_is_stated_for_unsteady_jobs(job: Any) -> None:
-    steady = {row.cap_bytes: row.uncertainty_ns for row in rows(answered(job(10.0)), "ddp_caps")}
-    unsteady = {row.cap_bytes: row.uncertainty_ns for row in rows(answered(job(10.0, jitter=0.3)), "ddp_caps")}
+    steady = {row.cap_bytes: row.uncertainty_ns for row in rows(answer_to(job(10.0)), "ddp_caps")}
+    unsteady = {row.cap_bytes: row.uncertainty_ns for row in rows(answer_to(job(10.0, jitter=0.3)), "ddp_caps")}
     assert all(unsteady[cap] > steady[cap] for cap in steady.keys() & unsteady.keys())
 
 
@@ -112,7 +99,7 @@ def test_without_shapes_only_larger_caps_are_predicted(job: Any) -> None:
     summaries = [msgspec.structs.replace(each) for each in job(10.0)]
     for summary in summaries:
         summary.tables = {name: of for name, of in summary.tables.items() if name != "gradients"}
-    result = answered(summaries)
+    result = answer_to(summaries)
     outcome = result.outcomes["ddp_caps"]
     assert "record_shapes" in (outcome.partial or "")
     assert {row.cap_bytes for row in outcome.rows} <= {50 * MIB, 100 * MIB, None}
@@ -123,7 +110,7 @@ def test_without_shapes_only_larger_caps_are_predicted(job: Any) -> None:
 
 def test_equal_buckets_predict_nothing(tmp_path: Path) -> None:
     paths = simulate(JobOptions(ranks=2, steps=2), tmp_path)
-    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
+    content = answer_to(summaries_at([path for path, _ in paths]))
     assert [row.bytes for row in rows(content, "ddp_buckets")] == [2 * 12 * HIDDEN**2] * 4
     outcome = content.outcomes["ddp_caps"]
     assert isinstance(outcome, Skipped)
@@ -134,7 +121,7 @@ def test_unknown_sizes_are_said(job: Any) -> None:
     summaries = [msgspec.structs.replace(each) for each in job(10.0)]
     for summary in summaries:
         summary.columns = summary.columns | {"bytes": np.full(len(summary.column("bytes")), -1).tobytes()}
-    result = answered(summaries)
+    result = answer_to(summaries)
     assert {row.bytes for row in rows(result, "ddp_buckets")} == {None}
     outcome = result.outcomes["ddp_caps"]
     assert isinstance(outcome, Skipped)
@@ -143,7 +130,7 @@ def test_unknown_sizes_are_said(job: Any) -> None:
 
 def test_sharded_gradients_have_no_buckets(tmp_path: Path) -> None:
     paths = simulate(JobOptions(ranks=2, steps=1, collectives="fsdp"), tmp_path)
-    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
+    content = answer_to(summaries_at([path for path, _ in paths]))
     assert {type(content.outcomes[name]) for name in ("ddp_buckets", "ddp_caps")} == {Skipped}
 
 
@@ -164,7 +151,7 @@ def test_recorded_gradients_fill_the_recorded_buckets() -> None:
 
 
 def test_stretched_jobs_have_stretched_buckets(job: Any) -> None:
-    before = rows(answered(job(50.0)), "ddp_buckets")
-    for each, two in zip(before, rows(answered(job(50.0, stretch=2.0)), "ddp_buckets"), strict=True):
+    before = rows(answer_to(job(50.0)), "ddp_buckets")
+    for each, two in zip(before, rows(answer_to(job(50.0, stretch=2.0)), "ddp_buckets"), strict=True):
         assert two.tail_ns == pytest.approx(2 * each.tail_ns, rel=1e-3, abs=100)
         assert two.bytes == each.bytes

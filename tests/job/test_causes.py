@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import layered_job
+from answered_jobs import answered, job_at
 from augment.arrays.types import NO_INDEX
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Trace
 from augment.facts.collectives.rank_progress import device_states, host_gaps
-from augment.job.answer import Answer, answer
+from augment.job.answer import Answer
 from augment.job.ranks.states import MOST_STAYS, state_table
 from augment.job.ranks.summary import read_summary, summarize
 from augment.job.verdict.excess import main_cause, main_causes
@@ -38,8 +39,7 @@ CLEARLY = 2.0  # of the other cause
 
 @cache
 def _job(paths: tuple[Path, ...]) -> Answer:
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths])
+    return answered(paths)
 
 
 def job(paths: Sequence[Path]) -> Answer:
@@ -158,18 +158,14 @@ def test_the_cause_is_what_the_device_did_meanwhile(tmp_path: Path, late: str) -
 
 
 def test_a_recorded_job(shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
     assert check(paths) >= 2
     check_cause(paths)
 
 
 def test_ranks_that_are_late_together(shared_traces: Path) -> None:
     """Two ranks whose hosts take far longer than the others', by sums over the raw JSON: the verdict names both."""
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
     excess = plain_excess(paths)
     slow = sorted(excess, key=lambda rank: -excess[rank]["host"])[:2]
     assert slow == [1, 0]
@@ -182,9 +178,7 @@ def test_ranks_that_are_late_together(shared_traces: Path) -> None:
 
 def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_path: Path) -> None:
     """The job as two nodes: no rank gains alone; those late alike are one finding, the largest gain first."""
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
     ranks = ", ".join(map(str, range(2 * len(paths))))
     for rank in range(2 * len(paths)):
         text = gzip.decompress(paths[rank % len(paths)].read_bytes()).decode()
@@ -331,9 +325,7 @@ def test_thinned_states_are_exact_where_figures_ask(tmp_path: Path, most: int) -
 
 def test_the_table_names_the_cause_of_the_verdict(shared_traces: Path) -> None:
     """A recorded job: most of the delay of rank 1 is computing, as its host had stalled before."""
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz")
     result = job(paths)
     causes = {row.rank: row.cause for row in result.verdict.rows}
     worst = rows(result, "stragglers")[0]

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from answered_jobs import answer_to, job_at, rows, simulated_job, summaries_at
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.job.answer import Answer, answer
-from augment.job.collectives.waits import waits
-from augment.job.matching.clocks import align
 from augment.job.matching.matching import Matched, match
 from augment.job.ranks.dimension_names import dimension_told, listed_group, stated
 from augment.job.ranks.summary import RankSummary, read_summary, summarize, summary_of
@@ -29,23 +28,13 @@ SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
 
 def summaries_of(folder: Path, **options: Any) -> list[RankSummary]:
-    return [summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in simulate(JobOptions(**options), folder)]
-
-
-def answered(summaries: list[RankSummary], parallelism: dict[str, int] | None = None) -> Answer:
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    return Answer(summaries, clocks, matched, waits(matched, clocks), [], parallelism or {})
+    return summaries_at(simulated_job(folder, **options))
 
 
 def undescribed(summaries: list[RankSummary]) -> list[RankSummary]:
     for summary in summaries:
         summary.groups = [[name, "undefined", *rest] for name, _, *rest in summary.groups]
     return summaries
-
-
-def rows(answer: Answer, question: str) -> Any:
-    return answer.outcomes[question].rows
 
 
 def by_dimension(answer: Answer, question: str) -> dict[str, Any]:
@@ -87,7 +76,7 @@ def test_dimensions_and_coordinates_of_products(tmp_path: Path, tp: int, pp: int
     summaries = summaries_of(
         tmp_path, **{name: getattr(options, name) for name in ("ranks", "tp", "pp", "steps", "layers", "microbatches")}
     )
-    result = answered(summaries if described else undescribed(summaries))
+    result = answer_to(summaries if described else undescribed(summaries))
     table = by_dimension(result, "parallel_dimensions")
     assert {name for name in table if table[name].group_size and table[name].group_size > 1} == {
         name for name, size in (("tp", tp), ("pp", pp), ("dp", dp)) if size > 1
@@ -108,14 +97,14 @@ def test_a_pipeline_within_the_default_group(tmp_path: Path) -> None:
     summaries = undescribed(summaries_of(tmp_path, ranks=4, pp=4, steps=1, layers=4, microbatches=2))
     for summary in summaries:
         summary.groups = [["0", "default_pg", "[0, 1, 2, 3]", "", 4, "recorded"] for _ in summary.groups]
-    assert [row.pp for row in rows(answered(summaries), "rank_coordinates")] == [0, 1, 2, 3]
+    assert [row.pp for row in rows(answer_to(summaries), "rank_coordinates")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("collectives", "style", "ratio"), [("ddp", "all-reduce", 1.0), ("fsdp", "fully sharded", 1.5)]
 )
 def test_the_volume_is_that_of_theory(tmp_path: Path, collectives: str, style: str, ratio: float) -> None:
-    result = answered(summaries_of(tmp_path, ranks=4, steps=2, collectives=collectives))
+    result = answer_to(summaries_of(tmp_path, ranks=4, steps=2, collectives=collectives))
     (row,) = rows(result, "communication_by_dimension")
     assert row.style == style
     assert row.volume_ratio == pytest.approx(ratio) == row.theory_ratio
@@ -125,7 +114,7 @@ def test_the_volume_is_that_of_theory(tmp_path: Path, collectives: str, style: s
 
 def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
     summaries = summaries_of(tmp_path, ranks=8, tp=2, pp=2, steps=2, layers=4, microbatches=2)
-    result = answered(summaries)
+    result = answer_to(summaries)
     inside = [summary.column("step") >= 0 for summary in summaries]
     for name in ("time_ns", "exposed_ns"):
         whole = {
@@ -140,7 +129,7 @@ def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
 
 
 def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:
-    result = answered(summaries_of(tmp_path, ranks=4, pp=4, steps=2, layers=4, microbatches=2, straggler=2))
+    result = answer_to(summaries_of(tmp_path, ranks=4, pp=4, steps=2, layers=4, microbatches=2, straggler=2))
     worst = max(
         (row for row in rows(result, "dimension_places") if row.dimension == "pp"), key=lambda row: row.compute_ratio
     )
@@ -151,7 +140,7 @@ def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("described", [True, False])
 def test_stated_sizes_win(tmp_path: Path, described: bool) -> None:
     summaries = summaries_of(tmp_path, ranks=8, tp=2, pp=2, steps=1, layers=4)
-    result = answered(summaries if described else undescribed(summaries), {"tp": 2, "pp": 2, "dp": 2})
+    result = answer_to(summaries if described else undescribed(summaries), {"tp": 2, "pp": 2, "dp": 2})
     table = by_dimension(result, "parallel_dimensions")
     assert {row.confidence for row in table.values()} == {"user"}
     assert {name: row.stride for name, row in table.items()} == {"tp": 1, "dp": 2, "pp": 4}
@@ -171,14 +160,14 @@ def test_the_order_of_stated_sizes_is_that_of_the_groups(tmp_path: Path) -> None
             [name, "undefined", str(sorted(swapped[int(rank)] for rank in str(ranks)[1:-1].split(", "))), *rest]
             for name, _, ranks, *rest in summary.groups
         ]
-    table = by_dimension(answered(summaries, {"tp": 2, "pp": 2, "dp": 2}), "parallel_dimensions")
+    table = by_dimension(answer_to(summaries, {"tp": 2, "pp": 2, "dp": 2}), "parallel_dimensions")
     strides = {name: row.stride for name, row in table.items()}
     assert strides["tp"] == 1
     assert sorted(strides.values()) == [1, 2, 4]
 
 
 def test_stated_sizes_that_cannot_be_are_not_used(tmp_path: Path) -> None:
-    outcome = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2}).outcomes["parallel_dimensions"]
+    outcome = answer_to(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2}).outcomes["parallel_dimensions"]
     assert [each.code for each in outcome.diagnostics] == ["parallelism_contradicted"]
     assert outcome.rows[0].confidence == "medium"
 
@@ -190,7 +179,7 @@ def test_what_cannot_be_stated(text: str) -> None:
 
 
 def test_experts_part_the_data_parallel_ranks(tmp_path: Path) -> None:
-    result = answered(summaries_of(tmp_path, ranks=4, steps=1, ep=2), {"dp": 4, "ep": 2})
+    result = answer_to(summaries_of(tmp_path, ranks=4, steps=1, ep=2), {"dp": 4, "ep": 2})
     assert [(row.dp, row.ep) for row in rows(result, "rank_coordinates")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
@@ -198,24 +187,22 @@ def test_without_phases_nothing_is_guessed(tmp_path: Path) -> None:
     summaries = undescribed(summaries_of(tmp_path, ranks=2, steps=1))
     for summary in summaries:
         summary.tables = {}
-    (row,) = rows(answered(summaries), "parallel_dimensions")
+    (row,) = rows(answer_to(summaries), "parallel_dimensions")
     assert (row.dimension, row.confidence) == ("unknown", "none")
     assert "not recorded" in row.evidence
 
 
 def test_dimensions_do_not_depend_on_the_order_of_ranks(tmp_path: Path) -> None:
     summaries = summaries_of(tmp_path, ranks=8, tp=2, pp=2, steps=1, layers=4)
-    before = by_dimension(answered(summaries), "communication_by_dimension")
-    after = by_dimension(answered(summaries[::-1]), "communication_by_dimension")
+    before = by_dimension(answer_to(summaries), "communication_by_dimension")
+    after = by_dimension(answer_to(summaries[::-1]), "communication_by_dimension")
     assert before == {name: replace(row) for name, row in after.items()}
 
 
 def test_a_sharded_optimizer_of_eight_gpus() -> None:
     """Eight ranks of modded-nanogpt: gradients are reduce-scattered, parameters gathered after the optimizer."""
-    paths = sorted((SHARED / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
-    if len(paths) != 8:
-        pytest.skip("../shared/traces is not available")
-    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    paths = job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
+    content = answer_to(summaries_at(paths))
     (row,) = rows(content, "communication_by_dimension")
     assert (row.dimension, row.style, row.group_size) == ("dp", "sharded optimizer", 8)
     assert row.volume_ratio == pytest.approx(1.0)
@@ -326,10 +313,8 @@ def test_other_clocks_change_no_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ReduceScatter", "AllGather"])
 def test_recorded_collectives_without_their_names_are_the_same_or_left_out(kind: str) -> None:
     """By the recorded names and sequence numbers, which the inference does not see."""
-    paths = sorted((RECORDED / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
-    if not paths:
-        pytest.skip("../shared/traces is not available")
-    summaries = [summary_of(AugmentedTrace(read(str(path)), {})) for path in paths]
+    paths = job_at(RECORDED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
+    summaries = summaries_at(paths)
     named = [np.array([bool(group[0]) for group in each.groups])[each.column("group")] for each in summaries]
     recorded = instances(match(summaries), named)
     for summary in summaries:

@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from augment.core.findings import AugmentedTrace
-from augment.job.answer import Answer, answer
-from augment.job.ranks.summary import summarize
-from augment.readers import read
+from answered_jobs import answered, rows
 from traces import write_trace
 
 STEPS, RANKS, TRANSFER = 6, 3, 400  #: µs
@@ -63,15 +60,6 @@ def job(
         write_trace(folder / f"rank{rank}.json", *events[rank], distributedInfo={**listed, "rank": rank}, host_name="a")
         for rank in range(RANKS)
     ]
-
-
-def answered(paths: list[Path]) -> Answer:
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths])
-
-
-def rows(answer: Answer, name: str) -> list[Any]:
-    return list(answer.outcomes[name].rows)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

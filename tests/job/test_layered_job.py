@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import layered_job
-from augment.core.findings import AugmentedTrace, Findings
-from augment.job.answer import Answer, answer
+from answered_jobs import answered, job_at
+from augment.core.findings import Findings
+from augment.job.answer import Answer
 from augment.job.matching.matching import match
-from augment.job.ranks.summary import summarize
-from augment.readers import read
 from job_summaries import Part, summary_of
 
 pytestmark = pytest.mark.slow
@@ -24,11 +23,6 @@ INFERRED = ("nopg", "noargs", "deepep")
 SLOW = layered_job.SLOW
 MOST_DRIFT = 100  # ppm
 LOST = "collectives_of_one_rank"
-
-
-def answered(paths: list[Path], **options: Any) -> Answer:
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths], **options)
 
 
 def rows(result: Answer, question: str) -> Any:
@@ -159,9 +153,7 @@ def test_sizes_decide_where_times_cannot() -> None:
 
 
 def test_half_the_ranks_or_fewer_charge_nobody(shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "hta_sampled_2_of_128").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "hta_sampled_2_of_128")
     result = answered(paths)
     assert [row.charged_ns for row in rows(result, "stragglers")] == [0] * len(rows(result, "stragglers"))
     assert not rows(result, "cross_rank_critical_path")

@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from augment.core.findings import AugmentedTrace
-from augment.job.answer import answer
+from answered_jobs import answered
 from augment.job.path.path import Path as JobPath
-from augment.job.ranks.summary import summarize
-from augment.readers import read
 from simulator import JobOptions, job, simulate
 from simulator.kineto import BASE_TIME_NS
 from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS, WAKE_NS, Clock, StepTimes
@@ -110,8 +107,7 @@ def test_the_path_is_the_true_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     clocks: list[Recorded] = []
     monkeypatch.setattr(job, "Clock", lambda *arguments: clocks.append(Recorded(*arguments)) or clocks[-1])
     paths = [path for path, _ in simulate(JobOptions(**options), tmp_path)]
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    path = answer(contents, [path.name for path in paths]).path
+    path = answered(paths).path
     assert isinstance(path, JobPath)
     true = [(rank, start + BASE_TIME_NS, end + BASE_TIME_NS) for rank, start, end in Truth(clocks[0]).walk()]
     assert max(end for *_, end in true) == path.end[-1]

@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from answered_jobs import answer_to, job_at, summaries_at
 from augment.core.findings import AugmentedTrace, Window
-from augment.job.answer import Answer
-from augment.job.collectives.waits import waits
-from augment.job.matching.clocks import align
-from augment.job.matching.matching import match
 from augment.job.parallel.schedules import Passes, bubble, parted, played, recognised
 from augment.job.ranks.rank_tables import ActionKind
 from augment.job.ranks.summary import RankSummary, summary_of
@@ -134,13 +131,11 @@ def test_an_order_that_waits_for_itself_is_not_played() -> None:
 
 def job(folder: Path, **options: Any) -> list[RankSummary]:
     chosen = JobOptions(**{"ranks": 4, "pp": 4, "microbatches": 8, "layers": 4, "steps": 2} | options)
-    return [summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in simulate(chosen, folder)]
+    return summaries_at([path for path, _ in simulate(chosen, folder)])
 
 
 def rows(summaries: list[RankSummary]) -> Any:
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    outcome = answer_to(summaries).outcomes["pipeline"]
     for row in outcome.rows:
         assert sum(getattr(row, name) or 0 for name in PARTS) == row.bubble_ns == row.window_ns - row.work_ns
     return sorted(outcome.rows, key=lambda row: (row.pipeline, row.stage))
@@ -304,19 +299,15 @@ def test_ranks_that_only_send_are_not_taken_for_stages(tmp_path: Path) -> None:
     for summary in summaries:
         summary.groups = [["", "", "", "", -1, "recorded"] for _ in summary.groups]
         summary.columns = summary.columns | {"peer": np.full(len(summary.column("peer")), -1).tobytes()}
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    outcome = answer_to(summaries).outcomes["pipeline"]
     assert "which ranks are stages" in getattr(outcome, "reason", "")
-    stated = Answer(summaries, clocks, matched, waits(matched, clocks), [], {"pp": 2}).outcomes["pipeline"]
+    stated = answer_to(summaries, {"pp": 2}).outcomes["pipeline"]
     assert [row.stage for row in sorted(stated.rows, key=lambda row: row.rank)] == [0, 1]
 
 
 def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
     summaries = job(tmp_path, ranks=2, pp=1, microbatches=1)
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    outcome = answer_to(summaries).outcomes["pipeline"]
     assert "no forward and backward passes" in getattr(outcome, "reason", "")
 
 
@@ -332,9 +323,7 @@ def test_a_recorded_pipeline_of_pytorch() -> None:
 
 
 def timelines(name: str, window: Window | None = None) -> list[RankSummary]:
-    paths = sorted((EVIDENCE / name).glob("pp_rank_*.json.gz"))
-    if not paths:
-        pytest.skip("../shared/evidence is not available")
+    paths = job_at(EVIDENCE / name, "pp_rank_*.json.gz")
     return [summary_of(AugmentedTrace(read(str(path)), {}, window)) for path in paths]
 
 

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from answered_jobs import answer_to, job_at, rows, summaries_at
 from augment.core.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
-from augment.job.collectives.waits import waits
-from augment.job.matching.clocks import align
-from augment.job.matching.matching import match
 from augment.job.parallel import comparison
 from augment.job.ranks.rank_tables import unit_names
-from augment.job.ranks.summary import RankSummary, summarize, summary_of
+from augment.job.ranks.summary import RankSummary, summarize
 from augment.readers import read
 from job_summaries import summary_of as made
 from simulator import JobOptions, simulate
@@ -172,12 +170,10 @@ def test_sharding_of_simulated_jobs(tmp_path: Path, shape: dict[str, Any]) -> No
 
 @pytest.mark.slow
 def test_sharding_of_a_recorded_job(shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))[:8]
-    if len(paths) < 8:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz")[:8]
     table = [row for row in outcome_of(paths, "sharding") if row.group == "0"]
     ours = {kind: [row for row in table if row.kind == kind] for kind in ("AllGather", "ReduceScatter")}
-    for kind, rows in ours.items():
+    for kind, of_kind in ours.items():
         count, time, least, most = 0, 0.0, 0.0, 0.0
         for path in paths:
             rank = Plain(path)
@@ -192,9 +188,9 @@ def test_sharding_of_a_recorded_job(shared_traces: Path) -> None:
                 if stood > STAND_US and not rank.computes_at(end):
                     most += stood
                     least += stood if rank.continues_after(end) else 0.0
-        assert 8 * sum(row.count for row in rows) == count
-        assert sum(row.time_ns for row in rows) / 1000 == pytest.approx(time, rel=0.001)
-        assert 0.98 * least <= sum(row.late_ns for row in rows) / 1000 <= 1.02 * most
+        assert 8 * sum(row.count for row in of_kind) == count
+        assert sum(row.time_ns for row in of_kind) / 1000 == pytest.approx(time, rel=0.001)
+        assert 0.98 * least <= sum(row.late_ns for row in of_kind) / 1000 <= 1.02 * most
 
 
 @pytest.mark.slow
@@ -261,9 +257,7 @@ def test_bytes_of_all_to_alls(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 def test_all_to_alls_of_a_recorded_job(shared_traces: Path) -> None:
     """Clocks that differ too much: the shortest duration is what moving data takes."""
-    paths = sorted((shared_traces / "dlrm_8rank_v100_param" / "kineto").glob("*.json.gz"))
-    if len(paths) != 8:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "dlrm_8rank_v100_param" / "kineto")
     ranks = [Plain(path) for path in paths]
     pieces = [[piece for piece in rank.kernels if "SendRecv" in piece["name"]] for rank in ranks]
     assert {len(of_rank) for of_rank in pieces} == {5}
@@ -281,9 +275,7 @@ def test_all_to_alls_of_a_recorded_job(shared_traces: Path) -> None:
 @pytest.mark.slow
 def test_all_to_alls_of_a_job_with_bytes_untold(shared_traces: Path) -> None:
     """Each rank's times are those of kernels in its file; a rank that all wait for waits for nobody itself."""
-    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")
     durations = [
         sorted(float(piece["dur"]) for piece in Plain(path).kernels if "SendRecv" in piece["name"]) for path in paths
     ]
@@ -303,19 +295,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
 
-def answered(summaries: list[RankSummary]) -> Answer:
-    matched = match(summaries)
-    clocks, _ = align(matched, summaries)
-    return Answer(summaries, clocks, matched, waits(matched, clocks), [])
-
-
 def job(folder: Path, **options: Any) -> Answer:
     paths = [path for path, _ in simulate(JobOptions(**options), folder)]
-    return answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
-
-
-def rows(answer: Answer, question: str) -> Any:
-    return answer.outcomes[question].rows
+    return answer_to(summaries_at(paths))
 
 
 def test_gathers_of_fast_computation_are_late(tmp_path: Path) -> None:
@@ -350,10 +332,8 @@ def test_units_are_the_modules_of_recorded_ranges() -> None:
 
 
 def test_memory_and_volume_of_a_sharded_optimizer() -> None:
-    paths = sorted((SHARED / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
-    if len(paths) != 8:
-        pytest.skip("../shared/traces is not available")
-    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    paths = job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
+    content = answer_to(summaries_at(paths))
     (row,) = rows(content, "communication_by_dimension")
     assert row.memory_ratio == pytest.approx((4 + 12 / 8) / 16)
     assert {row.phase for row in rows(content, "sharding")} == {"backward", "optimizer"}
@@ -371,7 +351,7 @@ def received(counts: list[list[int]]) -> list[RankSummary]:
 
 
 def test_hot_ranks_receive_most() -> None:
-    table = rows(answered(received([[100, 100, 100], [100, 100, 100], [250, 40, 220]])), "expert_parallel")
+    table = rows(answer_to(received([[100, 100, 100], [100, 100, 100], [250, 40, 220]])), "expert_parallel")
     assert [row.rank for row in table] == [2, 0, 1]
     assert (table[0].received_bytes, table[0].sent_bytes) == (510, 300)
     assert table[0].received_ratio == pytest.approx(510 / 370)
@@ -381,9 +361,9 @@ def test_hot_ranks_receive_most() -> None:
 
 
 def test_unknown_sizes_are_not_guessed() -> None:
-    (first, *_) = rows(answered(received([[100, -1], [100, 100]])), "expert_parallel")
+    (first, *_) = rows(answer_to(received([[100, -1], [100, 100]])), "expert_parallel")
     assert first.imbalance_ratio == 0.0
-    assert {row.received_bytes for row in rows(answered(received([[-1], [-1]])), "expert_parallel")} == {None}
+    assert {row.received_bytes for row in rows(answer_to(received([[-1], [-1]])), "expert_parallel")} == {None}
 
 
 def test_kernels_of_expert_parallelism_show_their_dimension(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from answered_jobs import answered, job_at
 from augment.arrays.intervals import total, union
 from augment.compare import diff
 from augment.compare.gate import check
@@ -21,7 +22,6 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.steps.step_windows import recorded_windows
-from augment.job.answer import Answer, answer
 from augment.job.ranks.summary import read_summary, summarize
 from augment.job.verdict.late_ranks import imbalance
 from augment.readers import read
@@ -153,9 +153,7 @@ def test_recordings_that_begin_at_different_moments(tmp_path: Path) -> None:
 
 def test_a_real_job_begun_in_a_backlog(shared_traces: Path) -> None:
     """The kernels launched in step 10 are 28.8 to 29.3 ms on all ranks; 17 % was told with what was launched before."""
-    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
     content = ratios([read(str(path)) for path in paths])
     assert sorted(content) == [10, 11, 12, 13]
     assert content[10] == pytest.approx(0.008, abs=0.002)
@@ -204,10 +202,6 @@ def recorded(folder: Path, leads: Sequence[int], late: int | None = None) -> lis
         listed = {"backend": "nccl", "rank": rank, "world_size": RANKS}
         paths.append(write_trace(folder / f"rank{rank}.json", *events[rank], distributedInfo=listed))
     return paths
-
-
-def answered(paths: list[Path]) -> Answer:
-    return answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], [path.name for path in paths])
 
 
 @pytest.mark.parametrize("leads", [(100_000, 93_000, 30_000, 82_000), (64_000, 100, 100, 100), (0, 0, 0, 0)])

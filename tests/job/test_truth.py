@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import verdicts
 
+from answered_jobs import answered, rows
 from augment.core.attachments import RankInJob
-from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.facts.names.kernel_types import bus_factor
-from augment.job.answer import Answer, answer
+from augment.job.answer import Answer
 from augment.job.rank_answers import with_its_ranks
-from augment.job.ranks.summary import summarize
 from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN
 from augment.readers import read
 from augment.results.report.health import report_on
@@ -35,12 +34,7 @@ START = BASE_TIME_NS + START_NS
 
 def job(folder: Path, **options: Any) -> Answer:
     paths = [path for path, _ in simulate(JobOptions(**options), folder)]
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths])
-
-
-def rows(answer: Answer, question: str) -> Any:
-    return answer.outcomes[question].rows
+    return answered(paths)
 
 
 @pytest.mark.parametrize(("ranks", "layers"), [(2, 4), (8, 4), (64, 2)])

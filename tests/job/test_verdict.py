@@ -11,6 +11,7 @@ import pytest
 import verdicts
 
 import layered_job
+from answered_jobs import answered, job_at
 from augment.core.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
 from augment.job.path.progress import progress_of, stretches
@@ -23,11 +24,6 @@ from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
 POINTS = 0.05  #: by which a predicted gain may miss
-
-
-def answered(paths: list[Path]) -> Answer:
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -81,9 +77,7 @@ def test_ranks_that_nothing_joins_are_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "hta_sampled_2_of_128").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "hta_sampled_2_of_128")
     verdict = answered(paths).verdict
     assert not verdict.rows
     assert verdict.text[0] == (
@@ -92,9 +86,7 @@ def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) ->
 
 
 def test_a_recorded_job_that_slept(shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer").glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")
     (row,) = answered(paths).verdict.rows
     assert (row.rank, row.cause) == (2, "host")
     assert "outside operators in `# running sparse arch`" in row.evidence

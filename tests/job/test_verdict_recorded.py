@@ -10,18 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from augment.core.findings import AugmentedTrace
-from augment.job.answer import Answer, answer
-from augment.job.ranks.summary import summarize
+from answered_jobs import answered, job_at
 from augment.job.verdict.verdict_text import late_without_gain
-from augment.readers import read
 
 FIRST_COMMON = 30  #: collectives at the end of the recording that all ranks have
-
-
-def answered(paths: list[Path]) -> Answer:
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    return answer(contents, [path.name for path in paths])
 
 
 def leads(paths: list[Path]) -> dict[int, float]:
@@ -45,9 +37,7 @@ def leads(paths: list[Path]) -> dict[int, float]:
 
 @pytest.mark.parametrize("folder", ["control", "test"])
 def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
-    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / folder).glob("*.json.gz"))
-    if not paths:
-        pytest.skip("the job is not at hand")
+    paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / folder)
     charged = leads(paths)
     assert charged[2] > 100_000
     assert charged[2] > 0.9 * sum(charged.values())

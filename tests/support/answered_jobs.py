@@ -1,0 +1,51 @@
+"""Jobs of several ranks, recorded or simulated, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.core.findings import AugmentedTrace
+from augment.job.answer import Answer, answer
+from augment.job.collectives.waits import waits
+from augment.job.matching.clocks import align
+from augment.job.matching.matching import match
+from augment.job.ranks.summary import RankSummary, summarize, summary_of
+from augment.readers import read
+from simulator import JobOptions, simulate
+
+
+def job_at(folder: Path, pattern: str = "*.json.gz") -> list[Path]:
+    """The traces of a recorded job; where it is not at hand, the test is skipped."""
+    paths = sorted(folder.glob(pattern))
+    if not paths:
+        pytest.skip(f"no recorded traces at {folder}")
+    return paths
+
+
+def simulated_job(folder: Path, **options: Any) -> list[Path]:
+    return [path for path, _ in simulate(JobOptions(**options), folder)]
+
+
+def summaries_at(paths: Sequence[Path]) -> list[RankSummary]:
+    return [summary_of(AugmentedTrace(read(str(path)), {})) for path in paths]
+
+
+def answered(paths: Sequence[Path], **options: Any) -> Answer:
+    """The answer to the traces of a job."""
+    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+    return answer(contents, [path.name for path in paths], **options)
+
+
+def answer_to(summaries: Sequence[RankSummary], parallelism: dict[str, int] | None = None) -> Answer:
+    """The answer to summaries as they are."""
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    return Answer(summaries, clocks, matched, waits(matched, clocks), [], parallelism or {})
+
+
+def rows(result: Answer, question: str) -> Any:
+    return result.outcomes[question].rows  # type: ignore[union-attr]
