@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 from running import contents
-from test_merging_recorded import JOBS
+from test_merging import JOBS
 
 from augment.batch import execution
 from augment.batch.execution import Run
