@@ -85,12 +85,6 @@ def test_work_without_a_launch_is_left_out_and_counted() -> None:
     assert [(each.code, each.count) for each in findings.diagnostics] == [("gpu_work_without_launch", 2)]
 
 
-def test_a_full_queue_is_timed() -> None:
-    launches = [call("cudaLaunchKernel", k, k + 1, correlation=k) for k in range(1024)]
-    kernels = [kernel("a", 5000 + 10 * k, 5000 + 10 * k + 10, correlation=k) for k in range(1024)]
-    assert rows_of(queues_of(*launches, *kernels), "max", "full_queue_ns") == [(1024, 5000 - 1023)]
-
-
 def test_devices_of_equal_stream_numbers_are_apart() -> None:
     findings = queues_of(
         call("cudaLaunchKernel", 0, 1, correlation=1),

@@ -199,12 +199,6 @@ def ends_of_flows(events: list[dict[str, object]]) -> list[tuple[object, ...]]:
     return [(e["ph"], e["id"], e["ts"], e["pid"], e["tid"], e.get("bp")) for e in events if str(e["ph"]) in "sf"]
 
 
-def test_same_trace_same_bytes(tmp_path: Path) -> None:
-    write(chrome_trace([KERNEL]), tmp_path / "a", IDLE, QUEUE)
-    write(chrome_trace([KERNEL]), tmp_path / "b", IDLE, QUEUE)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_a_source_that_is_no_chrome_json(tmp_path: Path) -> None:
     trace = with_source(chrome_trace(), insert_at=None, format="perfetto")
     with pytest.raises(OutputError, match="Chrome JSON only"):

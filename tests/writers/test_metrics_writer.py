@@ -20,7 +20,7 @@ from augment.writers import metrics, write_all
 from augment.writers.metrics import schema
 from metamorphic import real_trace
 from traces import SIMULATED, by_folder
-from writer_traces import augmented, chrome_trace, with_source
+from writer_traces import chrome_trace, with_source
 
 STEPS = [
     {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": 5 + n, "dur": 1}
@@ -146,8 +146,3 @@ def test_sidecars_of_whole_traces_are_valid(tmp_path: Path, name: str | Path) ->
     document = json.loads(written[-1].read_bytes(), parse_constant=pytest.fail)
     jsonschema.validate(document, schema(ROWS, closed=True))
     assert list(document["analyses"]) == list(ROWS)
-
-
-def test_writing_leaves_only_the_outputs(tmp_path: Path) -> None:
-    write_all(augmented(chrome_trace(path="rank0.pt.trace.json.gz")), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.augmented.pftrace", "rank0.metrics.json"]

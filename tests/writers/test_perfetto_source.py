@@ -14,7 +14,6 @@ import pytest
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE
-from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import bundle
 from augment.writers import perfetto as writer
@@ -438,13 +437,6 @@ def test_a_bundle_keeps_the_source_as_it_is(perfetto: PerfettoEngine, tmp_path: 
         assert archive.testzip() is None
     perfetto.load(tmp_path / "a.zip")
     assert perfetto.rows("select count(*) from slice where name = 'host_wait'") == [(1,)]
-
-
-def test_equal_traces_give_equal_files(tmp_path: Path) -> None:
-    trace: AugmentedTrace = augment(read(str(source(tmp_path, EVENTS))))
-    writer.write(trace, tmp_path / "a.pftrace")
-    writer.write(augment(read(str(tmp_path / "t.json"))), tmp_path / "b.pftrace")
-    assert (tmp_path / "a.pftrace").read_bytes() == (tmp_path / "b.pftrace").read_bytes()
 
 
 # Several traces in one native file, as Perfetto's engine reads it: nothing of one is mistaken for another's.
