@@ -27,22 +27,6 @@ def named(trace: Trace) -> list[tuple[int, int, str | None]]:
     return list(zip(tracks.tolist(), result.ts.tolist(), names, strict=True))
 
 
-def test_a_thread_is_in_the_innermost_of_its_slices() -> None:
-    trace = trace_of(
-        op("outer", 0, 20), call("cudaLaunchKernel", 5, 8), op("next", 20, 25), op("other", 2, 4, thread=2)
-    )
-    assert named(trace) == [
-        (0, 0, "outer"), (0, 5, "cudaLaunchKernel"), (0, 8, "outer"), (0, 20, "next"), (0, 25, None),
-        (1, 2, "other"), (1, 4, None),
-    ]  # fmt: skip
-
-
-def test_of_slices_that_overlap_in_part_the_later_is_the_innermost() -> None:
-    assert named(trace_of(op("first", 0, 10), op("second", 5, 15))) == [
-        (0, 0, "first"), (0, 5, "second"), (0, 15, None),
-    ]  # fmt: skip
-
-
 def test_slices_that_take_no_time_leave_no_segment() -> None:
     assert named(trace_of(op("one", 0, 10), op("empty", 4, 4), op("late", 12, 12))) == [
         (0, 0, "one"), (0, 4, "one"), (0, 10, None), (0, 12, None),
@@ -129,11 +113,6 @@ def test_occupants_are_those_of_each_moment(
             starts = [start for (whose, start, _), count in stretches.items() if (whose, count) == (name, longest)]
             assert trace.names_of(result.row[[index]]) == [name]
             assert trace.events.ts[result.row[index]] == starts[0]
-
-
-def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
-    timeline = occupancy.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
-    assert [column.tolist() for column in timeline] == [[0, 9], [9, 100], [0, 1]]
 
 
 @pytest.mark.usefixtures("kernels")
