@@ -302,7 +302,7 @@ KINDS: dict[str, Kind] = {
         "ddp", _count("smallcoll", 24, 60), ("small_collectives",), named_by=("exposed_communication",),
         cure=lambda work: {"smallcoll": 1, "smallcoll_us": 28 / work.layers},
     ),
-    "ddp: all loaders": Kind("ddp", _loader("multi", 1.2, 1.7), ("data_loading",)),
+    "ddp: all loaders": Kind("ddp", _loader("multi", 1.2, 1.7), ("data_loading",), causes=("shared",)),
     "fsdp: no prefetch": Kind(
         "fsdp", lambda *_: {"noprefetch": True}, ("late_gathers",), named_by=("exposed_communication",)
     ),

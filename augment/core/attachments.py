@@ -62,17 +62,21 @@ class Reason(Struct, frozen=True):
     kernels: tuple[tuple[str, float], ...] = ()
 
     @property
-    def text(self) -> str:
-        """The same in words: ``its host, in `aten::item```."""
-        where = {
+    def place(self) -> str:
+        """Where its host was, in words: ``, in `aten::item```; empty if that is not known."""
+        return {
             "": "",
             "operator": f", in `{short(self.name)}`",
             "annotation": f", outside operators in `{short(self.name)}`",
             "no_operator": ", outside all operators and annotations",
             "many_operators": ", spread over many operators",
         }[self.where]
+
+    @property
+    def text(self) -> str:
+        """The same in words: ``its host, in `aten::item```."""
         longer = " and ".join(f"`{short(name)}` {100 * more:.0f} %" for name, more in self.kernels)
-        return _CAUSES[self.cause] + where + (f", most in {longer} longer" if longer else "")
+        return _CAUSES[self.cause] + self.place + (f", most in {longer} longer" if longer else "")
 
 
 _CAUSES: dict[Cause, str] = {
@@ -99,6 +103,14 @@ class LateRank(Struct, frozen=True):
     confidence: Literal["high", "medium"]
 
 
+class SharedWait(Struct, frozen=True):
+    """What the devices of all ranks wait for alike, each for its own host; ``gain_ns``: by how much a step would be
+    shorter without."""
+
+    reason: Reason
+    gain_ns: int
+
+
 WORKERS = "_MultiProcessingDataLoaderIter"  #: in the name of a fetch from a data loader with workers
 
 
@@ -108,7 +120,7 @@ class RankInJob(Struct, frozen=True):
     ``wait_ns``: its device does nothing but wait for late ranks; ``transfer_ns``: nothing but move data of collectives.
     ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
     ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
-    job took time; None if unknown.
+    job took time; None if unknown. ``shared``: what all ranks wait for alike.
     """
 
     wait_ns: int
@@ -117,6 +129,7 @@ class RankInJob(Struct, frozen=True):
     most_ratio: float = 0.0
     late_ranks: tuple[LateRank, ...] = ()
     transfer_gain_ns: int | None = None
+    shared: SharedWait | None = None
 
     @property
     def itself(self) -> LateRank | None:
@@ -124,9 +137,15 @@ class RankInJob(Struct, frozen=True):
         return next((each for each in self.late_ranks if each.is_own), None)
 
     @property
+    def is_paced_by_workers(self) -> bool:
+        """Whether the workers of data loaders decide how long a step of the job is."""
+        reasons = [late.reason for late in self.late_ranks] + ([self.shared.reason] if self.shared else [])
+        return any(WORKERS in reason.name for reason in reasons)
+
+    @property
     def most_saved_ns(self) -> int:
         """What faster communication of the rank saves at most: a rank that only waits gains nothing by it, nor does one
         that waits for a rank which the workers of its data loader pace: a batch comes at a moment of the clock."""
-        if any(WORKERS in late.reason.name for late in self.late_ranks):
+        if self.is_paced_by_workers:
             return 0
         return self.transfer_ns if self.transfer_gain_ns is None else min(self.transfer_ns, self.transfer_gain_ns)

@@ -72,9 +72,10 @@ class Seen(Struct, frozen=True):
         """More that was seen."""
         return ()
 
-    def in_job(self, job: RankInJob) -> tuple[Seen, int | None]:
-        """The same where the job of the rank is known, and what its cure then saves at most, ns; None: no limit."""
-        return self, None
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[Seen, int]:
+        """The same where the job of the rank is known, and what its cure, which saves ``saved_ns`` by the rank's own
+        trace, saves there. What a faster host saves, the rank waits longer for late ones."""
+        return self, max(saved_ns - job.wait_ns, 0) if self.is_of_host else saved_ns
 
     @property
     def is_of_host(self) -> bool:
@@ -167,18 +168,13 @@ def severity_of(saved_ratio: float | None) -> Severity:
 
 
 def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
-    """A finding of a rank whose job is known: less communication saves no more than what the job gains by it, and what
-    a faster host saves, the rank waits longer for late ones."""
-    seen, most = finding.seen.in_job(job)
-    if seen.is_of_host and finding.saved_ns is not None:
-        most = max(finding.saved_ns - job.wait_ns, 0)
-    if most is None or finding.saved_ns is None:
+    """A finding of a rank whose job is known."""
+    seen, saved = finding.seen.in_job(job, finding.saved_ns or 0)
+    if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen)
-    saved, known = min(finding.saved_ns, most), seen.is_of_host or job.transfer_gain_ns is not None
     if words.ratio(saved) < LEAST_RATIO:
         return Fine(seen, saved)
-    limited = saved < finding.saved_ns  # then other ranks decide, of which the cut knows nothing
+    known = not finding.at_most or job.transfer_gain_ns is not None
     sure = finding.confidence if known or finding.confidence == "low" else "medium"
-    return replace(
-        finding, seen=seen, saved_ns=saved, confidence=sure, cut=None if limited else finding.cut, at_most=not known
-    )
+    cut = finding.cut if saved == finding.saved_ns else None  # else other ranks decide, of which the cut knows nothing
+    return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=not known)

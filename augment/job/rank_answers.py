@@ -26,10 +26,13 @@ from augment.diagnosis.late_ranks import MOST_OF_IT
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
+from augment.diagnosis.rules.data_loading import Fetches
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.late_gathers import LateGathers
+from augment.diagnosis.rules.launch_bound import LaunchBound
 from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
 from augment.diagnosis.rules.small_collectives import SmallCollectives
+from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.wording import advice, answer_text, evidence, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.facts.steps.window import only
@@ -46,6 +49,9 @@ _SEEN: dict[str, type[Seen]] = {
     "small_collectives": SmallCollectives,
     "late_gathers": LateGathers,
     "pipeline_bubble": PipelineBubble,
+    "data_loading": Fetches,
+    "launch_bound": LaunchBound,
+    "synchronizing_calls": SynchronizingCalls,
 }
 
 
@@ -109,6 +115,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
             for each, row, reason in answer.judgement.late_ranks
         ),
         transfer_gain_ns=answer.judgement.transfer_gain_ns,
+        shared=answer.judgement.shared,
     )
 
 
@@ -137,14 +144,14 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         if changed != row:
             rows.append(changed)
             if changed["in_verdict"]:
-                about_job.append(f"{changed['title']}.")
+                about_job.append((changed["rule"] != straggling_rank.NAME, f"{changed['title']}."))
     rules = {row["rule"] for row in rows}
     kept = [(sentence, about) for sentence, about in alone.sentences if not rules.intersection(about)]
     if about_job:  # what the rank calls the largest of minor problems is not
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     verdict = [sentence for sentence, _ in kept]
-    verdict[state:state] = about_job or text[:1]
+    verdict[state:state] = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     return RankAnswer(text, verdict, rows, figures)
 
 
@@ -163,6 +170,8 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         seen = msgspec.convert(row["figures"], _SEEN[row["rule"]])
         alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], at_most=row["at_most"])
         answer = judged_in_job(alone, figures, words)
+        if answer == alone:
+            return row
     else:
         return row
     finding = _finding(row["rule"], answer, words)

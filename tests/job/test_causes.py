@@ -176,6 +176,23 @@ def test_ranks_that_are_late_together(shared_traces: Path) -> None:
     assert any(text.startswith("At the median's speed of ranks 0 and 1 the job") for text in verdict.text)
 
 
+def test_what_all_ranks_of_a_recorded_job_wait_for(shared_traces: Path) -> None:
+    """Devices that idle for a third of the time and more on all ranks, with nothing launched, by the raw JSON: between
+    their work, and from the begin of the step to the first."""
+    paths = sorted((shared_traces / "dlrm_8rank_v100_param" / "kineto").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    result = job(paths)
+    (shared, *_) = result.verdict.rows
+    assert (shared.cause, shared.ranks) == ("shared", list(range(8)))
+    plain = []
+    for rank, summary in zip((PlainRank(path) for path in paths), result.summaries, strict=True):
+        first, last = rank.work[0][0], max(stop for _, stop, _ in rank.work)
+        plain.append(rank.split(first, last)[1] + max(first - summary.step_column("start")[0] / 1000, 0))
+    assert shared.figures["least_ns"] / 1000 == pytest.approx(min(plain), rel=0.03)
+    assert shared.figures["most_ns"] / 1000 == pytest.approx(max(plain), rel=0.03)
+
+
 def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_path: Path) -> None:
     """The job as two nodes: no rank gains alone; those late alike are one finding, the largest gain first."""
     paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")

@@ -9,7 +9,9 @@ import pytest
 import verdicts
 
 from augment.core.findings import AugmentedTrace
+from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
+from augment.job.rank_answers import rank_in_job
 from augment.job.ranks.summary import summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -50,3 +52,22 @@ def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain() -> None:
     later = replace(JOB, record_from=(0.2, 0.2, 1.1, 0.2))
     assert the_row(later)[:2] == (rank, cause)
     assert the_row(later)[3] / verdicts.job(later).judgement.recorded_ns == pytest.approx(gain / whole, abs=0.02)
+
+
+def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:
+    """Loaders that are slow on all ranks: what the job and each rank would gain is what it takes without."""
+    options = JobOptions(ranks=4, steps=4, layers=2, host_stall_us=8_000.0)
+    result = verdicts.job(options)
+    (row,) = result.verdict.rows
+    assert (row.rank, row.cause, row.ranks) == (None, "shared", [0, 1, 2, 3])
+    assert "all four ranks wait for their hosts" in result.verdict.text[0]
+    recorded = result.judgement.recorded_ns
+    true = 1 - verdicts.job(replace(options, host_stall_us=0.0)).judgement.recorded_ns / recorded
+    assert true > 0.1
+    assert row.gain_ns / recorded == pytest.approx(true, abs=0.02)
+    in_job = rank_in_job(result, 1)
+    assert in_job is not None
+    assert in_job.shared is not None
+    assert not in_job.late_ranks
+    saved = Fetches(8_000_000, host_alone=False, why="slow_workers").in_job(in_job, 1)[1]
+    assert saved == in_job.shared.gain_ns == row.gain_ns // 4

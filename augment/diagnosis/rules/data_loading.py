@@ -18,6 +18,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import text
+from augment.core.attachments import RankInJob
 from augment.core.trace import Category, Trace
 from augment.diagnosis import host_causes, judging, rule
 
@@ -41,6 +42,16 @@ class Fetches(rule.Seen, frozen=True):
     fetch_ns: int  #: of the host, per step
     host_alone: bool  #: no work of a device was recorded
     why: Why
+
+    @property
+    def is_of_host(self) -> bool:
+        return True
+
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        shared = job.shared
+        if shared is not None and shared.reason.name.startswith(judging.FETCH):
+            return self, shared.gain_ns
+        return super().in_job(job, saved_ns)
 
     def title(self, words: text.Words) -> str:
         fetch = f"The host fetches batches for {text.time(self.fetch_ns)} {words.per_step}"

@@ -5,8 +5,9 @@ computation would save. The answer names the group and kind with most of the exp
 ranks together, so part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the
 fastest shows what the transfer itself takes at most. Where the traces of the other ranks are at hand, the prediction
 and the advice are about the transfers alone, and `straggling_rank` is about the waits. A rank that only waits gains
-nothing by faster transfers if the late rank gains nothing: no more is promised than what the replay of the job gains if
-no communication takes time. Messages between the stages of a pipeline are left out: `pipeline_bubble` is about them.
+nothing by faster transfers if the late rank gains nothing: what is promised is what the replay of the job gains if no
+communication of any rank takes time. Messages between the stages of a pipeline are left out: `pipeline_bubble` is about
+them.
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
@@ -107,10 +108,12 @@ class ExposedCommunication(rule.Seen, frozen=True):
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
         return causes
 
-    def in_job(self, job: RankInJob) -> tuple[rule.Seen, int | None]:
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         exposed = job.wait_ns + job.transfer_ns
         known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None)
-        return known, job.most_saved_ns
+        if job.transfer_gain_ns is None or job.is_paced_by_workers:
+            return known, min(saved_ns, job.most_saved_ns)
+        return known, job.transfer_gain_ns
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -46,8 +46,8 @@ class LateGathers(rule.Seen, frozen=True):
             "forward_prefetch=True and BACKWARD_PRE (FSDP1)"
         )
 
-    def in_job(self, job: RankInJob) -> tuple[rule.Seen, int | None]:
-        return self, job.most_saved_ns
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        return self, min(saved_ns, job.most_saved_ns)
 
 
 def check(trace: Trace) -> rule.Answer:

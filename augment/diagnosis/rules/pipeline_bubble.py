@@ -43,8 +43,8 @@ class PipelineBubble(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
-    def in_job(self, job: RankInJob) -> tuple[rule.Seen, int | None]:
-        return replace(self, transfer_gain_ns=job.transfer_gain_ns), None
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        return replace(self, transfer_gain_ns=job.transfer_gain_ns), saved_ns
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         if self.transfer_gain_ns is None:

@@ -46,8 +46,8 @@ class SmallCollectives(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
 
-    def in_job(self, job: RankInJob) -> tuple[rule.Seen, int | None]:
-        return self, job.most_saved_ns
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        return self, min(saved_ns, job.most_saved_ns)
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -115,6 +115,15 @@ class StateTable(msgspec.Struct, omit_defaults=True):
         most = 2 * np.diff(until) > np.diff(ts)
         return union(ts[:-1][most], ts[1:][most])
 
+    def waits(self, doing: tuple[str, bool] | None) -> Intervals:
+        """The waits for the host, disjoint, int64 ns; all, or those in which the launching thread was in one of
+        :attr:`doings`, or in nothing recorded (``("", False)``)."""
+        code = np.frombuffer(self.gap_doing, np.int64)
+        named = [("", False), *self.doings]
+        known = named.index(doing) - 1 if doing in named else len(named)
+        chosen = (code == known) | (doing is None)
+        return Intervals(_summed(self.gap_start)[chosen], _summed(self.gap_end)[chosen])
+
     def doing(self, start: Int64s, end: Int64s) -> list[tuple[str, bool, int]]:
         """What the launching thread did in the waits for the host within disjoint ``[start, end)``.
 

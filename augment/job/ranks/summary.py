@@ -43,7 +43,16 @@ MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
 #: rules whose answers the traces of other ranks change
-RULES_OF_JOB = ("straggling_rank", "exposed_communication", "small_collectives", "late_gathers", "pipeline_bubble")
+RULES_OF_JOB = (
+    "straggling_rank",
+    "exposed_communication",
+    "small_collectives",
+    "late_gathers",
+    "pipeline_bubble",
+    "data_loading",
+    "launch_bound",
+    "synchronizing_calls",
+)
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
 _COLUMNS = (
     "row",

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, combinations, sums
-from augment.core.attachments import Cause, Reason
+from augment.arrays import Bools, Int64s, Intervals, combinations, intervals, sums
+from augment.core.attachments import Cause, Reason, SharedWait, Where
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.text import counted
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
@@ -37,6 +37,9 @@ from augment.job.verdict.verdict_text import Row, WhatIfRow
 
 LEAST = verdict_text.LEAST
 LEAST_ONCE = 0.05  #: the same, if less than that is left without the step with most of it
+LEAST_SHARED = 0.05  #: the same, of what all ranks wait for alike, beyond what one rank would gain,
+LEAST_SHARED_BY_ALL = 0.1  #: also where that is no single thing,
+LEAST_OF_EACH = 0.02  #: and what each of half of the ranks waits for it
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
@@ -65,7 +68,7 @@ class Judgement:
         doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
-        rows = self._uneven_rows + self._joint_rows + self._group_rows
+        rows = self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
@@ -257,10 +260,80 @@ class Judgement:
         charged = {member: self._charged(member) for member in self._named}
         return frozenset(member for member, (total, of) in charged.items() if main_cause(of, total) == "unknown")
 
+    @property
+    def shared(self) -> SharedWait | None:
+        """What all ranks wait for alike, per step; None if there is no such thing."""
+        known = self._shared if self.tells else None
+        return None if known is None else SharedWait(known[0], known[2] // (self.step_count or 1))
+
+    @cached_property
+    def _shared(self) -> tuple[Reason, Int64s, int] | None:
+        """Why the devices of most ranks wait for their own hosts, for how long each, by member, and what the job would
+        gain if none did; None if that is little, or no more than if the rank that waits longest did not. A loader or a
+        stall is named if it has most of these waits."""
+        if self._gain_unknown:
+            return None
+        progress, members = self._replay.progress, self._members.tolist()
+        spent: dict[tuple[str, bool], Int64s] = {}
+        for member in members:
+            edges = progress.begin[[member]], progress.finish[[member]]
+            for name, is_operator, ns in self._summaries[member].states.doing(*edges):
+                spent.setdefault((name, is_operator), np.zeros(len(self._summaries), np.int64))[member] = ns
+        if not spent:
+            return None
+        every = sum(spent.values(), np.zeros(len(self._summaries), np.int64))
+        name, is_operator = most = max(spent, key=lambda each: int(spent[each].sum()))
+        doing = most if 2 * spent[most].sum() >= every.sum() else None
+        ns, least = (every, LEAST_SHARED_BY_ALL) if doing is None else (spent[most], LEAST_SHARED)
+        if np.sort(ns[members])[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
+            return None
+        gain, of_one = (
+            self._unchanged - self._replay.time_ns(shift=self._without_waits(doing, of))
+            for of in (members, [int(ns.argmax())])
+        )
+        if gain - of_one < least * self._time:
+            return None
+        where: Where = "operator" if is_operator else "annotation" if name else "no_operator"
+        return Reason("host", "many_operators") if doing is None else Reason("host", where, name), ns, gain
+
+    def _without_waits(self, doing: tuple[str, bool] | None, members: Sequence[int]) -> Shift:
+        """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
+        part = self._excess.stretches
+        length = part.own_ns + part.parts.communication
+        less = np.zeros(len(length), np.int64)
+        for member in members:
+            chosen = np.flatnonzero(part.member == member)
+            waits = self._summaries[member].states.waits(doing)
+            stretches_of = Intervals(part.ts[chosen] - length[chosen], part.ts[chosen])
+            which, _, parts = intervals.clip(stretches_of, intervals.union(waits.start, waits.end))
+            less[chosen] = sums(which, parts.end - parts.start, len(chosen))
+        less = np.minimum(less, part.parts.host)
+        return Shift(part, -less, {("host",): less}, self._summaries)
+
+    @cached_property
+    def _shared_rows(self) -> list[Row]:
+        """The row of what all ranks wait for alike; else none."""
+        if self._shared is None:
+            return []
+        reason, ns, gain = self._shared
+        waits = ns[self._members]
+        sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
+        evidence = verdict_text.shared(reason, waits, self._time, len(waits))
+        figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
+        ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
+        mean, confidence = int(waits.mean()), "high" if sure else "medium"
+        return [Row(None, "", "", "shared", mean, gain, confidence, evidence, figures, ranks)]
+
+    def _is_shared(self, member: int) -> bool:
+        """Whether a rank is late by no more than what all ranks wait for, and by the same thing."""
+        if self._shared is None or self._shared[0].where == "many_operators":
+            return False
+        return self._reason(member) == self._shared[0] and self._gains[member] < self._shared[2]
+
     @cached_property
     def _uneven_rows(self) -> list[Row]:
         """The row of uneven work, where balance gains more than twice what any rank alone would; else none."""
-        balance = uneven(self._excess, self._summaries) if not self._gain_unknown else None
+        balance = uneven(self._excess, self._summaries) if not (self._gain_unknown or self._shared) else None
         if balance is None:
             return []
         cause = main_cause(balance.causes, balance.excess_ns)
@@ -283,7 +356,7 @@ class Judgement:
         if not self._gain_unknown:  # where ranks are equally late, none gains alone: those charged most come first
             least = LEAST * self._time
             alone.sort(key=lambda member: -self._gains[member] if self._gains[member] >= least else 0)
-        return alone[:MOST_NAMED]
+        return [member for member in alone if not self._is_shared(member)][:MOST_NAMED]
 
     @cached_property
     def _rank_rows(self) -> list[Row]:
@@ -297,7 +370,7 @@ class Judgement:
         if self._gain_unknown or self._uneven_rows or any(gain >= least for gain in self._gains.values()):
             return self._rank_rows
         alike: list[tuple[Cause, list[int]]] = []
-        for member in self._candidates.tolist():
+        for member in (each for each in self._candidates.tolist() if not self._is_shared(each)):
             total, causes = self._charged(member)
             cause = main_cause(causes, total)
             for known, members in alike:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays import Int64s
 from augment.core.attachments import Cause, Reason
 from augment.core.findings import column
 from augment.core.text import spelled, three_digits
@@ -60,6 +61,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.cause == "uneven":
         share = 100 * gain / time_ns
         return f"{row.evidence}. If work were balanced, {after} (\u2212{share:.0f} %)."
+    if row.cause == "shared":
+        share = 100 * gain / time_ns
+        return f"{row.evidence}. Without that, {after} (\u2212{share:.0f} %)."
     if row.ranks:
         who = ranks_text(row.ranks)
         who = f"{row.place[:1].upper()}{row.place[1:]} ({who})" if row.place else f"{who[:1].upper()}{who[1:]}"
@@ -112,6 +116,14 @@ def uneven(cause: Cause, slower: Sequence[float]) -> str:
         f"Work is uneven in every step, and another rank is slowest each time: it takes {mean:.0f} % longer than the "
         f"mean ({least:.0f} to {most:.0f} %), most of it {UNEVEN[cause]}"
     )
+
+
+def shared(reason: Reason, waits_ns: Int64s, time_ns: int, ranks: int) -> str:
+    """What all ranks wait for alike: each for so long of the job's time."""
+    least, most = (100 * ns / time_ns for ns in (waits_ns.min(), waits_ns.max()))
+    each = f"{least:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
+    all_of_them = "both" if ranks == 2 else f"all {spelled(ranks)}"
+    return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
 
 
 def late_without_gain(rank: int | None, charged_ns: int, cause: Cause, cause_ns: int, gain: float) -> str:
@@ -224,14 +236,15 @@ def doubts(
 
 
 class Row(Struct, frozen=True):
-    """A rank, or a process group, that holds the job up; or work that is uneven among the ranks in every step."""
+    """A rank, or a process group, that holds the job up; work that is uneven in every step; or what all wait for."""
 
     rank: Annotated[
-        int | None, column("The rank; of several the first; null for a process group, and for uneven work.")
+        int | None,
+        column("The rank; of several the first; null for a process group, for uneven work, and what all wait for."),
     ]
     host: Annotated[str, column("Its host; empty if unknown.")]
     dimension: Annotated[str, column("The parallel dimension in which others wait for it; empty if unknown.")]
-    cause: Annotated[str, column("host, compute, communication, queued, before_recording, uneven or unknown.")]
+    cause: Annotated[str, column("host, compute, communication, queued, before_recording, uneven, shared or unknown.")]
     charged_ns: Annotated[
         int, column("By how much its own work exceeds its peers'; of a group, the time of moving data.", "ns")
     ]
@@ -240,7 +253,8 @@ class Row(Struct, frozen=True):
     evidence: Annotated[str, column("What shows it.")]
     figures: Annotated[dict[str, Any], column("The figures and names of the evidence, by name.", key=False)] = {}
     ranks: Annotated[
-        list[int], column("Ranks that are late alike: charged_ns is their mean, gain_ns of all together; else empty.")
+        list[int],
+        column("Ranks that are late or wait alike: charged_ns is their mean, gain_ns of all together; else empty."),
     ] = []
     place: Annotated[str, column("Where these are, such as local rank 1 of all 8 nodes; empty if nowhere.")] = ""
 
