@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -447,6 +448,7 @@ tries = dict(
     tcp=lambda: socket.socket().listen(1),
     udp=lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
     unix=lambda: socket.socket(socket.AF_UNIX),
+    pair=socket.socketpair,
     mode=lambda: os.chmod(path, 0o666),
     opened=lambda: os.fchmod(os.open(path, os.O_RDONLY), 0o666),
     owner=lambda: os.chown(path, 1, 1),
@@ -457,9 +459,11 @@ tries = dict(
     limit=lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1)),
     priority=lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 10),
     kill=lambda: os.kill(os.getppid(), 0),
+    tgkill=lambda: call("tgkill", os.getppid(), os.getppid(), 0),
     user=lambda: os.setuid(os.getuid()),
     namespace=lambda: call("unshare", 0x10000000),
     lock=lambda: fcntl.lockf(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
+    flock=lambda: fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
     flags=lambda: fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40086602, bytes(8)),
     memory=lambda: os.memfd_create("x"),
     shared=lambda: call("shmget", 0, 4096, 0o1600),
@@ -481,6 +485,22 @@ return {"failed": ["UNKNOWN_FORMAT", " ".join(possible), {}], "traceback": ""}""
     assert (job.error.reason, job.error.message) == ("UNKNOWN_FORMAT", "threads")
     after = os.stat(hostile.outside / "secret")
     assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
+
+
+@NEEDS_SECCOMP
+def test_a_secluded_process_signals_itself_alone() -> None:
+    """Even where Landlock does not know signals."""
+    script = """if True:
+        import ctypes, os
+        from augment_server.base.confinement import seclude
+        tgkill = ctypes.CDLL(None).tgkill
+        assert seclude()
+        assert tgkill(os.getppid(), os.getppid(), 0) < 0
+        assert tgkill(os.getpid(), os.getpid(), 0) == 0
+        os.abort()"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert ended.returncode == -signal.SIGABRT
 
 
 @NEEDS_SECCOMP

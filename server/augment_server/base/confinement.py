@@ -2,12 +2,12 @@
 
 With Landlock (Linux 5.13 and later; its numbers are those of ``linux/landlock.h``) it cannot write, make, rename or
 remove anything elsewhere, whatever code it runs; since Linux 6.2 it cannot truncate, since 6.7 not bind or connect TCP,
-since 6.12 not signal other processes or connect to abstract sockets. It can read all that its user can, without the
-rights of root (capabilities), which it gives up.
+since 6.10 not control devices. It can read all that its user can, without the rights of root (capabilities), which it
+gives up.
 
-With seccomp (on x86-64 and ARM64) it starts no process and no program, opens no socket, changes neither limits nor
-priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no memory that
-outlives it or is no file's and not its own, and ends with the thread that has started it.
+With seccomp (on x86-64 and ARM64) it starts no process and no program, signals none, opens no socket, changes neither
+limits nor priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no
+memory that outlives it or is no file's and not its own, and ends with the thread that has started it.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ _NO_NEW_PRIVS = 38
 _CAPABILITIES = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
-_REFER = 1 << 13
+_REFER, _IOCTL_DEVICE = 1 << 13, 1 << 15
 _TCP, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
 _SET_DEATH_SIGNAL, _SET_SECCOMP, _FILTER = 1, 22, 2
 _CLONE_THREAD = 0x10000
 _LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
 _ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 _NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
-#: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, fcntl and ioctl; what is refused: fork, vfork,
-#: execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, io_uring_setup, kill and its like, the
-#: priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all forms; and shmget,
-#: msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and perf_event_open
+#: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, tgkill, fcntl and ioctl; what is refused: fork,
+#: vfork, execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, socketpair, flock, io_uring_setup, kill
+#: and its like, the priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all
+#: forms; and shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and
+#: perf_event_open
 _CALLS = {
     "x86_64": (
         0xC000003E,
-        (56, 157, 302, 72, 16),
-        (57, 58, 59, 322, 101, 311, 272, 308, 41, 425, 62, 129, 297, 424, 141, 142, 144, 314, 251),
+        (56, 157, 302, 234, 72, 16),
+        (57, 58, 59, 322, 101, 311, 272, 308, 41, 53, 73, 425, 62, 200, 129, 297, 424, 141, 142, 144, 314, 251),
         (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
         (29, 68, 64, 319, 248, 249, 250, 323, 203, 298),
     ),
     "aarch64": (
         0xC00000B7,
-        (220, 167, 261, 25, 29),
-        (221, 281, 117, 271, 97, 268, 198, 425, 129, 138, 240, 424, 140, 118, 119, 274, 30),
+        (220, 167, 261, 131, 25, 29),
+        (221, 281, 117, 271, 97, 268, 198, 199, 32, 425, 129, 130, 138, 240, 424, 140, 118, 119, 274, 30),
         (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
         (194, 186, 190, 279, 217, 218, 219, 282, 122, 241),
@@ -105,6 +106,7 @@ def confine(folder: Path) -> bool:
     if not known:
         return False
     access = _WRITE_FILE | _REMOVE_AND_MAKE | (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
+    access |= _IOCTL_DEVICE if known >= 5 else 0
     rules = _Ruleset(access, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     ruleset = _expect(_call(_CREATE_RULESET, ctypes.byref(rules), size, 0))
@@ -133,7 +135,7 @@ def seclude() -> bool:
     """
     if not sys.platform.startswith("linux") or platform.machine() not in _CALLS or sys.maxsize < 2**32:
         return False
-    machine, (clone, prctl, prlimit, fcntl, ioctl), *refused = _CALLS[platform.machine()]
+    machine, (clone, prctl, prlimit, tgkill, fcntl, ioctl), *refused = _CALLS[platform.machine()]
     lines = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, machine),
@@ -153,12 +155,10 @@ def seclude() -> bool:
         (_EQUAL, 0, 1, _SET_DEATH_SIGNAL),
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, 4, prlimit),
-        (_LOAD, 0, 0, _ARGUMENT),
-        (_EQUAL, 1, 0, 0),  # 0: its own
-        (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
     ]
+    for call, itself in ((prlimit, 0), (tgkill, os.getpid())):
+        lines += [(_EQUAL, 0, 4, call), (_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 1, 0, itself)]
+        lines += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     for call, commands in ((fcntl, _LOCKS), (ioctl, _ATTRIBUTES)):
         lines += [(_EQUAL, 0, 2 + 2 * len(commands), call), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
         for command in commands:
