@@ -31,6 +31,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.filled_sms import occupancy, weighed
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
@@ -58,6 +59,13 @@ class Row(Struct, frozen=True):
     min_ns: Annotated[int, column("Least duration.", "ns")]
     max_ns: Annotated[int, column("Greatest duration.", "ns")]
     std_ns: Annotated[float, column("Sample standard deviation of the durations; 0 where it ran once.", "ns")]
+    occupancy_ratio: Annotated[
+        float | None,
+        column("Mean share of the warps on an SM, as in kernel_occupancy.", "ratio"),
+    ]
+    filled_sm_ratio: Annotated[
+        float | None, column("Mean share of the SMs that get a block, weighted by durations.", "ratio")
+    ]
 
 
 ROW = Row
@@ -72,10 +80,14 @@ def analyze(trace: Trace) -> Findings:
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
     kinds = _kinds(trace, code, count)
     rows = []
-    columns = (*(key.tolist() for key in keys), kinds, statistics)
-    for index, kernel_type, name, (family, units), figures in zip(*columns, strict=True):
+    fills = (
+        weighed(values, work.end - work.ts, code, count)
+        for values in (occupancy(trace).achieved, occupancy(trace).filled)
+    )
+    columns = (*(key.tolist() for key in keys), kinds, statistics, *fills)
+    for index, kernel_type, name, (family, units), figures, *filled in zip(*columns, strict=True):
         unit, type_name = work.devices[index], KernelType(kernel_type).name
-        rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures))
+        rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures, *filled))
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
     return Findings(rows)
 

@@ -36,6 +36,7 @@ OPS = (Category.CPU_OP,)
 MEMORY = (Category.CPU_INSTANT_EVENT,)
 SYNCS = (Category.CUDA_SYNC,)
 COLLECTIVES = (Category.KERNEL, Category.CPU_OP)  #: among operators, record_param_comms has these args
+KERNELS = (Category.KERNEL,)  #: of all kernels, as Kineto computes them from launches: read for every one
 RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 WANTED = (
@@ -66,6 +67,8 @@ WANTED = (
     Arg("Comms Id", COLLECTIVES, is_text=True),
     Arg("wait_on_stream", SYNCS),
     Arg("wait_on_cuda_event_record_corr_id", SYNCS),
+    Arg("est. achieved occupancy %", KERNELS),
+    Arg("blocks per SM", KERNELS, is_text=True),  # a number with a fraction
 )
 
 

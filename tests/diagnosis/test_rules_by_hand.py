@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import traces
+from augment.analyses import kernel_occupancy
+from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
@@ -25,12 +29,14 @@ from augment.diagnosis.rules import (
     partial_recording,
     profiler_overhead,
     recompilation,
+    small_grids,
     straggling_rank,
     synchronizing_calls,
     unaligned_shapes,
     wide_norms,
 )
 from augment.diagnosis.verdict import verdict
+from augment.readers import read
 from said import advice_of, evidence_of, title_of
 from tables import Event, Track, annotation, call, copy, kernel, op, shaped, trace_of
 
@@ -690,3 +696,35 @@ def test_a_script_that_drains_earlier_work_is_no_call_of_the_step(launched_at: i
     later = launched("gemm", 500_000, 900_000, 1, launched_at)
     answer = synchronizing_calls.check(trace_of(STEP, early, drained, *later))
     assert isinstance(answer, NotApplicable) == (launched_at == 450_000), answer
+
+
+def test_kernels_whose_grids_leave_most_sms_idle(tmp_path: Path) -> None:
+    """Half of a step by grids of an eighth of the SMs; collectives are not meant, and nothing is said without args."""
+
+    def judged(name: str, args: dict[str, float]) -> tuple[Trace, Answer]:
+        first, second = traces.kernel(name, ts=20, dur=400), traces.kernel("gemm", ts=500, dur=300, correlation=2)
+        work = [traces.launch(ts=10), first, traces.launch(ts=50, correlation=2), second]
+        first["args"] |= args
+        second["args"] |= large
+        trace = read(str(traces.write_trace(tmp_path / "a.json", traces.step(0, 0, 900), *work)))
+        return trace, small_grids.check(trace)
+
+    large = {"est. achieved occupancy %": 50, "blocks per SM": 4.5}
+    small = {"est. achieved occupancy %": 0, "blocks per SM": 0.125}
+    trace, answer = judged("decode", small)
+    assert (
+        title_of(problem_of(answer), trace)
+        == "Kernels that fill 12 % of the SMs run for 44 % of a step, most of it decode"
+    )
+    assert problem_of(answer).severity == "info"
+    rows = {(row.step, row.family): row for row in kernel_occupancy.analyze(trace).rows}
+    whole = rows[0, None]
+    assert (whole.count, whole.sum_ns, whole.small_grid_ns) == (2, 700_000, 400_000)
+    assert whole.filled_sm_ratio == pytest.approx((0.125 * 400 + 300) / 700)
+    assert whole.occupancy_ratio == 0.5  # a 0 says nothing
+    assert isinstance(judged("ncclDevKernel_AllReduce_Sum_f32_RING_LL", small)[1], Fine)
+    assert isinstance(judged("decode", large)[1], Fine)
+    large.clear()
+    trace, answer = judged("decode", {})
+    assert isinstance(answer, NotApplicable)
+    assert isinstance(kernel_occupancy.analyze(trace), Skipped)

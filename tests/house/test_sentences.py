@@ -105,6 +105,7 @@ SAMPLES: list[Seen] = [
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
     rules.wide_norms.WideNorms(3 * MS),
     rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
+    rules.small_grids.SmallGrids(12 * MS, 0.12, "splitKreduce_kernel"),
     rules.slow_start.SlowStart(90 * MS, 2.1),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
     rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.arrays import EventRows
+from augment.arrays import Bools, EventRows
 from augment.core.trace import Trace
 from augment.facts.gpu.device_activity import (
     CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
@@ -15,10 +15,11 @@ from augment.facts.gpu.kernel_families import KernelFamilies, MatrixUnits, kerne
 from augment.facts.gpu.launched_work import (
     LaunchDelays, LaunchedWork, before_recording, launch_delays, launched_work, work_operators,
 )
+from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
     "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "in_optimizer", "innermost_operator",
-    "launched", "queues", "rates", "steps_of_optimizers", "work",
+    "launched", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "work",
 ]
 # fmt: on
 
@@ -66,3 +67,13 @@ def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
 def rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The bytes per second of copies, by kind."""
     return copy_rates(trace)
+
+
+def occupancy(trace: Trace) -> Occupancy:
+    """How much of the device each piece of work fills, by its launch; NaN where the trace does not say it."""
+    return _occupancy(trace)
+
+
+def small_grids(trace: Trace) -> Bools:
+    """Which pieces of work are kernels, but no collectives, whose grid fills less than half of the SMs."""
+    return _small_grids(trace)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.columns import narrowed
 from augment.arrays.ordering import order_of
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.core.annotations import Texts
-from augment.core.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg, TakenArgs
+from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
 from augment.core.context import derived
 from augment.core.jsontext import mended_json
 from augment.core.trace import (
@@ -95,21 +96,29 @@ def arg_columns(trace: Trace) -> ArgColumns:
     """The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
     collect them.
 
-    Of kernels, only communication kernels are read: the args of other kernels are most of the text.
+    Of kernels that do not communicate, only the args of :data:`augment.core.args.KERNELS` are taken.
     """
     taken = trace.events.args
     if taken is None:
-        rows = _rows(trace, WANTED)
-        return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
+        return ArgColumns(
+            {
+                arg.name: replace(values, column=_chosen(values.column, _may_have(trace, arg, values.column.rows[:])))
+                for arg, values in zip(WANTED, args_of_rows(trace, _rows(trace, WANTED), WANTED).values(), strict=True)
+            }
+        )
 
     def values(arg: Arg) -> ArgValues:
-        return values_of(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
+        return values_of(
+            taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, arg, rows)
+        )
 
     return ArgColumns({arg.name: values(arg) for arg in WANTED})
 
 
-def _may_have(trace: Trace, rows: Int64s) -> Bools:
-    """Which of ``rows`` are not kernels, or are communication kernels."""
+def _may_have(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
+    """Which of ``rows`` are not kernels, or are communication kernels; all for an arg of all kernels."""
+    if arg.categories == KERNELS:
+        return np.ones(len(rows), np.bool_)
     events = trace.events
     kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
     types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
@@ -357,12 +366,7 @@ def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
 def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> ArgValues:
     """The values of ``arg`` in the rows that ``may_have`` it."""
 
-    def chosen(column: SparseColumn) -> SparseColumn:
-        rows = column.rows[:]
-        kept = may_have(rows)
-        return column if kept.all() else SparseColumn(rows[kept], column.values[kept])
-
-    numbers, others = chosen(taken.numbers), chosen(taken.others)
+    numbers, others = (_chosen(column, may_have(column.rows[:])) for column in (taken.numbers, taken.others))
     column = ArgEntries(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     codes = others.values[:]
@@ -380,6 +384,10 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
         order = np.argsort(rows, kind="stable")
         numbers = SparseColumn(narrowed(rows[order]), narrowed(values[order]))
     return ArgValues(numbers, column.texts, counts.tolist())
+
+
+def _chosen(column: SparseColumn, kept: Bools) -> SparseColumn:
+    return column if kept.all() else SparseColumn(column.rows[:][kept], column.values[kept])
 
 
 def plain(job: ScanTask, block: Block) -> None:
