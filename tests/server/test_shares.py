@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -356,3 +358,21 @@ def test_who_has_all_workers_gives_some_back(tmp_path: Path, monkeypatch: pytest
         assert len(set(frozen) & set(server.workers)) == 1
         server.thaw()
         assert server.wait(first).attempt_count == 1
+
+
+def test_a_refused_request_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC keeps the error of a call, whose traceback refers to the request: a hundred took gigabytes."""
+    requests, expect_plain = list[Any](), service.expect_plain
+    monkeypatch.setattr(service, "expect_plain", lambda it: requests.append(it) or expect_plain(it))
+    with serving(tmp_path / "state") as server:
+        gc.disable()
+        try:
+            for size in (50_000, 100_001):
+                with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+                    server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest.FromString(b"\n\0" * size))
+            assert len(requests) == 2
+            assert eventually(
+                lambda: {sys.getrefcount(requests[at]) for at in range(2)} == {2}
+            )  # the list, and the argument
+        finally:
+            gc.enable()

@@ -55,8 +55,8 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def fail(self: Service, context: Any, error: Exception) -> None:
         if not isinstance(error, Refusal):
             self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
-            error = _unexpected(error)
-        await refuse(context, error)
+        error.__traceback__ = None  # it refers to frames, and these to it: large requests would stay
+        await refuse(context, error if isinstance(error, Refusal) else _unexpected(error))
 
     async def check(self: Service, request: Any) -> None:
         if isinstance(request, Message):

@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -156,8 +157,18 @@ def within(path: str) -> Iterator[None]:
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:
     """End the call of ``context``."""
     details = (_DETAILS, refusal.status().SerializeToString())
-    await context.abort(refusal.code, refusal.message, trailing_metadata=(details,))
+    refusal.__traceback__ = None
+    try:
+        await context.abort(refusal.code, refusal.message, trailing_metadata=(details,))
+    except Exception as error:
+        context.add_done_callback(partial(_without_traceback, error))
+        raise
     raise AssertionError("abort() returned")
+
+
+def _without_traceback(error: Exception, _context: Any) -> None:
+    """Let the frames of an ended call go: gRPC keeps its error, which refers to them, and they to the request."""
+    error.__traceback__ = None
 
 
 def status_of(code: grpc.StatusCode, message: str, trailing_metadata: Mapping[str, Any] | None = None) -> Any:

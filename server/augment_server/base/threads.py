@@ -38,7 +38,10 @@ class Apart:
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(calling(), deque()).append((lambda: function(*args, **options), result))
         self._begin()
-        return await result
+        try:
+            return await result
+        finally:
+            del result  # it refers to an exception, whose traceback would to it: large arguments would stay
 
     def _begin(self) -> None:
         """Begin calls as long as a thread is free for one."""
