@@ -332,6 +332,8 @@ async def unread(tokens: Path) -> None:
             await over.wait()
             raise ConnectionError(code.name)
 
+        def add_done_callback(self, _: object) -> None: ...
+
         def peer(self) -> str:
             return "ipv4:10.0.0.1:7"
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.api import service
-from augment_server.base.interception import work_for
+from augment_server.api.admission import Admission
+from augment_server.base.interception import Unread, work_for
 from augment_server.base.limits import Limits
 from augment_server.base.threads import Apart
 from augment_server.jobs import scheduler
@@ -376,3 +378,43 @@ def test_a_refused_request_does_not_stay(tmp_path: Path, monkeypatch: pytest.Mon
             )  # the list, and the argument
         finally:
             gc.enable()
+
+
+def test_few_large_requests_of_a_client_are_read_at_once() -> None:
+    """A message takes up to fifty times as much memory as its bytes."""
+    client, read, go_on, refusals = ContextVar("client", default=""), list[str](), asyncio.Event(), list[str]()
+
+    class Context:
+        def add_done_callback(self, _: object) -> None: ...
+
+        async def abort(self, code: grpc.StatusCode, message: str, **_: object) -> None:
+            refusals.append(message)
+            raise PermissionError
+
+    async def behaviour(request: str, _: object) -> str:
+        await go_on.wait()
+        return request
+
+    answer = Admission(Limits(), lambda _: client.get())._bounded(behaviour, streaming=False)
+
+    async def call(name: str) -> Any:
+        async def message() -> str:
+            read.append(name)
+            return name
+
+        client.set(name)
+        return await answer(Unread(100_000, message), Context())
+
+    async def run() -> list[Any]:
+        asked = [asyncio.create_task(call(name)) for name in "a" * 20 + "b"]
+        while len(read) < 3 or len(refusals) < 4:
+            await asyncio.sleep(0)
+        assert Counter(read) == {"a": 2, "b": 1}
+        go_on.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = asyncio.run(run())
+    assert answers[:16] == ["a"] * 16
+    assert answers[20] == "b"
+    assert all("large requests" in message for message in refusals)
+    assert Counter(read) == {"a": 16, "b": 1}

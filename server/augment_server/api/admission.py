@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc.aio
 
 from augment_server.base.errors import Refusal, refuse
-from augment_server.base.interception import Behaviour, wrapped
+from augment_server.base.interception import Behaviour, Unread, wrapped
 from augment_server.base.limits import Limits
 from augment_server.base.security import HEALTH_CHECK
+
+#: large requests of a client: how many are read at once, and how many may wait for that
+_LARGE_AT_ONCE, _MOST_LARGE = 2, 16
 
 
 class Admission(grpc.aio.ServerInterceptor):
@@ -21,6 +27,8 @@ class Admission(grpc.aio.ServerInterceptor):
     Streaming calls of a client and its other calls count apart, so that a client that watches many jobs can still make
     short calls. A call takes a place of ``max_calls`` once its request is there: until then it counts for its client
     alone.
+
+    Large requests are read when few others of the client are under way, because their messages take much memory.
     """
 
     def __init__(self, limits: Limits, client_of: Callable[[Any], str]) -> None:
@@ -28,6 +36,8 @@ class Admission(grpc.aio.ServerInterceptor):
         self._under_way = 0
         self._streaming: Counter[str] = Counter()
         self._short: Counter[str] = Counter()
+        self._large: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, with the limits."""
@@ -43,13 +53,20 @@ class Admission(grpc.aio.ServerInterceptor):
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             client, most = self._client_of(context), self._limits.max_client_calls
-            if calls[client] >= most:
-                message = f"{most} of your {what} are running; end one first, or try again"
-                await refuse(context, Refusal("TOO_MANY_CALLS", message, retry_s=1, subject=client))
-            calls[client] += 1
-            try:
+            async with contextlib.AsyncExitStack() as stack:
+                if calls[client] >= most:
+                    message = f"{most} of your {what} are running; end one first, or try again"
+                    await refuse(context, Refusal("TOO_MANY_CALLS", message, retry_s=1, subject=client))
+                stack.enter_context(_counted(calls, client))
                 if hasattr(request, "__await__"):  # over HTTP the body is still to come
                     request = await request
+                if isinstance(request, Unread):
+                    if self._large[client] >= _MOST_LARGE:
+                        message = f"{_MOST_LARGE} of your large requests are under way; wait for one, or try again"
+                        await refuse(context, Refusal("TOO_MANY_CALLS", message, retry_s=1, subject=client))
+                    stack.enter_context(_counted(self._large, client))
+                    await stack.enter_async_context(self._turns.setdefault(client, asyncio.Semaphore(_LARGE_AT_ONCE)))
+                    request = await request.read()
                 if self._under_way >= self._limits.max_calls:
                     await refuse(context, Refusal("TOO_MANY_CALLS", "too many concurrent calls; try again", retry_s=1))
                 self._under_way += 1
@@ -57,9 +74,16 @@ class Admission(grpc.aio.ServerInterceptor):
                     return await behaviour(request, context)
                 finally:
                     self._under_way -= 1
-            finally:
-                calls[client] -= 1
-                if not calls[client]:
-                    del calls[client]
 
         return answer
+
+
+@contextlib.contextmanager
+def _counted(calls: Counter[str], client: str) -> Iterator[None]:
+    calls[client] += 1
+    try:
+        yield
+    finally:
+        calls[client] -= 1
+        if not calls[client]:
+            del calls[client]

@@ -14,12 +14,13 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc.aio
 
 from augment_server.base.errors import Refusal, refuse
-from augment_server.base.interception import Behaviour, count_received, count_sent, wrapped
+from augment_server.base.interception import LARGE, Behaviour, Unread, count_received, count_sent, wrapped
 from augment_server.base.sockets import hang_up
 
 _NO_MESSAGE = "the bytes are not a message of this method; check the .proto files"
@@ -45,6 +46,7 @@ class Answers(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         read, write = _forgiving(handler.request_deserializer), handler.response_serializer
+        read = read if handler.request_streaming else _later(read)
         # the sizes of streamed messages are counted here: ByteSize would serialize each once more
         if handler.request_streaming:
             read = _counting(read, count_received, given=True)
@@ -128,6 +130,15 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return Refusal("INVALID_REQUEST", _NO_MESSAGE)
 
     return tried
+
+
+def _later(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """``read``, but what is large stays as it is until it has its turn."""
+
+    async def in_turn(data: bytes) -> Any:
+        return read(data)
+
+    return lambda data: read(data) if len(data) <= LARGE else Unread(len(data), partial(in_turn, data))
 
 
 def _counting(convert: Callable[[Any], Any], count: Callable[[int], None], *, given: bool) -> Callable[[Any], Any]:

@@ -29,6 +29,7 @@ from augment_server.base.errors import (
     refuse,
     within,
 )
+from augment_server.base.interception import LARGE
 from augment_server.base.limits import Limits
 from augment_server.base.names import artifact_of, attachment, expect_plain, id_of
 from augment_server.base.observer import Observer
@@ -45,7 +46,6 @@ from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
-_LARGE = 32 << 10  #: requests of more bytes are looked through in a thread
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
 
@@ -60,7 +60,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
 
     async def check(self: Service, request: Any) -> None:
         if isinstance(request, Message):
-            if request.ByteSize() > _LARGE:
+            if request.ByteSize() > LARGE:  # looked through in a thread
                 await self._apart(expect_plain, request)
             else:
                 expect_plain(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -33,7 +33,23 @@ class Call:
     sent_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A large request that is read in its turn (:mod:`admission`): the message takes up to fifty times as much memory.
+
+    ``read`` returns it, or a refusal.
+    """
+
+    size: int  #: bytes
+    read: Callable[[], Awaitable[Any]]
+
+    def ByteSize(self) -> int:  # noqa: N802 - as of a message
+        """The size."""
+        return self.size
+
+
 Around = Callable[[Call], AbstractContextManager[object]]
+LARGE = 32 << 10  #: bytes of a request from which on it is large
 _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

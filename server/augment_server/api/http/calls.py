@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import ClientError, web
@@ -18,7 +19,7 @@ from grpc_health.v1 import health_pb2
 
 from augment_server.api.http.messages import Found, request_of, streamed, text_of
 from augment_server.base.errors import Refusal
-from augment_server.base.interception import calling, count_received, count_sent
+from augment_server.base.interception import LARGE, Unread, calling, count_received, count_sent
 from augment_server.base.threads import Apart
 
 #: as grpc-gateway maps google.rpc.Code
@@ -27,7 +28,6 @@ HTTP_STATUS = {
     13: 500, 14: 503, 15: 500, 16: 401,
 }  # fmt: skip
 _JSON = "application/json"
-_LARGE = 32 << 10  #: messages of at least so many bytes are converted to JSON in a thread
 _WORTH_PACKING = 4 << 10  #: bytes of JSON from which gzip saves a packet or more
 _GZIP = 31  #: zlib's number for gzip
 _BYTES = "application/octet-stream"
@@ -91,15 +91,22 @@ class Body:
         inner = field.message_type if field else None
         return self._files() if inner and inner.full_name == FILE else self._lines()
 
-    async def read(self) -> Message | Refusal:
+    async def read(self) -> Message | Refusal | Unread:
         """The message of a unary method, or what is wrong with it."""
         try:
             text = await asyncio.wait_for(self._text(), self._within_s) if self._found.route.body else b""
-            if len(text) > _LARGE:
-                return await self._apart(request_of, self._found, self._query(), text)
+            if len(text) > LARGE:
+                return Unread(len(text), partial(self._converted, text))
             return request_of(self._found, self._query(), text)
         except asyncio.TimeoutError:
             return Refusal("UPLOAD_IDLE", f"the body did not come within {self._within_s:g} s; send it again")
+        except Refusal as refusal:
+            return refusal
+
+    async def _converted(self, text: bytes) -> Message | Refusal:
+        """The message of a large body."""
+        try:
+            return await self._apart(request_of, self._found, self._query(), text)
         except Refusal as refusal:
             return refusal
 
@@ -180,7 +187,7 @@ class _Awaited:
     def __init__(self, body: Body) -> None:
         self._body = body
 
-    def __await__(self) -> Generator[Any, None, Message | Refusal]:
+    def __await__(self) -> Generator[Any, None, Message | Refusal | Unread]:
         return self._body.read().__await__()
 
 
@@ -272,7 +279,7 @@ class Answer:
         def packed() -> bytes:
             return packer.compress(text) + packer.flush(mode)
 
-        return await self._apart(packed) if len(text) > _LARGE else packed()
+        return await self._apart(packed) if len(text) > LARGE else packed()
 
     async def _send(self, data: bytes, content_type: str) -> None:
         try:
@@ -324,7 +331,7 @@ def _accepts_gzip(request: web.BaseRequest) -> bool:
 
 
 async def _text(message: Message, apart: Apart) -> bytes:
-    if message.ByteSize() > _LARGE:
+    if message.ByteSize() > LARGE:
         return await apart(text_of, message)
     return text_of(message)
 
