@@ -35,7 +35,7 @@ from augment.facts.gpu.device_activity import (
     type_coverage,
 )
 from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.memory.memory_events import DeviceMemory, memory_events
+from augment.facts.memory.memory_events import memory_events
 
 NAME = "activity_over_time"
 NEEDS = (GPU_WORK,)
@@ -76,12 +76,15 @@ def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
 
 def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
     device = coverage.device
+    where = device.rank, device.device
+    queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
+    queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
     columns = (
         edges[:-1] - trace.events.ts[0],
         np.diff(edges),
         coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
         _launches(trace, device, edges),
-        _queued(trace, device, edges),
+        queued,
         *_memory(trace, device, edges),
     )
     values = [[None] * (len(edges) - 1) if values is None else values.tolist() for values in columns]
@@ -99,17 +102,10 @@ def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
     return np.diff(np.searchsorted(ts, edges))
 
 
-def _queued(trace: Trace, device: Device, edges: Int64s) -> Int64s | None:
-    where = device.rank, device.device
-    queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
-    if not queues:
-        return None
-    most: Int64s = np.max([_greatest(queue.ts, queue.length, edges, 0) for queue in queues], axis=0)
-    return most
-
-
 def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:
-    memory = _of_device(memory_events(trace), device)
+    devices = memory_events(trace)
+    where = device.rank, device.device
+    memory = next((memory for memory in devices if memory.on_stream and (memory.rank, memory.device) == where), None)
     if memory is None:
         return None, None
     reserved = memory.reserved
@@ -117,11 +113,6 @@ def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None,
         _greatest(memory.ts, memory.allocated, edges, _UNKNOWN),
         None if reserved is None else _greatest(memory.ts, reserved, edges, _UNKNOWN),
     )
-
-
-def _of_device(devices: tuple[DeviceMemory, ...], device: Device) -> DeviceMemory | None:
-    where = device.rank, device.device
-    return next((memory for memory in devices if memory.on_stream and (memory.rank, memory.device) == where), None)
 
 
 def _greatest(ts: Int64s, values: Int64s, edges: Int64s, before: int) -> Int64s:

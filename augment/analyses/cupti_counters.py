@@ -71,13 +71,9 @@ def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Ite
             values.setdefault(who, {}).setdefault(name, []).append(value)
     for who, own_values in values.items():
         for name, several in own_values.items():
-            statistic = _statistic(name)
+            last = name.rpartition(".")[2]
+            statistic = "sum" if name == "flop" else last if last in ("sum", "min", "max") else "mean"
             yield *who, name, statistic, _OF[statistic](several), len(several)
-
-
-def _statistic(counter: str) -> str:
-    last = counter.rpartition(".")[2]
-    return "sum" if counter == "flop" else last if last in ("sum", "min", "max") else "mean"
 
 
 def _mean(values: list[float]) -> float:

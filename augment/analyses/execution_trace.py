@@ -108,7 +108,14 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     stacks, events = call_stacks(trace), trace.events
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
-    ts, end = events.ts[row], _cut(trace, row)
+    # The ends of the slices ``row``, in call-stack order. A slice that partly overlaps a later one is cut there
+    ts, track = trace.events.ts[row], trace.events.track[row]
+    end = ts + trace.events.dur[row]
+    stop = nesting(ts, end, track)[2]
+    following = np.minimum(stop, len(row) - 1)
+    crossed = (stop < len(row)) & (track[following] == track)
+    cut = np.where(crossed, np.minimum(end, ts[following]), end)
+    ts, end = events.ts[row], cut
     threads, table = compressed(events.track[row], len(trace.tracks))
     thread = table[events.track[row]]
     bounds = group_bounds(thread, len(threads))
@@ -149,16 +156,6 @@ def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes
 
 
 _TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")
-
-
-def _cut(trace: Trace, row: Int64s) -> Int64s:
-    """The ends of the slices ``row``, in call-stack order. A slice that partly overlaps a later one is cut there."""
-    ts, track = trace.events.ts[row], trace.events.track[row]
-    end = ts + trace.events.dur[row]
-    stop = nesting(ts, end, track)[2]
-    following = np.minimum(stop, len(row) - 1)
-    crossed = (stop < len(row)) & (track[following] == track)
-    return np.where(crossed, np.minimum(end, ts[following]), end)
 
 
 def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:

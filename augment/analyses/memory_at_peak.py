@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int64s, combinations, sums
+from augment.arrays import NO_INDEX, combinations, sums
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Identity, Trace
 from augment.facts.host.call_stacks import around_moments
@@ -63,7 +63,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 def _rows(trace: Trace, memory: DeviceMemory) -> Iterator[Row]:
     live = memory.live_at(memory.peak)
     around = around_moments(trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP])
-    inner, outer = (_names(trace, rows) for rows in around)
+    inner, outer = (np.where(rows == NO_INDEX, -1, trace.events.name[rows]).astype(np.int64) for rows in around)
     columns, which = combinations(outer, inner)
     groups = np.stack(columns, axis=1)
     size = sums(which, memory.size[live], len(groups))
@@ -83,8 +83,3 @@ def _rows(trace: Trace, memory: DeviceMemory) -> Iterator[Row]:
     before = int(memory.allocated[memory.peak] - size.sum())
     if before > 0:
         yield Row(memory.rank, memory.kind, memory.device, "before recording", None, None, before, None)
-
-
-def _names(trace: Trace, rows: Int64s) -> Int64s:
-    """The code of each row's name, int64; -1 for row -1."""
-    return np.where(rows == NO_INDEX, -1, trace.events.name[rows]).astype(np.int64)

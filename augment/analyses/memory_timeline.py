@@ -70,7 +70,12 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped(f"the memory timeline is of another recording: {what}")
     message = "allocations and frees of the memory timeline have no [memory] instant at their time"
     differing = [Diagnostic("memory_timeline_differs", lacking, message)] if lacking else []
-    ts, held = _within(trace, changes)
+    # Moments from the first event to the end of the trace, and the bytes of each category from then on
+    start = int(trace.events.ts[0])
+    ts, held = held_by_category(changes, min(start, int(changes.ts[changes.ts >= 0].min())))
+    first, stop = np.searchsorted(ts, (start, _end(trace)), "right")
+    before = held[first - 1] if first else np.zeros_like(held[0])
+    ts, held = np.append(start, ts[first:stop]), np.concatenate((before[np.newaxis], held[first:stop]))
     occurring = {name: values for name, values in zip(CATEGORIES, held.T, strict=True) if values.any()}
     series = {"total": held.sum(axis=1), **occurring}
     unit = byte_unit(int(series["total"].max(initial=0)))
@@ -100,15 +105,6 @@ def _seconds(ns: int) -> str:
 
 def _end(trace: Trace) -> int:
     return int(trace.events.end.max())
-
-
-def _within(trace: Trace, changes: MemoryChanges) -> tuple[Int64s, Int64s]:
-    """Moments from the first event to the end of the trace, and the bytes of each category from then on."""
-    start = int(trace.events.ts[0])
-    ts, held = held_by_category(changes, min(start, int(changes.ts[changes.ts >= 0].min())))
-    first, stop = np.searchsorted(ts, (start, _end(trace)), "right")
-    before = held[first - 1] if first else np.zeros_like(held[0])
-    return np.append(start, ts[first:stop]), np.concatenate((before[np.newaxis], held[first:stop]))
 
 
 def _rows(rank: int | None, ts: Int64s, series: dict[str, Int64s]) -> list[Row]:

@@ -230,12 +230,7 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
                 )
                 if value.max(initial=0) >= LEAST * most * scale:
                     yield CounterTrack(NAME, name, device.track, ts, value / scale, unit, "of operators with a formula")
-    yield from _slices(trace)
-
-
-def _slices(trace: Trace) -> Iterator[SliceTrack]:
-    """A slice for each operator with a roof, from its first kernel to its last on the stream of its longest."""
-    operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
+    # A slice for each operator with a roof, from its first kernel to its last on the stream of its longest
     owned = np.flatnonzero(operators.owner >= 0)
     stream_of = work.stream_of(np.arange(len(work)))
     owned = owned[stream_of[owned] == stream_of[on_roof.kernel[operators.owner[owned]]]]

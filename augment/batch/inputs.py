@@ -162,21 +162,17 @@ def _admit(made: ChosenInputs, item: Input, taken: dict[tuple[str, str], Input])
             made.passed_over.append((item.path, _NO_EVENTS))
             return
         if other.named or has_events(other.path):
-            item = _renamed(item, taken)
+            # ``item``, whose outputs have its whole name as STEM, with a number where that is taken, too
+            number, alias = 1, item.basename
+            while taken.setdefault((locations.real(item.folder), stem(f"{alias}.json")), item) is not item:
+                number += 1
+                alias = f"{item.basename}-{number}"
+            item = replace(item, alias=f"{alias}.json")
         else:
             made.passed_over.append((other.path, _NO_EVENTS))
             made.inputs.remove(other)
             taken[target] = item
     made.inputs.append(item)
-
-
-def _renamed(item: Input, taken: dict[tuple[str, str], Input]) -> Input:
-    """``item``, whose outputs have its whole name as STEM, with a number where that is taken, too."""
-    number, alias = 1, item.basename
-    while taken.setdefault((locations.real(item.folder), stem(f"{alias}.json")), item) is not item:
-        number += 1
-        alias = f"{item.basename}-{number}"
-    return replace(item, alias=f"{alias}.json")
 
 
 def _is_timeline(path: str) -> bool:
@@ -199,7 +195,26 @@ def _expand(name: str, out: str | None, refused: Refused) -> Iterator[Input]:
     elif os.path.lexists(name):
         yield _local(name, out or locations.parent(name), named=True, root=None)
     elif glob.has_magic(name):
-        yield from _glob(name, out, refused)
+        # The matches of ``pattern`` as in a shell; matching folders are searched
+        matches = sorted(glob.glob(name, recursive=True))
+        if not matches:
+            raise InputError(name, "matches no file")
+        # The part of ``pattern`` before the first folder with a wildcard
+        parts = Path(name).parts[:-1]
+        wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+        fixed = os.path.join(*parts[:wild]) if wild else "."
+        root = out or fixed
+        inside = {match for match in matches if os.path.isdir(match)} if "**" in name else set()
+        for match in matches:
+            if match in inside:
+                continue  # ** also matches the files in it
+            below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
+            if os.path.isdir(match):
+                yield from _folder(
+                    match, locations.join(below, os.path.basename(match)) if below else match, root, refused
+                )
+            else:
+                yield _local(match, below or locations.parent(match), named=True, root=root)
     else:
         raise InputError(name, "no such file or folder")
 
@@ -269,27 +284,6 @@ def _is_judged_alone(path: str) -> bool:
 
 def _empty(top: str) -> InputError:
     return InputError(top, f"holds no file of the kinds {', '.join(_suffixes())}; name the trace itself")
-
-
-def _glob(pattern: str, out: str | None, refused: Refused) -> Iterator[Input]:
-    """The matches of ``pattern`` as in a shell; matching folders are searched."""
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
-        raise InputError(pattern, "matches no file")
-    # The part of ``pattern`` before the first folder with a wildcard
-    parts = Path(pattern).parts[:-1]
-    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    fixed = os.path.join(*parts[:wild]) if wild else "."
-    root = out or fixed
-    inside = {match for match in matches if os.path.isdir(match)} if "**" in pattern else set()
-    for match in matches:
-        if match in inside:
-            continue  # ** also matches the files in it
-        below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
-        if os.path.isdir(match):
-            yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root, refused)
-        else:
-            yield _local(match, below or locations.parent(match), named=True, root=root)
 
 
 def _remote(url: str, out: str | None) -> Iterator[Input]:

@@ -86,32 +86,47 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
     known = known or {}
     sets: dict[tuple[str, str, str], list[_Entry]] = defaultdict(list)
     for item in inputs:
-        entry = _entry(item, known.get(item.path) or identify(item.path))
+        identity = known.get(item.path) or identify(item.path)
+        folder, window = locations.parent(item.path), ""
+        while True:
+            last = os.path.basename(folder.rstrip("/"))
+            in_window = _WINDOW_FOLDER.fullmatch(last)
+            if not (_MEMBER_FOLDER.fullmatch(last) or (in_window and not window)):
+                break
+            window = in_window[1] if in_window else window
+            folder = locations.parent(folder.rstrip("/"))
+        member = Member(item, identity.rank)
+        name = stem(item.basename)
+        if timed := _TIMED.fullmatch(name):
+            entry = _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
+        else:
+            if sglang := _SGLANG.fullmatch(name):
+                entry = _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])
+            else:
+                if daemon := _DAEMON.fullmatch(name):
+                    entry = _Entry(member, identity.world_size, folder, daemon[1], window)
+                else:
+                    entry = _Entry(member, identity.world_size, folder, RANK_IN_NAME.sub("*", name), window)
         sets[entry.top, entry.kind, entry.window].append(entry)
     parts = [part for entries in sets.values() for part in _windows(entries)]
     jobs = [_job(entries) for entries in _strays_joined(parts)]
     jobs.sort(key=lambda job: (job.folder, job.name, len(job.window), job.window, job.members[0].input.path))
-    return _with_stems(jobs)
-
-
-def _entry(item: Input, identity: FileIdentity) -> _Entry:
-    folder, window = locations.parent(item.path), ""
-    while True:
-        last = os.path.basename(folder.rstrip("/"))
-        in_window = _WINDOW_FOLDER.fullmatch(last)
-        if not (_MEMBER_FOLDER.fullmatch(last) or (in_window and not window)):
-            break
-        window = in_window[1] if in_window else window
-        folder = locations.parent(folder.rstrip("/"))
-    member = Member(item, identity.rank)
-    name = stem(item.basename)
-    if timed := _TIMED.fullmatch(name):
-        return _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
-    if sglang := _SGLANG.fullmatch(name):
-        return _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])
-    if daemon := _DAEMON.fullmatch(name):
-        return _Entry(member, identity.world_size, folder, daemon[1], window)
-    return _Entry(member, identity.world_size, folder, RANK_IN_NAME.sub("*", name), window)
+    # Give the jobs of a folder distinct stems; a job that is alone there has the stem ``job``
+    inside: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        inside[job.folder].append(job)
+    taken: set[tuple[str, str]] = set()
+    named = []
+    for job in jobs:
+        label = "" if len(inside[job.folder]) == 1 else ".".join(filter(None, (job.name, job.window)))
+        base = full = f"{label}.job" if label else "job"
+        count = 1
+        while (job.folder, full) in taken:
+            count += 1
+            full = f"{base}-{count}"
+        taken.add((job.folder, full))
+        named.append(replace(job, stem=full))
+    return named
 
 
 def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
@@ -156,15 +171,15 @@ def _job(entries: list[_Entry]) -> Job:
     worlds = {entry.world_size for entry in entries}
     return Job(
         locations.common([member.input.folder for member in members]),
-        kind or _folder_name(first.top),
+        kind
+        or (
+            os.path.basename(first.top.rstrip("/") if locations.protocol(first.top) else os.path.abspath(first.top))
+            or "job"
+        ),
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
     )
-
-
-def _folder_name(folder: str) -> str:
-    return os.path.basename(folder.rstrip("/") if locations.protocol(folder) else os.path.abspath(folder)) or "job"
 
 
 def folder_title(folder: str) -> str:
@@ -174,22 +189,3 @@ def folder_title(folder: str) -> str:
     while above and (_WINDOW_FOLDER.fullmatch(names[0]) or _MEMBER_FOLDER.fullmatch(names[0])):
         names.insert(0, above.pop())
     return "/".join(names)
-
-
-def _with_stems(jobs: list[Job]) -> list[Job]:
-    """Give the jobs of a folder distinct stems; a job that is alone there has the stem ``job``."""
-    inside: dict[str, list[Job]] = defaultdict(list)
-    for job in jobs:
-        inside[job.folder].append(job)
-    taken: set[tuple[str, str]] = set()
-    named = []
-    for job in jobs:
-        label = "" if len(inside[job.folder]) == 1 else ".".join(filter(None, (job.name, job.window)))
-        base = full = f"{label}.job" if label else "job"
-        count = 1
-        while (job.folder, full) in taken:
-            count += 1
-            full = f"{base}-{count}"
-        taken.add((job.folder, full))
-        named.append(replace(job, stem=full))
-    return named

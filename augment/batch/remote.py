@@ -29,7 +29,7 @@ from augment.writers.files import METRICS_SUFFIX
 from augment.writers.seams import add_tracks, seams_of_files
 
 if TYPE_CHECKING:
-    from augment.client import Augmented, AugmentedJob, Client
+    from augment.client import Augmented, Client
     from augment.pipeline.request import Request
 
 _FAREWELL_S = 2.0
@@ -179,7 +179,18 @@ def convert_folder(folder: Folder, plan: RunPlan, stage: Report) -> RemoteJob:
     )
     results = [_result_in_job(item, augmented.traces.get(item.key)) for item in folder.inputs]
     by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, plan.request)
-    concluded, timelines = _concluded(folder, by_path, augmented)
+    # What the files about jobs tell, as if they had been made here; and the timelines
+    import msgspec
+
+    there = {os.path.realpath(path) for path in augmented.files}
+    concluded, timelines = [], []
+    for job in jobs_of(folder.inputs, by_path):
+        metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
+        if os.path.realpath(metrics) in there:
+            verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
+            concluded.append(Concluded(job, [metrics], (), 0, verdict["text"], verdict.get("joined", True)))
+        if os.path.realpath(timeline) in there:
+            timelines.append(timeline)
     notes = [locations.join(folder.out, note) for note in augmented.notes]
     return RemoteJob([by_path[item.path] for item in folder.inputs], concluded, timelines, notes)
 
@@ -221,21 +232,3 @@ def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result], request:
             if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
                 results_by_path[result.path] = replace(result, drawn=drawn)
     return results_by_path
-
-
-def _concluded(
-    folder: Folder, results: Mapping[str, Result], augmented: AugmentedJob
-) -> tuple[list[Concluded], list[str]]:
-    """What the files about jobs tell, as if they had been made here; and the timelines."""
-    import msgspec
-
-    there = {os.path.realpath(path) for path in augmented.files}
-    concluded, timelines = [], []
-    for job in jobs_of(folder.inputs, results):
-        metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
-        if os.path.realpath(metrics) in there:
-            verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
-            concluded.append(Concluded(job, [metrics], (), 0, verdict["text"], verdict.get("joined", True)))
-        if os.path.realpath(timeline) in there:
-            timelines.append(timeline)
-    return concluded, timelines

@@ -248,14 +248,6 @@ class _Memory:
             self._arrays[address] = length
             return address
 
-    def _keep(self, address: int, length: int) -> None:
-        """Keep memory that an array in memory has freed, or return it to the system."""
-        if address in self._files or sum(kept for kept, _ in self._kept) + length > _KEPT * self._bound:
-            self._files.discard(address)
-            self._c.munmap(address, length)
-        else:
-            bisect.insort(self._kept, (length, address))
-
     def _large(self, size: int, *, zeros: bool = False) -> int:
         """The address of at least ``size`` bytes, or 0."""
         length = _rounded(size)
@@ -274,16 +266,13 @@ class _Memory:
         self._arrays[address] = length
         return int(address)
 
-    def _count_small(self) -> None:
+    def _malloc(self, _: Any, size: int) -> Any:
+        if size >= LEAST_ARRAY:
+            return self._large(size)
         self._small += 1
         if self._small == _SMALL_ONES:
             self._small = 0
             self._expect(0)
-
-    def _malloc(self, _: Any, size: int) -> Any:
-        if size >= LEAST_ARRAY:
-            return self._large(size)
-        self._count_small()
         return self._c.malloc(size)
 
     def _calloc(self, _: Any, count: int, size: int) -> Any:
@@ -312,7 +301,13 @@ class _Memory:
             self._freed.append(address)  # the garbage collector can run at any time
         else:
             with self._lock:
-                self._keep(address, self._arrays.pop(address))
+                # Keep memory that an array in memory has freed, or return it to the system
+                length = self._arrays.pop(address)
+                if address in self._files or sum(kept for kept, _ in self._kept) + length > _KEPT * self._bound:
+                    self._files.discard(address)
+                    self._c.munmap(address, length)
+                else:
+                    bisect.insort(self._kept, (length, address))
 
 
 def _rounded(size: int) -> int:

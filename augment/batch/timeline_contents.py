@@ -178,7 +178,19 @@ def first_view(
     waiting = [members[int(waited.argmax())]] if len(members) else []
     shown = list(dict.fromkeys([*late[: _RANKS - 1], *waiting, *members]))[:_RANKS]
     pins = [*tracks, *(pin for member in shown for pin in _pins(answer, member, labels[member]))]
-    middle = _middle_step(answer, members, steps)
+    # The time of a step in the middle, of usual length, on the job's clock; None without steps
+    windows = [
+        window
+        for number, window in sorted(_windows(answer, members).items())
+        if not steps or steps[0] <= number <= steps[1]
+    ]
+    if not windows:
+        middle = None
+    else:
+        length = np.array([end - start for start, end in windows])
+        usual = np.flatnonzero((length >= np.median(length) / 2) & (length <= 2 * np.median(length)))
+        start, end = windows[int(usual[len(usual) // 2])]
+        middle = (start, end) if end - start > _SHORTEST_NS else None
     window = (middle[0] + shift_ns, middle[1] + shift_ns) if middle else None
     return FirstView(pins, window, [JOB, *(labels[member] for member in shown[:1])])
 
@@ -200,21 +212,6 @@ def _pins(answer: Answer, member: int, label: str) -> list[str]:
 
 def _escaped(name: str) -> str:
     return re.escape(name).replace(r"\ ", " ")
-
-
-def _middle_step(answer: Answer, members: Sequence[int], steps: Window | None) -> Window | None:
-    """The time of a step in the middle, of usual length, on the job's clock; None without steps."""
-    windows = [
-        window
-        for number, window in sorted(_windows(answer, members).items())
-        if not steps or steps[0] <= number <= steps[1]
-    ]
-    if not windows:
-        return None
-    length = np.array([end - start for start, end in windows])
-    usual = np.flatnonzero((length >= np.median(length) / 2) & (length <= 2 * np.median(length)))
-    start, end = windows[int(usual[len(usual) // 2])]
-    return (start, end) if end - start > _SHORTEST_NS else None
 
 
 def _windows(answer: Answer, members: Sequence[int]) -> dict[int, Window]:

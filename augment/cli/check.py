@@ -114,10 +114,7 @@ def command(
         complain(note)
     for text in map(_as_json, lines) if as_json else gate.texts_of(lines, brief=quiet):
         emit(text)
-    return _exit_code({line.status for line in lines}, uncertain)
-
-
-def _exit_code(statuses: set[str], uncertain: str) -> int:
+    statuses = {line.status for line in lines}
     if "fail" in statuses:
         return 1
     return {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain] if "uncertain" in statuses else 0

@@ -244,7 +244,16 @@ def _dropped(ts: Int64s, end: Int64s) -> int:
     """The number of dropped slices of one thread, whose ``ts`` ascend."""
     order = np.lexsort((-end, ts))
     ts, end = ts[order], end[order]
-    if _nested(ts, end):
+    # Whether no slices partly overlap: then equally many are open after each start as before the matching end
+    count = len(ts)
+    place = np.arange(count)
+    after_start = place + 1 - np.searchsorted(np.sort(end), ts, side="right")
+    closing = np.lexsort((-place, end))  # of slices that end together, the one that began last closes first
+    closed_before = np.empty(count, np.int64)
+    closed_before[closing] = place
+    before_end = np.searchsorted(ts, end, side="left") - closed_before
+    nested = bool(np.array_equal(after_start, before_end))
+    if nested:
         return 0
     dropped = 0
     open_ends: list[int] = []
@@ -256,18 +265,6 @@ def _dropped(ts: Int64s, end: Int64s) -> int:
         else:
             open_ends.append(one_end)
     return dropped
-
-
-def _nested(ts: Int64s, end: Int64s) -> bool:
-    """Whether no slices partly overlap: then equally many are open after each start as before the matching end."""
-    count = len(ts)
-    place = np.arange(count)
-    after_start = place + 1 - np.searchsorted(np.sort(end), ts, side="right")
-    closing = np.lexsort((-place, end))  # of slices that end together, the one that began last closes first
-    closed_before = np.empty(count, np.int64)
-    closed_before[closing] = place
-    before_end = np.searchsorted(ts, end, side="left") - closed_before
-    return bool(np.array_equal(after_start, before_end))
 
 
 def _findings(trace: Trace) -> Iterator[tuple[str, int, str]]:

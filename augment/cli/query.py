@@ -60,7 +60,10 @@ def command(
         lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
         emit("[" + ",\n ".join(lines) + "]")
     elif as_csv:
-        _print_csv(answer)
+        from augment.cli.terminal import emit
+
+        lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
+        emit("\n".join(lines))
     else:
         _print_table(answer, limit)
 
@@ -102,13 +105,6 @@ def _plain(cell: Cell) -> Any:
 
         return base64.b64encode(cell).decode()
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
-
-
-def _print_csv(answer: QueryAnswer) -> None:
-    from augment.cli.terminal import emit
-
-    lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
-    emit("\n".join(lines))
 
 
 def _csv(value: object) -> str:

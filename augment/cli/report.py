@@ -105,7 +105,12 @@ def _document(
     from augment.writers.files import DIFF_METRICS_SUFFIX
 
     if test and client:
-        return document_of(_compared_there(client, source, test, scratch), _no_trace)
+        # The metrics of a comparison, made by a server
+        from augment.cli.runs import files_of, label_of
+
+        made = client.diff(files_of(source), files_of(test), name=label_of(test), out=scratch)
+        compared_there = str(made.files[-1])
+        return document_of(compared_there, _no_trace)
     if test:
         _run("diff", source, test, "-o", scratch, "--quiet")
         return document_of(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}"))), _no_trace)
@@ -114,39 +119,27 @@ def _document(
 
     def analyse(path: str) -> Any:
         if client:
-            return _analysed_there(client, path, scratch)
+            # The metrics of a trace or of the job in a folder, from a server
+            from augment.batch.inputs import choose_inputs
+            from augment.batch.jobs import folder_title
+            from augment.errors import AugmentError
+
+            if not os.path.isdir(path):
+                return client.augment(path, out=scratch, metrics_only=True).metrics
+            inputs = choose_inputs([path], scratch).inputs
+            traces = {item.key: item.path for item in inputs}
+            job = client.augment_job(traces, name=folder_title(path), metrics_only=True, out=scratch)
+            if job.files:
+                return job.metrics
+            for outcome in job.traces.values():
+                if not isinstance(outcome, AugmentError):
+                    return outcome.metrics
+            raise next(outcome for outcome in job.traces.values() if isinstance(outcome, AugmentError))
         if not os.path.isdir(path):
             return analysed(path, Request())
         return analysed_folder(path)
 
     return document_of(source, analyse)
-
-
-def _analysed_there(client: Client, path: str, scratch: str) -> Any:
-    """The metrics of a trace or of the job in a folder, from a server."""
-    from augment.batch.inputs import choose_inputs
-    from augment.batch.jobs import folder_title
-    from augment.errors import AugmentError
-
-    if not os.path.isdir(path):
-        return client.augment(path, out=scratch, metrics_only=True).metrics
-    inputs = choose_inputs([path], scratch).inputs
-    traces = {item.key: item.path for item in inputs}
-    job = client.augment_job(traces, name=folder_title(path), metrics_only=True, out=scratch)
-    if job.files:
-        return job.metrics
-    for outcome in job.traces.values():
-        if not isinstance(outcome, AugmentError):
-            return outcome.metrics
-    raise next(outcome for outcome in job.traces.values() if isinstance(outcome, AugmentError))
-
-
-def _compared_there(client: Client, control: str, test: str, scratch: str) -> str:
-    """The metrics of a comparison, made by a server."""
-    from augment.cli.runs import files_of, label_of
-
-    made = client.diff(files_of(control), files_of(test), name=label_of(test), out=scratch)
-    return str(made.files[-1])
 
 
 def _no_trace(path: str) -> Any:

@@ -38,9 +38,43 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
     augmented = [result for result in results if result.status in ("augmented", "done_before")]
     passed_over = [result for result in results if result.status == "passed_over"]
     if len(augmented) == 1:
-        yield from _one(augmented[0])
+        result = augmented[0]
+        sidecar = _sidecar(result)
+        yield from source_line(sidecar["source"]).splitlines()
+        yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
+        rows = _devices(sidecar)
+        if rows:
+            lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
+            yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
+        yield from waterfall(sidecar)
+        yield from not_recorded(sidecar)
+        if notes := len(sidecar["diagnostics"]):
+            yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
     elif augmented:
-        yield from _many(augmented)
+        # A table with a line per device of each file
+        lines = []
+        periods: dict[str, None] = {}
+        # The common folder of ``paths``, and their names relative to it
+        paths = [result.path for result in augmented]
+        if any(map(locations.protocol, paths)):
+            folder = locations.common(list(map(locations.parent, paths)))
+        else:
+            folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
+        common, names = folder, [locations.below(path, folder) for path in paths]
+        left_out = max(0, len(augmented) - SHOWN)
+        for result, name in zip(augmented[:SHOWN], names, strict=False):
+            sidecar = _sidecar(result)
+            rank = sidecar["source"]["ranks"]
+            of_file = [name, str(rank[0]) if rank else "–"]
+            rows = _devices(sidecar)
+            periods |= {row["period"]: None for row in rows}
+            lines += [[*of_file, str(row["device"]), *_figures(row)] for row in rows]
+            if not rows:
+                lines.append([*of_file, "–", *["–"] * (1 + len(_HEADS))])
+        yield f"in {common}:"
+        yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
+        if left_out:
+            yield f"… and {left_out} more files"
     if len(results) > 1:
         partial = [result for result in augmented if result.partial]
         yield from _first_lines("passed over", _grouped(passed_over))
@@ -127,20 +161,6 @@ def _names_of_jobs(jobs: Sequence[Job]) -> list[str]:
     return [f"{name} in {job.folder}" if plain.count(name) > 1 else name for job, name in zip(jobs, plain, strict=True)]
 
 
-def _one(result: Result) -> Iterator[str]:
-    sidecar = _sidecar(result)
-    yield from source_line(sidecar["source"]).splitlines()
-    yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
-    rows = _devices(sidecar)
-    if rows:
-        lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
-        yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
-    yield from waterfall(sidecar)
-    yield from not_recorded(sidecar)
-    if notes := len(sidecar["diagnostics"]):
-        yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
-
-
 #: missing data as it appears in reasons of skipped analyses and rules, and the option that records it
 _RECORDED_BY = (
     ("record_shapes=True", "shapes of operators"),
@@ -166,41 +186,10 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
         what if "(" in what else f"{what} ({flag})"
         for flag, what in _RECORDED_BY
         if any(flag in reason for reason in reasons)
-        and not any(_has_rows(analyses, name) for name in _MADE_OF.get(what, ()))
+        and not any(bool(analyses.get(name, {}).get("rows")) for name in _MADE_OF.get(what, ()))
     ]
     if missing:
         yield f"  not recorded: {', '.join(missing)}"
-
-
-def _has_rows(analyses: dict[str, Any], name: str) -> bool:
-    return bool(analyses.get(name, {}).get("rows"))
-
-
-def _many(augmented: Sequence[Result]) -> Iterator[str]:
-    """A table with a line per device of each file."""
-    lines = []
-    periods: dict[str, None] = {}
-    # The common folder of ``paths``, and their names relative to it
-    paths = [result.path for result in augmented]
-    if any(map(locations.protocol, paths)):
-        folder = locations.common(list(map(locations.parent, paths)))
-    else:
-        folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
-    common, names = folder, [locations.below(path, folder) for path in paths]
-    left_out = max(0, len(augmented) - SHOWN)
-    for result, name in zip(augmented[:SHOWN], names, strict=False):
-        sidecar = _sidecar(result)
-        rank = sidecar["source"]["ranks"]
-        of_file = [name, str(rank[0]) if rank else "–"]
-        rows = _devices(sidecar)
-        periods |= {row["period"]: None for row in rows}
-        lines += [[*of_file, str(row["device"]), *_figures(row)] for row in rows]
-        if not rows:
-            lines.append([*of_file, "–", *["–"] * (1 + len(_HEADS))])
-    yield f"in {common}:"
-    yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
-    if left_out:
-        yield f"… and {left_out} more files"
 
 
 _HEADS = ("busy", "computing", "exposed comm.", "exposed memory", "idle")
@@ -273,18 +262,15 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     yield f"  MFU{of} {100 * mfu:.1f} % ({counted(len(steps), 'step')}; {steps[0]['peak']}); the rest, in points:"
     for said, part in sorted(shares.items(), key=lambda item: -item[1]):
         if part >= _LEAST:
-            names = _operators(operators, said)
+            # The operators that cause most of a part, by name
+            if said not in _CAUSES:
+                names = []
+            else:
+                bound, amount = _CAUSES[said]
+                spent: dict[str, int] = {}
+                for row in operators:
+                    if row["bound"] == bound:
+                        spent[row["operator"]] = spent.get(row["operator"], 0) + row[amount]
+                largest = sorted(spent, key=lambda name: -spent[name])[:_OPERATORS]
+                names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in largest]
             yield f"    {100 * part:5.1f}  {said}" + (f": {', '.join(names)}" if names else "")
-
-
-def _operators(rows: Sequence[Mapping[str, Any]], said: str) -> list[str]:
-    """The operators that cause most of a part, by name."""
-    if said not in _CAUSES:
-        return []
-    bound, amount = _CAUSES[said]
-    spent: dict[str, int] = {}
-    for row in rows:
-        if row["bound"] == bound:
-            spent[row["operator"]] = spent.get(row["operator"], 0) + row[amount]
-    largest = sorted(spent, key=lambda name: -spent[name])[:_OPERATORS]
-    return [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in largest]

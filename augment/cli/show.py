@@ -209,13 +209,12 @@ def _print_csv(sidecar: dict[str, Any]) -> None:
     rows = analysis["rows"]
     if rows:
         table.writerow(rows[0])
-        table.writerows([_cell(value) for value in row.values()] for row in rows)
+        table.writerows(
+            [(" → ".join(map(str, value)) if isinstance(value, list) else value) for value in row.values()]
+            for row in rows
+        )
     for line in text.getvalue().splitlines():
         emit(line)
-
-
-def _cell(value: Any) -> Any:
-    return " → ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:

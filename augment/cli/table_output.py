@@ -225,11 +225,7 @@ def _fitted(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
 
 
 def _cut_to(column: TableColumn, width: int) -> TableColumn:
-    return replace(column, cells=[_cut(cell, width) for cell in column.cells])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return replace(column, cells=[(cell if len(cell) <= width else cell[: width - 1] + "…") for cell in column.cells])
 
 
 def _table(columns: Sequence[TableColumn]) -> Table:
@@ -315,9 +311,38 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         emit(reason)
     whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
     _waterfall(analyses["diff_waterfall"], whole, limit)
-    _operators(analyses["diff_waterfall"], limit)
+    # The sum of the parts of each operator over all its kernels
+    rows = analyses["diff_waterfall"]
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        if row["operator"]:
+            totals = sums.setdefault(row["operator"], [0, 0, 0])
+            for place, column in enumerate(("control_ns", "test_ns", "delta_ns")):
+                totals[place] += row[column]
+    scale = _scale(rows)
+    changed = [name for name in sums if abs(sums[name][2]) >= LEAST_NS * scale]
+    shown = sorted(changed, key=lambda name: -abs(sums[name][2]))[: limit or None]
+    if shown:
+        columns = [[sums[name][place] / scale / 1e6 for name in shown] for place in range(3)]
+        print_columns(
+            "By operator, for any kernels: exclusive time per step",
+            [
+                TableColumn(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
+                TableColumn(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
+                TableColumn(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
+                TableColumn(("operator", ""), shown, text=True),
+            ],
+        )
     _kinds(analyses["diff_kinds"], limit)
-    _efficiency(sidecar["analyses"]["diff_efficiency"], of)
+    # The MFU and where the rest of the time went, or why the MFU is unknown
+    outcome = sidecar["analyses"]["diff_efficiency"]
+    if reason := outcome.get("reason"):
+        emit(reason)
+    else:
+        _figures("Efficiency", outcome["rows"], of)
+        for row in outcome["rows"]:
+            if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
+                emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
     _changes(analyses["diff_names"], len(analyses["diff_steps"]), limit)
 
 
@@ -403,30 +428,6 @@ def _what(row: dict[str, Any]) -> str:
     return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
 
 
-def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The sum of the parts of each operator over all its kernels."""
-    sums: dict[str, list[int]] = {}
-    for row in rows:
-        if row["operator"]:
-            totals = sums.setdefault(row["operator"], [0, 0, 0])
-            for place, column in enumerate(("control_ns", "test_ns", "delta_ns")):
-                totals[place] += row[column]
-    scale = _scale(rows)
-    changed = [name for name in sums if abs(sums[name][2]) >= LEAST_NS * scale]
-    shown = sorted(changed, key=lambda name: -abs(sums[name][2]))[: limit or None]
-    if shown:
-        columns = [[sums[name][place] / scale / 1e6 for name in shown] for place in range(3)]
-        print_columns(
-            "By operator, for any kernels: exclusive time per step",
-            [
-                TableColumn(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
-                TableColumn(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
-                TableColumn(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
-                TableColumn(("operator", ""), shown, text=True),
-            ],
-        )
-
-
 def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
     """The exclusive time of each kind of work; prints nothing for a recording of the host alone."""
     if not any(row["control_count"] or row["test_count"] for row in rows):
@@ -449,17 +450,6 @@ def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
             TableColumn(("kind of work", ""), [row["kind_of_work"].replace("_", " ") for row in shown], text=True),
         ],
     )
-
-
-def _efficiency(outcome: dict[str, Any], of: str) -> None:
-    """The MFU and where the rest of the time went, or why the MFU is unknown."""
-    if reason := outcome.get("reason"):
-        emit(reason)
-    else:
-        _figures("Efficiency", outcome["rows"], of)
-        for row in outcome["rows"]:
-            if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
-                emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:

@@ -184,7 +184,12 @@ def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: 
     home_yours = homes(test.calls, back)[test.work.call[twins]]
     parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
     of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
-    kind_mine, kind_yours = _families(control, test, places, twins)
+    # The family of the work of both sides, -1 of unknown ones
+    families = [
+        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
+        for side, places in ((control, places), (test, twins))
+    ]
+    kind_mine, kind_yours = families[0], families[1]
     by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
     left_mine = (by_family == NO_INDEX) & of_mine
     left_yours = of_yours.copy()
@@ -217,15 +222,6 @@ def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) 
     partner = np.full(len(parent_a), NO_INDEX, np.int64)
     partner[known_a] = np.append(known_b, NO_INDEX)[matches]
     return partner
-
-
-def _families(control: Side, test: Side, places: Int64s, twins: Int64s) -> tuple[Int64s, Int64s]:
-    """The family of the work of both sides, -1 of unknown ones."""
-    families = [
-        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
-        for side, places in ((control, places), (test, twins))
-    ]
-    return families[0], families[1]
 
 
 def _of_operators(side: Side, home: Int32s) -> Bools:

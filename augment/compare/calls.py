@@ -98,9 +98,18 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
     places = np.flatnonzero(kept)
     parent = directly_around(trace, places)
     row = stacks.row[places]
-    depth = _depths(parent)
+    depth = np.zeros(len(parent), np.int32)
+    above: Int32s = parent.copy()
+    climbing = np.flatnonzero(above >= 0)
+    while len(climbing):
+        depth[climbing] += 1
+        above[climbing] = parent[above[climbing]]
+        climbing = climbing[above[climbing] >= 0]
     name = names.of(trace.events.name[row], trace.strings)
-    path = _paths(parent, depth, name, paths)
+    path = np.full(len(parent), NO_INDEX, np.int32)
+    for level in levels(depth):
+        above = np.where(parent[level] >= 0, path[parent[level]], np.int32(NO_INDEX))
+        path[level] = paths.of(above, name[level])
     work = _work(trace, places, chosen, paths, path)
     dur = np.maximum(trace.events.dur[row], 0)
     gpu_self, launched = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
@@ -162,25 +171,6 @@ def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_
         type=work.type,
         ns=np.maximum(work.end - work.ts, 0),
     )
-
-
-def _depths(parent: Int32s) -> Int32s:
-    depth = np.zeros(len(parent), np.int32)
-    above: Int32s = parent.copy()
-    climbing = np.flatnonzero(above >= 0)
-    while len(climbing):
-        depth[climbing] += 1
-        above[climbing] = parent[above[climbing]]
-        climbing = climbing[above[climbing] >= 0]
-    return depth
-
-
-def _paths(parent: Int32s, depth: Int32s, name: Int32s, paths: Paths) -> Int32s:
-    path = np.full(len(parent), NO_INDEX, np.int32)
-    for level in levels(depth):
-        above = np.where(parent[level] >= 0, path[parent[level]], np.int32(NO_INDEX))
-        path[level] = paths.of(above, name[level])
-    return path
 
 
 def _with_descendants(parent: Int32s, depth: Int32s, self_ns: Int64s) -> Int64s:

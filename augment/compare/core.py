@@ -152,7 +152,15 @@ def diff(
     paths = Paths(names)
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
         diagnostics += before_recording_diagnostics(*side, of=f" of the {label}")
-    chosen = _chosen(pairs, step, region)
+    # The steps of each pair of ranks; equally many for all pairs
+    choices = [choose(*pair, step, region) for pair in pairs]
+    if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
+        raise UsageError("some ranks have steps and others have none: compare them separately")
+    first = np.arange(min(len(choice.control) for choice in choices))
+    chosen = [
+        ChosenSteps(choice.control.take(first), choice.test.take(first), choice.whole, choice.diagnostics)
+        for choice in choices
+    ]
     whole = chosen[0].whole
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
@@ -205,18 +213,6 @@ def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:
     return matching[:1]
 
 
-def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice, region: str | None) -> list[ChosenSteps]:
-    """The steps of each pair of ranks; equally many for all pairs."""
-    choices = [choose(*pair, step, region) for pair in pairs]
-    if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
-        raise UsageError("some ranks have steps and others have none: compare them separately")
-    first = np.arange(min(len(choice.control) for choice in choices))
-    return [
-        ChosenSteps(choice.control.take(first), choice.test.take(first), choice.whole, choice.diagnostics)
-        for choice in choices
-    ]
-
-
 def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], str, list[Diagnostic]]:
     """The tables, the sentence on a late rank, and diagnostics."""
     count = len(pairs[0].control.steps)
@@ -226,7 +222,10 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
     diagnostics, ranks = [], []
     for pair in pairs:
-        ranks.append(RankParts(_label(pair)))
+        # What a rank is called in a sentence
+        trace = pair.test.trace
+        label = f"rank {trace.rank}" if trace.rank is not None else trace.source.label
+        ranks.append(RankParts(label))
         devices, left_out = _devices(pair)
         if left_out:
             diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
@@ -248,33 +247,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         diagnostics.append(
             Diagnostic("first_step_outlying", 1, f"{why}; left out of intervals and verdicts, not of sums")
         )
-    outcomes: dict[str, Outcome] = {
-        "diff_figures": figures_outcome(*wholes, judged_from),
-        "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
-        "diff_kinds": Findings(by_kind.rows(judged_from)),
-        "diff_efficiency": efficiency_outcome(efficiency, judged_from),
-        "diff_steps": Findings(_step_rows(pairs)),
-        "diff_names": Findings(by_name.rows(judged_from)),
-        "diff_call_paths": Findings(by_path.rows()),
-    }
-    return outcomes, late_rank(ranks, count, names), diagnostics
-
-
-def _label(pair: Pair) -> str:
-    """What a rank is called in a sentence."""
-    trace = pair.test.trace
-    return f"rank {trace.rank}" if trace.rank is not None else trace.source.label
-
-
-def _devices(pair: Pair) -> tuple[list[int | None], int]:
-    """The indexes of devices present on both sides; None (the host) if a side has no GPU work."""
-    counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
-    devices: list[int | None] = list(range(min(counts)))
-    return devices or [None], max(counts) - min(counts)
-
-
-def _step_rows(pairs: Sequence[Pair]) -> list[StepRow]:
-    """A row for each pair of steps, summed over ranks and devices as in the waterfall."""
+    # A row for each pair of steps, summed over ranks and devices as in the waterfall
     weights = [len(_devices(pair)[0]) for pair in pairs]
     first = pairs[0]
     lengths = [np.zeros(len(first.control.steps), np.int64) for _ in (CONTROL, TEST)]
@@ -286,7 +259,24 @@ def _step_rows(pairs: Sequence[Pair]) -> list[StepRow]:
         for side in (first.control, first.test)
     ]
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
-    return [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
+    step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
+    outcomes: dict[str, Outcome] = {
+        "diff_figures": figures_outcome(*wholes, judged_from),
+        "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
+        "diff_kinds": Findings(by_kind.rows(judged_from)),
+        "diff_efficiency": efficiency_outcome(efficiency, judged_from),
+        "diff_steps": Findings(step_rows),
+        "diff_names": Findings(by_name.rows(judged_from)),
+        "diff_call_paths": Findings(by_path.rows()),
+    }
+    return outcomes, late_rank(ranks, count, names), diagnostics
+
+
+def _devices(pair: Pair) -> tuple[list[int | None], int]:
+    """The indexes of devices present on both sides; None (the host) if a side has no GPU work."""
+    counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
+    devices: list[int | None] = list(range(min(counts)))
+    return devices or [None], max(counts) - min(counts)
 
 
 def _merged(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:

@@ -293,7 +293,15 @@ def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTra
     gone = np.flatnonzero((partner == NO_INDEX) & (calls.step >= 0) & known & least.calls(calls.name, larger))
     if not len(gone):
         return
-    moment = _moments_of_calls(pair, parent)[gone]
+    # Where each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent
+    events = pair.control.trace.events
+    test_calls, times = pair.test.calls, pair.test.trace.events
+    begin = np.append(times.ts[test_calls.row], NO_INDEX)
+    end = np.append(times.ts[test_calls.row] + test_calls.cpu_ns, NO_INDEX)[pair.alignment.call_of_control]
+    fallback = np.where(parent != NO_INDEX, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
+    outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
+    moments_of_calls = _after(np.where(calls.parent == NO_INDEX, outermost, calls.parent), end, fallback)
+    moment = moments_of_calls[gone]
     under = _threads(pair)[calls.thread[gone]]
     known = np.flatnonzero(under != NO_INDEX)
     for thread, places in each(under[known], len(pair.test.trace.tracks)):
@@ -302,17 +310,6 @@ def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTra
         ns = {"": calls.cpu_ns[chosen], "gpu_": calls.gpu_ns[chosen]}
         marks = _marks(pair, calls.row[chosen], moment[index], ns)
         yield from tracks_of(marks, rows.of_host(_DELETED), thread, f"compared with {rows.label}: {_GONE}")
-
-
-def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
-    """Where each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
-    calls, events = pair.control.calls, pair.control.trace.events
-    test_calls, times = pair.test.calls, pair.test.trace.events
-    begin = np.append(times.ts[test_calls.row], NO_INDEX)
-    end = np.append(times.ts[test_calls.row] + test_calls.cpu_ns, NO_INDEX)[pair.alignment.call_of_control]
-    fallback = np.where(parent != NO_INDEX, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
-    outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
-    return _after(np.where(calls.parent == NO_INDEX, outermost, calls.parent), end, fallback)
 
 
 def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:

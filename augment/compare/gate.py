@@ -209,7 +209,12 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
     if limit.bound is not None:
         status, reason = _within_bound(figure, limit, after)
     elif noise is None:
-        status, reason = _by_limit_alone(figure, limit, before, after, control)
+        delta = _worse(figure) * (after - before)
+        failed = delta > max((limit.share or 0) * abs(before), _floor(figure, control))
+        status, reason = (
+            "fail" if failed else "pass",
+            f"{'beyond' if failed else 'within'} the limit; one step per side, so the noise is unknown",
+        )
     else:
         status, reason = _judged(figure, limit, noise, control, test, confidence)
         plain = noise_of(control[figure.name], test[figure.name], confidence)
@@ -227,15 +232,6 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
 def _within_bound(figure: Figure, limit: Limit, after: float) -> tuple[Status, str]:
     failed = (after - (limit.bound or 0)) * _worse(figure) > 0
     return ("fail", "beyond its bound") if failed else ("pass", "within its bound")
-
-
-def _by_limit_alone(figure: Figure, limit: Limit, before: float, after: float, control: Samples) -> tuple[Status, str]:
-    delta = _worse(figure) * (after - before)
-    failed = delta > max((limit.share or 0) * abs(before), _floor(figure, control))
-    return (
-        "fail" if failed else "pass",
-        f"{'beyond' if failed else 'within'} the limit; one step per side, so the noise is unknown",
-    )
 
 
 def _judged(
@@ -257,7 +253,15 @@ def _judged(
     if most <= allowed:
         return "pass", "within the noise, and within the limit"
     lacking = steps_lacking(control[figure.name], test[figure.name], allowed, confidence, TRIM)
-    return "uncertain", _uncertainty(limit, noise, before, lacking)
+    # The reason of an uncertain figure: ``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``
+    percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
+    reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
+    if lacking is None:
+        advice = "the steps vary too much for any number of steps"
+    else:
+        advice = f"record {lacking} more step{'s' if lacking > 1 else ''} on each side"
+    uncertainty = f"cannot tell {100 * (limit.share or 0):g} %{reach}; {advice}"
+    return "uncertain", uncertainty
 
 
 def _long_steps(
@@ -273,17 +277,6 @@ def _long_steps(
     if rest[1] - rest[0] > allowed:
         return "uncertain", "cannot tell whether long steps are chance; record more steps"
     return None
-
-
-def _uncertainty(limit: Limit, noise: Noise, before: float, lacking: int | None) -> str:
-    """The reason of an uncertain figure: ``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``."""
-    percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
-    reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
-    if lacking is None:
-        advice = "the steps vary too much for any number of steps"
-    else:
-        advice = f"record {lacking} more step{'s' if lacking > 1 else ''} on each side"
-    return f"cannot tell {100 * (limit.share or 0):g} %{reach}; {advice}"
 
 
 def _explanation(figure: Figure, control: Samples, test: Samples) -> Line | None:

@@ -85,7 +85,16 @@ def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim
     if compared is None:
         return None
     reach = quantile_of_student((1 + confidence) / 2, compared.freedom) * compared.error if compared.error else 0.0
-    low, high = _bootstrap(compared, confidence) if compared.error else (compared.delta, compared.delta)
+    if compared.error:
+        # The percentile interval of the difference, of pairs or of each side's samples; deterministic
+        random = np.random.default_rng(SEED)
+        sides = [compared.test - compared.control] if compared.paired else [compared.control, compared.test]
+        means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in sides]
+        differences = means[0] if compared.paired else means[1] - means[0]
+        low, high = np.quantile(differences, ((1 - confidence) / 2, (1 + confidence) / 2))
+        low, high = float(low), float(high)
+    else:
+        low, high = (compared.delta, compared.delta)
     return Noise(
         p=compared.p,
         delta=compared.in_unit(compared.delta),
@@ -153,7 +162,14 @@ def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Samples | No
         unit, control, test = trimmed_mean(control, trim), np.log(control), np.log(test)
     count = min(len(control), len(test))
     pairs = control[:count], test[:count]
-    compared = _pairwise(*pairs, unit, trim) if _are_alike(*pairs) else _welch(control, test, unit, trim)
+    if _are_alike(*pairs):
+        compared = _pairwise(*pairs, unit, trim)
+    else:
+        sides = [_location(side, trim) for side in (control, test)]
+        variance = sum(variance for _, variance, _ in sides)
+        parts = sum(variance**2 / (count - 1) for _, variance, count in sides)
+        freedom = variance**2 / parts if parts else 1.0
+        compared = _Samples(control, test, unit, False, sides[1][0] - sides[0][0], math.sqrt(variance), freedom)
     least = ROUNDING * max(1.0 if unit else 0.0, abs(float(control.mean())), abs(float(test.mean())))
     if compared.error <= least:
         return replace(compared, delta=compared.delta if abs(compared.delta) > least else 0.0, error=0.0)
@@ -170,14 +186,6 @@ def _pairwise(control: Floats, test: Floats, unit: float | None, trim: float) ->
     return _Samples(control, test, unit, True, mean, math.sqrt(variance), count - 1)
 
 
-def _welch(control: Floats, test: Floats, unit: float | None, trim: float) -> _Samples:
-    sides = [_location(side, trim) for side in (control, test)]
-    variance = sum(variance for _, variance, _ in sides)
-    parts = sum(variance**2 / (count - 1) for _, variance, count in sides)
-    freedom = variance**2 / parts if parts else 1.0
-    return _Samples(control, test, unit, False, sides[1][0] - sides[0][0], math.sqrt(variance), freedom)
-
-
 def _location(samples: Floats, trim: float) -> tuple[float, float, int]:
     """The trimmed mean, its variance (of the samples with their extremes pulled in), and how many samples it is of."""
     cut = int(trim * len(samples))
@@ -185,16 +193,6 @@ def _location(samples: Floats, trim: float) -> tuple[float, float, int]:
     kept = ordered[cut : len(samples) - cut]
     pulled_in = float(np.clip(ordered, kept[0], kept[-1]).var(ddof=1))
     return float(kept.mean()), pulled_in * (len(samples) - 1) / (len(kept) * (len(kept) - 1)), len(kept)
-
-
-def _bootstrap(compared: _Samples, confidence: float) -> tuple[float, float]:
-    """The percentile interval of the difference, of pairs or of each side's samples; deterministic."""
-    random = np.random.default_rng(SEED)
-    sides = [compared.test - compared.control] if compared.paired else [compared.control, compared.test]
-    means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in sides]
-    differences = means[0] if compared.paired else means[1] - means[0]
-    low, high = np.quantile(differences, ((1 - confidence) / 2, (1 + confidence) / 2))
-    return float(low), float(high)
 
 
 # Student's t and Fisher's F distributions: all that would be needed of SciPy.

@@ -166,7 +166,18 @@ def write_overlay(
     which = "both recordings begin" if number < 0 else f"step {number} of the test and its partner begin"
     description = f"the control, moved by {shift} ns: {which} together"
     with replacing(path, test.trace.source.path) as file:
-        several = Several(file, _first_view(pair, framed, shift + lift, lift))
+        # The verdict, both sides of the compared step with that place, its differences, and the busiest streams
+        control_shift = shift + lift
+        begin = min(int(control.steps.begin[framed]) + control_shift, int(test.steps.begin[framed]) + lift)
+        end = max(int(control.steps.end[framed]) + control_shift, int(test.steps.end[framed]) + lift)
+        busiest = [busiest_stream(side.trace) for side in (control, test)]
+        pins = [f"{_VERDICT} {_TEST}"]
+        pins += [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
+        pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
+        streams = zip(busiest, (_CONTROL, _TEST), strict=True)
+        pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]
+        first_view = FirstView(pins, (begin, end))
+        several = Several(file, first_view)
         links = Links(control.calls.row[partner[chosen]], ids)
         diagnostics = several.add(
             before, TraceGroup(f"control: {labels[0]}", description, _CONTROL, streams_too=True), links
@@ -176,20 +187,6 @@ def write_overlay(
         diagnostics += several.add(now, group, links)
         several.close()
     return diagnostics
-
-
-def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> FirstView:
-    """The verdict, both sides of the compared step with that place, its differences, and the busiest streams."""
-    control, test = pair.control, pair.test
-    begin = min(int(control.steps.begin[step]) + control_shift, int(test.steps.begin[step]) + test_shift)
-    end = max(int(control.steps.end[step]) + control_shift, int(test.steps.end[step]) + test_shift)
-    busiest = [busiest_stream(side.trace) for side in (control, test)]
-    pins = [f"{_VERDICT} {_TEST}"]
-    pins += [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
-    pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
-    streams = zip(busiest, (_CONTROL, _TEST), strict=True)
-    pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]
-    return FirstView(pins, (begin, end))
 
 
 def _renamed(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:

@@ -80,7 +80,26 @@ class Tiles(Struct, frozen=True):
 def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     """Divide the windows of ``side`` on the device with that index, or among the host's calls."""
     if device is None:
-        return _joined([_host(side)])
+        calls, events = side.calls, side.trace.events
+        on_thread = np.flatnonzero(calls.thread == main_thread(side))
+        line = innermost(
+            on_thread, events.ts[calls.row[on_thread]], events.ts[calls.row[on_thread]] + calls.cpu_ns[on_thread]
+        )
+        which, step, part = clip(Intervals(line.start, line.end), Intervals(side.steps.start, side.steps.end))
+        ns = part.end - part.start
+        uncovered = side.steps.end - side.steps.start
+        np.subtract.at(uncovered, step, ns)
+        call = line.row[which]
+        outside = np.full(len(uncovered), NO_INDEX, np.int32)
+        host = (
+            np.full(len(ns) + len(uncovered), TileKind.HOST, np.uint8),
+            np.concatenate((calls.path[call], outside)),
+            np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
+            np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
+            np.concatenate((step, np.arange(len(uncovered)))),
+            np.concatenate((ns, uncovered)),
+        )
+        return _joined([host])
     return _joined([*_work(side, names, device), _idle(side, names, device)])
 
 
@@ -125,28 +144,6 @@ def _idle(side: Side, names: Names, device: int) -> _Piece:
     name[waits[known]] = names.of(doing[known], trace.strings)
     nothing = np.full(len(kind), NO_INDEX, np.int32)
     return kind, nothing, name, nothing, idle.step, idle.end - idle.start
-
-
-def _host(side: Side) -> _Piece:
-    calls, events = side.calls, side.trace.events
-    on_thread = np.flatnonzero(calls.thread == main_thread(side))
-    line = innermost(
-        on_thread, events.ts[calls.row[on_thread]], events.ts[calls.row[on_thread]] + calls.cpu_ns[on_thread]
-    )
-    which, step, part = clip(Intervals(line.start, line.end), Intervals(side.steps.start, side.steps.end))
-    ns = part.end - part.start
-    uncovered = side.steps.end - side.steps.start
-    np.subtract.at(uncovered, step, ns)
-    call = line.row[which]
-    outside = np.full(len(uncovered), NO_INDEX, np.int32)
-    return (
-        np.full(len(ns) + len(uncovered), TileKind.HOST, np.uint8),
-        np.concatenate((calls.path[call], outside)),
-        np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
-        np.full(len(ns) + len(uncovered), NO_INDEX, np.int32),
-        np.concatenate((step, np.arange(len(uncovered)))),
-        np.concatenate((ns, uncovered)),
-    )
 
 
 NAMES_SHOWN = 4  #: kernel names shown per part

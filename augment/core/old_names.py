@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: tables that were joined with another; whoever names one gets that
@@ -36,16 +35,14 @@ def current(sidecar: dict[str, Any]) -> dict[str, Any]:
         rows = table.get("rows", ())
         of_host = name == "steps" and rows and "host_wall_ns" not in rows[0]
         if name == "step_figures" or not (name in TABLES or of_host):
-            analyses[TABLES.get(name, name)] = _renamed(table, rows, _COLUMNS | _COLUMNS_OF.get(name, {}))
+            new = _COLUMNS | _COLUMNS_OF.get(name, {})
+            first = rows[0] if rows else {}
+            if not new.keys() & first.keys() and "figure" not in first:
+                analyses[TABLES.get(name, name)] = table
+            else:
+                renamed = [{new.get(column, column): value for column, value in row.items()} for row in rows]
+                for row in renamed:
+                    if "figure" in row:
+                        row["figure"] = FIGURES.get(row["figure"], row["figure"])
+                analyses[TABLES.get(name, name)] = {**table, "rows": renamed}
     return {**sidecar, "analyses": analyses}
-
-
-def _renamed(table: dict[str, Any], rows: Sequence[Mapping[str, Any]], new: Mapping[str, str]) -> dict[str, Any]:
-    first = rows[0] if rows else {}
-    if not new.keys() & first.keys() and "figure" not in first:
-        return table
-    renamed = [{new.get(column, column): value for column, value in row.items()} for row in rows]
-    for row in renamed:
-        if "figure" in row:
-            row["figure"] = FIGURES.get(row["figure"], row["figure"])
-    return {**table, "rows": renamed}

@@ -111,7 +111,20 @@ class Table(Struct, frozen=True, eq=False):
 
     def _kind(self, name: str) -> ColumnKind:
         kind = self.kinds.get(name)
-        return _kind_of_values(name, self.columns[name]) if kind is None or kind.name == "identity" else kind
+        if kind is None or kind.name == "identity":
+            # The type of a column that nothing declares
+            values = self.columns[name]
+            types = {type(value) for value in values if value is not None}
+            if not types:
+                return ColumnKind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
+            if types <= {list, tuple}:
+                return ColumnKind("texts")
+            if types == {bool}:
+                return ColumnKind("bool")
+            if types == {int}:
+                return ColumnKind("int")
+            return ColumnKind("float" if types <= {int, float} else "text")
+        return kind
 
     def __repr__(self) -> str:
         if self.status in ("skipped", "failed"):
@@ -176,20 +189,6 @@ def _kind_of_hint(hint: Any) -> ColumnKind:
     if typing.get_origin(only) in (list, tuple) or getattr(typing.get_origin(only), "__name__", "") == "Sequence":
         return ColumnKind("texts", optional)
     return ColumnKind({bool: "bool", int: "int", float: "float"}.get(only, "text"), optional)
-
-
-def _kind_of_values(name: str, values: Sequence[Any]) -> ColumnKind:
-    """The type of a column that nothing declares."""
-    types = {type(value) for value in values if value is not None}
-    if not types:
-        return ColumnKind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
-    if types <= {list, tuple}:
-        return ColumnKind("texts")
-    if types == {bool}:
-        return ColumnKind("bool")
-    if types == {int}:
-        return ColumnKind("int")
-    return ColumnKind("float" if types <= {int, float} else "text")
 
 
 def _series(pd: Any, kind: ColumnKind, values: Sequence[Any]) -> Any:

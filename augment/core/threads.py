@@ -45,7 +45,9 @@ class Threads:
                 self._waiting.extend(made)
             else:
                 self._waiting.extendleft(reversed(made))
-            self._call_helpers()
+            for _ in range(min(self.count - 1 - self._helpers, len(self._waiting))):
+                self._helpers += 1
+                threading.Thread(target=self._help, name="augment-helper", daemon=True).start()
         try:
             self._take_part(made)
         finally:
@@ -54,11 +56,6 @@ class Threads:
             if call.error is not None:
                 raise call.error
         return [cast("Result", call.result) for call in made]
-
-    def _call_helpers(self) -> None:
-        for _ in range(min(self.count - 1 - self._helpers, len(self._waiting))):
-            self._helpers += 1
-            threading.Thread(target=self._help, name="augment-helper", daemon=True).start()
 
     def _help(self) -> None:
         self._of_thread.depth = 1

@@ -64,17 +64,17 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     rows = np.array([each.row for each in slices], np.int64)
     caused = np.flatnonzero(rows >= 0)
     flows = Flows(analysis, TRACK, Ends(caused, track), Ends(rows[caused]))
-    return [track, *([flows] if len(flows) else []), *_end_of_work(trace, analysis)]
-
-
-def _end_of_work(trace: Trace, analysis: str) -> list[InstantTrack]:
-    """A mark where the GPU's events end in a file that was cut off; none if it has no such event."""
+    # A mark where the GPU's events end in a file that was cut off; none if it has no such event
     work = gpu_work(trace)
     if trace.partial is None or not len(work):
-        return []
-    code, text = np.zeros(1, np.int32), f"{words_of_trace(trace).gpu} events end here: the file is cut off"
-    end = np.array([np.maximum(work.ts, work.end).max()], np.int64)
-    return [InstantTrack(analysis, CUT_OFF, _under(trace), end, Texts(code, [text]), "where the file is cut off")]
+        end_of_work = []
+    else:
+        code, text = np.zeros(1, np.int32), f"{words_of_trace(trace).gpu} events end here: the file is cut off"
+        end = np.array([np.maximum(work.ts, work.end).max()], np.int64)
+        end_of_work = [
+            InstantTrack(analysis, CUT_OFF, _under(trace), end, Texts(code, [text]), "where the file is cut off")
+        ]
+    return [track, *([flows] if len(flows) else []), *end_of_work]
 
 
 def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list[Annotation]:

@@ -74,7 +74,13 @@ def measure(trace: Trace) -> Measure:
     lead_in = 0
     if not real and len(windows):
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
-        windows = replace(windows, begin=np.maximum(windows.begin, _first_returned(trace, windows.start)))
+        # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
+        start = windows.start
+        work, events = gpu_work(trace), trace.events
+        first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
+        returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
+        first_returned = np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
+        windows = replace(windows, begin=np.maximum(windows.begin, first_returned))
     length = windows.end - windows.start
     warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
     warm_up = warm_up and bool(length[0] > AGAIN * length[2:].max(initial=0))
@@ -84,14 +90,6 @@ def measure(trace: Trace) -> Measure:
         length = length[1:]
     mean = int(length.mean()) if len(length) else 0
     return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in)
-
-
-def _first_returned(trace: Trace, start: Int64s) -> Int64s:
-    """When the launch of the first GPU work returned, if that was just before its ``start``; else the start."""
-    work, events = gpu_work(trace), trace.events
-    first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
-    returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
-    return np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
 
 
 def _is_hidden(windows: StepWindows) -> bool:

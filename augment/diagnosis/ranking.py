@@ -48,7 +48,18 @@ def diagnose(trace: Trace) -> RankedFindings:
     few = is_excerpt(trace)
     findings.sort(key=lambda finding: _rank(finding, few=few))
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
-    overlaps = _overlaps(trace, findings, cuts)
+    # The rules that save part of the same time: together they save less than the sum of both
+    saved = {each.rule: each.found.saved_ns or 0 for each in findings}
+    overlaps: dict[str, list[str]] = {}
+    pairs = list(combinations(cuts, 2))
+    saved_by_both = trace.context.threads.all(
+        [partial(_saved_by_both, trace, *map(cuts.__getitem__, pair)) for pair in pairs]
+    )
+    for (first, second), both in zip(pairs, saved_by_both, strict=True):
+        lesser = min(saved[first], saved[second])
+        if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
+            overlaps.setdefault(first, []).append(second)
+            overlaps.setdefault(second, []).append(first)
     several = sum(each.found.saved_ns is not None for each in findings) > 1
     findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several) for each in findings]
     return RankedFindings(tuple(findings), answers)
@@ -95,22 +106,6 @@ def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]
     unsure = problem.confidence == "low" and not few
     saved = (problem.saved_ns or 0) * (NEARLY if finding.rule == "synchronizing_calls" else 1.0)
     return not problem.first, unsure, grade, not problem.of_recording, -saved
-
-
-def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:
-    """The rules that save part of the same time: together they save less than the sum of both."""
-    saved = {each.rule: each.found.saved_ns or 0 for each in findings}
-    overlaps: dict[str, list[str]] = {}
-    pairs = list(combinations(cuts, 2))
-    saved_by_both = trace.context.threads.all(
-        [partial(_saved_by_both, trace, *map(cuts.__getitem__, pair)) for pair in pairs]
-    )
-    for (first, second), both in zip(pairs, saved_by_both, strict=True):
-        lesser = min(saved[first], saved[second])
-        if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
-            overlaps.setdefault(first, []).append(second)
-            overlaps.setdefault(second, []).append(first)
-    return overlaps
 
 
 def _saved_by_both(trace: Trace, first: Cut, second: Cut) -> int:

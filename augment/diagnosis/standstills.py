@@ -57,7 +57,15 @@ def standstills(trace: Trace) -> Spans:
     spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, np.int64))
     chosen = np.unique(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
-    spans = _at(spans, chosen[~_first_or_other(trace, spans.row[chosen])])
+    # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
+    row = spans.row[chosen]
+    known = np.maximum(row, 0)
+    calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
+    cold = is_among(innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
+    other: Bools = calls | cold | is_among(known, waiting_calls(trace))
+    other |= at_first_calls(trace, known)
+    first_or_other = other & (row >= 0)
+    spans = _at(spans, chosen[~first_or_other])
     certain = _evident(trace, spans.row)
     operator = innermost(trace, spans.row[certain], (Category.CPU_OP,))
     names = trace.events.name[np.where(operator < 0, spans.row[certain], operator)]
@@ -106,16 +114,6 @@ def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) 
     idle = (row < 0) | (events.category[row] != Category.CPU_OP)
     elsewhere: Bools = idle & (2 * spread > end - start)
     return elsewhere
-
-
-def _first_or_other(trace: Trace, row: Int64s) -> Bools:
-    """Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call."""
-    known = np.maximum(row, 0)
-    calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
-    cold = is_among(innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
-    other: Bools = calls | cold | is_among(known, waiting_calls(trace))
-    other |= at_first_calls(trace, known)
-    return other & (row >= 0)
 
 
 def _evident(trace: Trace, row: Int64s) -> Int64s:

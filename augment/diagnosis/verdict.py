@@ -73,7 +73,10 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     chosen = grave[: MOST_FINDINGS - len(first[:1])]
     made = [_of_finding(say, each) for each in said]
     if trace.partial is None or not measure(trace).is_empty:
-        made.append(Sentence(_state(trace), is_state=True))
+        # What the devices did, or the host where it is alone
+        alone = not type_coverage(trace) or not len(measure(trace).windows)
+        state = host_sentence(trace, words(trace)) if alone else busy(trace)
+        made.append(Sentence(state, is_state=True))
     made += [_of_finding(say, each) for each in chosen]
     if few and _possible(result):
         likeliest = _possible(result)[0]
@@ -92,12 +95,6 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
 
 def _of_finding(say: Words, finding: Finding) -> Sentence:
     return Sentence(f"{title(say, finding)}.", (finding.rule,), is_title=True)
-
-
-def _state(trace: Trace) -> str:
-    """What the devices did, or the host where it is alone."""
-    alone = not type_coverage(trace) or not len(measure(trace).windows)
-    return host_sentence(trace, words(trace)) if alone else busy(trace)
 
 
 def _together(trace: Trace, chosen: Sequence[Finding]) -> list[str]:
@@ -176,25 +173,24 @@ def unknown_reason(trace: Trace) -> str:
         text = " (the launch of its next work was not recorded)"
     else:
         text = f" ({percent(launched)} of it with the next work launched, else by what is unknown)"
-    name, share = _of_host(trace, Intervals(start, end))
-    return f"{text}, while the host is {percent(share)} of the time in {name}" if name and share >= 1 - MOST else text
-
-
-def _of_host(trace: Trace, gaps: Intervals) -> tuple[str, float]:
-    """The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none."""
+    # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
+    gaps = Intervals(start, end)
     lane, segments = main_track(trace), host_segments(trace)
     if lane == NO_INDEX:
-        return "", 0.0
-    part = segments.of(lane)
-    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-    if not len(row):
-        return "", 0.0
-    _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
-    inside = row[which] >= 0
-    names = trace.events.name[row[which[inside]]]
-    spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
-    most, whole = int(spent.argmax()), max(total(gaps), 1)
-    return (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
+        name, share = "", 0.0
+    else:
+        part = segments.of(lane)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        if not len(row):
+            name, share = "", 0.0
+        else:
+            _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
+            inside = row[which] >= 0
+            names = trace.events.name[row[which[inside]]]
+            spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
+            most, whole = int(spent.argmax()), max(total(gaps), 1)
+            name, share = (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
+    return f"{text}, while the host is {percent(share)} of the time in {name}" if name and share >= 1 - MOST else text
 
 
 _UNEXPLAINED = {

@@ -92,16 +92,13 @@ def changes(runs: Floats, alpha: float = ALPHA) -> list[Change]:
     values = np.log(runs) if (runs > 0).all() else runs
     differences = np.diff(values)
     spread = (qn(differences) or float(differences.std(ddof=1))) / math.sqrt(2)
-    bounds = _merged(runs, [0, *sorted(_searched(_tamed(values, spread), 0, spread, alpha)), len(runs)])
-    levels = [float(np.median(runs[a:b])) for a, b in itertools.pairwise(bounds)]
-    return [Change(first, *levels[i : i + 2]) for i, first in enumerate(bounds[1:-1])]
-
-
-def _tamed(values: Floats, spread: float) -> Floats:
-    """The values with outliers moved towards the running median."""
+    # The values with outliers moved towards the running median
     padded = np.pad(values, _WINDOW // 2, mode="reflect")
     middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
-    return np.clip(values, middle - CLIP * spread, middle + CLIP * spread)
+    tamed = np.clip(values, middle - CLIP * spread, middle + CLIP * spread)
+    bounds = _merged(runs, [0, *sorted(_searched(tamed, 0, spread, alpha)), len(runs)])
+    levels = [float(np.median(runs[a:b])) for a, b in itertools.pairwise(bounds)]
+    return [Change(first, *levels[i : i + 2]) for i, first in enumerate(bounds[1:-1])]
 
 
 def _merged(runs: Floats, bounds: list[int]) -> list[int]:

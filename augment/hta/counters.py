@@ -156,16 +156,13 @@ def generate_trace_with_counters(
     only = [analysis for kind, analysis in _ANALYSES.items() if kind in chosen]
     written = {}
     for rank in t.chosen(ranks):
-        written[rank] = _beside(t.trace_files[rank], output_suffix or "_with_counters")
+        # ``rank0_with_counters.json.gz`` for ``rank0.json`` and ``rank0.json.gz``
+        suffix = output_suffix or "_with_counters"
+        folder, name = os.path.split(t.trace_files[rank])
+        first, dot, _ = name.partition(".json")
+        written[rank] = os.path.join(folder, f"{first if dot else name}{suffix}.json.gz")
         chrome.write(augment(t.whole[rank], only=only), Path(written[rank]))
     return written
-
-
-def _beside(path: str, suffix: str) -> str:
-    """``rank0_with_counters.json.gz`` for ``rank0.json`` and ``rank0.json.gz``."""
-    folder, name = os.path.split(path)
-    first, dot, _ = name.partition(".json")
-    return os.path.join(folder, f"{first if dot else name}{suffix}.json.gz")
 
 
 # HTA's memory timeline, read from the raw files of ``export_memory_timeline``.

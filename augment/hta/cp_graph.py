@@ -135,7 +135,11 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         if t is None or t_full is None:  # networkx makes a copy
             return
         self.events: Events = t.of_rank(rank)
-        index = _index(self.events, t_full.of_rank(rank))
+        # The row of ``full`` that corresponds to each row of ``part``; ``part`` is a part of ``full``'s trace
+        part = self.events
+        full = t_full.of_rank(rank)
+        whole, places = (rows_in_whole(events, np.arange(len(events.events))) for events in (full, part))
+        index = np.searchsorted(whole, places).astype(np.int64)
         self.full_trace_df: pd.DataFrame = t_full.get_trace(rank)
         self.trace_df: pd.DataFrame = self.full_trace_df[self.full_trace_df["index"].isin(index)].copy()
         self.symbol_table: SymbolTable = t_full.symbol_table
@@ -315,9 +319,3 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
         graph.edges[begin, end]["weight"] = now
     graph._follow(path)
     return graph
-
-
-def _index(part: Events, full: Events) -> Int64s:
-    """The row of ``full`` that corresponds to each row of ``part``; ``part`` is a part of ``full``'s trace."""
-    whole, places = (rows_in_whole(events, np.arange(len(events.events))) for events in (full, part))
-    return np.searchsorted(whole, places).astype(np.int64)

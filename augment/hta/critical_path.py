@@ -35,22 +35,19 @@ def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Insta
 
     part = t
     if annotation:
-        instances = _instances(t.of_rank(rank), annotation)
+        # The rows on the host with ``annotation`` in their names
+        trace = t.of_rank(rank)
+        events = trace.events
+        codes = [code for code, name in enumerate(trace.strings) if annotation in name]
+        rows = np.flatnonzero(np.isin(events.name[:], codes) & (events.phase == COMPLETE))
+        on_host: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
+        instances = on_host
         if not len(instances):
             warnings.warn(f"rank {rank}: no critical path: no name on the host contains {annotation!r}", stacklevel=3)
             return None
         part = t.clipped(rank, *_window(t.of_rank(rank), annotation, instances, instance))
     graph = CPGraph(part, t, rank)
     return graph, graph.critical_path()
-
-
-def _instances(trace: Events, annotation: str) -> Int64s:
-    """The rows on the host with ``annotation`` in their names."""
-    events = trace.events
-    codes = [code for code, name in enumerate(trace.strings) if annotation in name]
-    rows = np.flatnonzero(np.isin(events.name[:], codes) & (events.phase == COMPLETE))
-    on_host: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
-    return on_host
 
 
 def _window(trace: Events, annotation: str, instances: Int64s, instance: Instance) -> tuple[int, int]:

@@ -134,6 +134,24 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     track = events.track[row]
     on_device = np.isin(events.category[row], ON_DEVICE)
     tracks = trace.tracks
+    # The partner of each row of the event table
+    work = gpu_work(trace)
+    partner = np.full(len(trace.events), NO_INDEX, np.int64)
+    linked = np.flatnonzero(work.launch != NO_INDEX)[::-1]  # of several partners, the last assignment wins
+    linked = linked[np.argsort(-work.ts[linked], kind="stable")]
+    partner[work.launch[linked]] = work.row[linked]
+    partner[work.row] = work.launch
+    # The number of the step of each row of the event table, or -1
+    all_steps = steps(trace)
+    number = np.append(all_steps.number, -1)
+    moment = events.ts.copy()
+    synced = events.slices_of(Category.CUDA_SYNC)
+    call = launches(trace).of(events.correlation[synced])
+    moment[synced] = np.where(call == NO_INDEX, moment[synced], events.ts[call])
+    place = all_steps.at(moment)
+    launched = work.launch != NO_INDEX
+    place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
+    iteration: Int64s = number[place]
     return pandas().DataFrame(
         {
             "index": row,
@@ -148,8 +166,8 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
             )[np.where(on_device, track + 1, 0)],
             "correlation": events.correlation[row],
             **_args(trace, row),
-            "index_correlation": _partners(trace)[row],
-            "iteration": _iterations(trace)[row],
+            "index_correlation": partner[row],
+            "iteration": iteration[row],
             "end": (events.ts[row] + events.dur[row] - origin_ns) / 1000,
             "s_name": short[events.name[row]],
             "s_cat": strings[events.category_name[row]],
@@ -213,32 +231,6 @@ def identities(values: Sequence[Any]) -> npt.NDArray[Any]:
     column = np.empty(len(values), np.int64 if whole else np.object_)
     column[:] = values
     return column
-
-
-def _partners(trace: Trace) -> Int64s:
-    """The partner of each row of the event table."""
-    work = gpu_work(trace)
-    partner = np.full(len(trace.events), NO_INDEX, np.int64)
-    linked = np.flatnonzero(work.launch != NO_INDEX)[::-1]  # of several partners, the last assignment wins
-    linked = linked[np.argsort(-work.ts[linked], kind="stable")]
-    partner[work.launch[linked]] = work.row[linked]
-    partner[work.row] = work.launch
-    return partner
-
-
-def _iterations(trace: Trace) -> Int64s:
-    """The number of the step of each row of the event table, or -1."""
-    all_steps, events, work = steps(trace), trace.events, gpu_work(trace)
-    number = np.append(all_steps.number, -1)
-    moment = events.ts.copy()
-    synced = events.slices_of(Category.CUDA_SYNC)
-    call = launches(trace).of(events.correlation[synced])
-    moment[synced] = np.where(call == NO_INDEX, moment[synced], events.ts[call])
-    place = all_steps.at(moment)
-    launched = work.launch != NO_INDEX
-    place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
-    iteration: Int64s = number[place]
-    return iteration
 
 
 # Plots with plotly, if it is installed: shown in the notebook; a browser opens only on request.

@@ -99,9 +99,24 @@ def assemble(
 ) -> Trace:
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become those of the table."""
     rank, rank_from = _rank(path, outline.members)
-    base_ns, odd = _base_ns(outline.members)
+    # The offset to add to the file's times, and diagnostics of it
+    recorded = outline.members.get("baseTimeNanoseconds")
+    base_ns = _integer(recorded)
+    if base_ns is not None and abs(base_ns) <= -_EARLIEST:
+        base_ns, odd = base_ns, []
+    else:
+        message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
+        base_ns, odd = 0, [] if recorded is None else [Diagnostic("unusable_base_time", 1, message)]
     beyond = _drop_unusable(raw, base_ns)
-    category = _categories(raw)
+    known = np.zeros(max(len(raw.strings), 1), np.uint8)
+    for index in _used(raw.category, len(known)).tolist():
+        known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
+    category: Bytes = known[raw.category]
+    for name, kind in UNCATEGORISED_NAMES.items():
+        if codes := _indexes(raw.strings, name):
+            of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
+            category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = kind
+    dialects.categorise(raw, category)
     tracks, track = _tracks(raw, category, rank)
     events = _table(raw, category, track, base_ns, threads)
     listed = outline.members.get("deviceProperties")
@@ -154,16 +169,6 @@ def _integer(value: Any) -> int | None:
         return None
 
 
-def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
-    """The offset to add to the file's times, and diagnostics of it."""
-    recorded = members.get("baseTimeNanoseconds")
-    base_ns = _integer(recorded)
-    if base_ns is not None and abs(base_ns) <= -_EARLIEST:
-        return base_ns, []
-    message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
-    return 0, [] if recorded is None else [Diagnostic("unusable_base_time", 1, message)]
-
-
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
     """Remove rows of phase 0 and rows whose times are impossible or would overflow int64 in sums. Returns the number of
     the latter.
@@ -209,19 +214,6 @@ def _narrow_sparse(raw: RawEvents) -> None:
     raw.args = raw.args and {
         name: ArgColumn(narrow(arg.numbers), narrow(arg.others), arg.json) for name, arg in raw.args.items()
     }
-
-
-def _categories(raw: RawEvents) -> Bytes:
-    known = np.zeros(max(len(raw.strings), 1), np.uint8)
-    for index in _used(raw.category, len(known)).tolist():
-        known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
-    category: Bytes = known[raw.category]
-    for name, kind in UNCATEGORISED_NAMES.items():
-        if codes := _indexes(raw.strings, name):
-            of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
-            category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = kind
-    dialects.categorise(raw, category)
-    return category
 
 
 def _indexes(strings: list[str], text: str) -> list[int]:

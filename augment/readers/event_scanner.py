@@ -82,7 +82,22 @@ class EventScanner:
         status = self._run(text, size, base)
         while status == layout.GROW:
             self._follow_notes(text, base)
-            self._grow()
+            # Enlarge every full table
+            rows = self._state.rows
+            taken_bytes = int(self._rows[_OFFSET][rows - 1]) if rows else 0
+            times = max(_SPARE * self._likely_bytes / max(taken_bytes, 1), _LEAST_GROWTH) if rows else 2
+            if rows >= (room := len(self._rows[0])):
+                room = int(times * room) + 1
+                self._rows = [longer(column, room) for column in self._rows]
+                self._pairs = [longer(column, room) for column in self._pairs]
+            self._strings.grow()
+            self._args.compiled.grow(times)
+            room = self._state.place_room
+            if self._state.places >= room:
+                self._place_keys.resize(2 * room * _PLACE, refcheck=False)
+                self._place_slots = slots(4 * room)
+                native("json_scan.fill_place_slots")(self._place_slots, self._place_keys, room)
+            self._tell()
             status = self._run(text, size, base)
         self._follow_notes(text, base)
         at = self._state.position
@@ -140,24 +155,6 @@ class EventScanner:
     def _extra(self, text: str) -> int:
         """The number of a string that the compiled table does not hold: a negative index until :meth:`finish`."""
         return -1 - self._extra_strings.setdefault(text, len(self._extra_strings))
-
-    def _grow(self) -> None:
-        """Enlarge every full table."""
-        rows = self._state.rows
-        taken_bytes = int(self._rows[_OFFSET][rows - 1]) if rows else 0
-        times = max(_SPARE * self._likely_bytes / max(taken_bytes, 1), _LEAST_GROWTH) if rows else 2
-        if rows >= (room := len(self._rows[0])):
-            room = int(times * room) + 1
-            self._rows = [longer(column, room) for column in self._rows]
-            self._pairs = [longer(column, room) for column in self._pairs]
-        self._strings.grow()
-        self._args.compiled.grow(times)
-        room = self._state.place_room
-        if self._state.places >= room:
-            self._place_keys.resize(2 * room * _PLACE, refcheck=False)
-            self._place_slots = slots(4 * room)
-            native("json_scan.fill_place_slots")(self._place_slots, self._place_keys, room)
-        self._tell()
 
     def finish(self, threads: Threads = ALONE) -> RawEvents:
         """Everything that was taken, with strings and places numbered in the order of first appearance."""

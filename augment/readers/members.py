@@ -152,7 +152,20 @@ class TextWindow:
     def fill(self) -> bool:
         """Read until one more chunk is in the window, or the stream ends. Returns whether anything was read."""
         if self._blocks:
-            return self._fill_from(self._blocks)
+            block = np.frombuffer(self._blocks.read(_HEADROOM + self._chunk + PADDING), np.uint8)
+            if not len(block):
+                self.ended = True
+                return False
+            count = len(block) - _HEADROOM - PADDING
+            if self.size <= _HEADROOM:
+                start = _HEADROOM - self.size
+                block[start:_HEADROOM] = self.data[: self.size]
+                self.data = block[start:]
+            else:
+                self._reserve(self.size + count)
+                self.data[self.size : self.size + count] = block[_HEADROOM:-PADDING]
+            self.size += count
+            return True
         before = self.size
         want = self.size + self._chunk
         while self.size < want and not self.ended:
@@ -164,22 +177,6 @@ class TextWindow:
             self.data[self.size : self.size + len(data)] = np.frombuffer(data, np.uint8)
             self.size += len(data)
         return self.size > before
-
-    def _fill_from(self, blocks: Ahead[memoryview]) -> bool:
-        block = np.frombuffer(blocks.read(_HEADROOM + self._chunk + PADDING), np.uint8)
-        if not len(block):
-            self.ended = True
-            return False
-        count = len(block) - _HEADROOM - PADDING
-        if self.size <= _HEADROOM:
-            start = _HEADROOM - self.size
-            block[start:_HEADROOM] = self.data[: self.size]
-            self.data = block[start:]
-        else:
-            self._reserve(self.size + count)
-            self.data[self.size : self.size + count] = block[_HEADROOM:-PADDING]
-        self.size += count
-        return True
 
     def close(self) -> None:
         """End the thread. What it has read is lost."""

@@ -76,9 +76,6 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
         rank_from=None if rank is None else "file name",
     )
     track = Track(rank, 0, 0, process_name=kind.name.replace("_", " "), thread_name=name)
-    return Trace(_no_events(), [""], (track,), source, context=Context([attached]))
-
-
-def _no_events() -> EventTable:
     wide, narrow, byte = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
-    return EventTable(wide, wide, byte, byte, narrow, narrow, narrow, wide, wide, narrow, NOTHING, NOTHING)
+    no_events = EventTable(wide, wide, byte, byte, narrow, narrow, narrow, wide, wide, narrow, NOTHING, NOTHING)
+    return Trace(no_events, [""], (track,), source, context=Context([attached]))

@@ -64,7 +64,19 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
     if not is_augmented(name):
         made = newer_beside(path)
         if made is None:
-            return _augmented(name, folder, say, stage, whole)
+            # Augment into ``folder``
+            stage(f"reading {name}")
+            recorded = read(name)
+            trace = recorded if whole else _fitting(recorded, say)
+            left_out_ns = int(trace.events.ts[0] - recorded.events.ts[0]) if len(trace.events) else 0
+            del recorded
+            augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
+            stage("writing")
+            prepared = augmented_into(augmented, folder)
+            say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
+            for line in what_is_missing(augmented):
+                say(line)
+            return replace(prepared, view=prepared.view.since(left_out_ns))
         say(f"opening {made.name}, which is next to {path.name} and newer")
         path = made
     stage(f"reading {path}")
@@ -135,22 +147,6 @@ def _partial_of_source(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return partial if isinstance(partial, str) else None
-
-
-def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool) -> Prepared:
-    """Augment into ``folder``."""
-    stage(f"reading {name}")
-    recorded = read(name)
-    trace = recorded if whole else _fitting(recorded, say)
-    left_out_ns = int(trace.events.ts[0] - recorded.events.ts[0]) if len(trace.events) else 0
-    del recorded
-    augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
-    stage("writing")
-    prepared = augmented_into(augmented, folder)
-    say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
-    for line in what_is_missing(augmented):
-        say(line)
-    return replace(prepared, view=prepared.view.since(left_out_ns))
 
 
 def _fitting(trace: Trace, say: Report) -> Trace:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic, Source, Trace
+from augment.core.trace import Diagnostic, Source
 from augment.errors import InputError, OutputError
 from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
 from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed
@@ -88,7 +88,19 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
         after = text.without_beginning(block.before)
         return ChromeSeam(block.at, size, block.before, after, block.bare, source.base_ns, events.layout.room(under))
 
-    return Written(_diagnostics(events, augmented.trace), seam)
+    diagnostics = []
+    if early := events.early + int(np.count_nonzero(augmented.trace.events.ts < augmented.trace.source.base_ns)):
+        message = "events before time 0, the source's and added ones, which Perfetto drops; --to perfetto keeps them"
+        diagnostics.append(Diagnostic("chrome_negative_time", early, message))
+    if events.shortened:
+        message = "added slices were written up to 512 ns shorter, because Perfetto rounds the times of Chrome files"
+        diagnostics.append(
+            Diagnostic("chrome_slices_shortened", events.shortened, message + "; dur_ns has the exact duration")
+        )
+    if events.not_finite:
+        why = "points of added counters were no number"
+        diagnostics.append(Diagnostic("counter_not_finite", events.not_finite, why))
+    return Written(diagnostics, seam)
 
 
 def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, Iterable[memoryview], int]:
@@ -142,19 +154,3 @@ def _spliced(
         raise InputError(source.path, f"has changed while it was read: {at} bytes of text, not {source.text_bytes}")
     yield from added  # nothing is left of it, unless the place of insertion is the end of the text
     yield source.closing or b""
-
-
-def _diagnostics(events: ChromeEvents, trace: Trace) -> list[Diagnostic]:
-    diagnostics = []
-    if early := events.early + int(np.count_nonzero(trace.events.ts < trace.source.base_ns)):
-        message = "events before time 0, the source's and added ones, which Perfetto drops; --to perfetto keeps them"
-        diagnostics.append(Diagnostic("chrome_negative_time", early, message))
-    if events.shortened:
-        message = "added slices were written up to 512 ns shorter, because Perfetto rounds the times of Chrome files"
-        diagnostics.append(
-            Diagnostic("chrome_slices_shortened", events.shortened, message + "; dur_ns has the exact duration")
-        )
-    if events.not_finite:
-        why = "points of added counters were no number"
-        diagnostics.append(Diagnostic("counter_not_finite", events.not_finite, why))
-    return diagnostics

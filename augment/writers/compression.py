@@ -188,34 +188,31 @@ def find_splice(path: str, tail: bytes, text_bytes: int, insert_at: int) -> Spli
         crc, length = TRAILER.unpack(end[-TRAILER.size :])
         if length != text_bytes % (1 << 32):
             return None
-        for bit in _possible_headers(end)[::-1].tolist():
+        # Bits of ``end`` at which a block with dynamic codes may begin, because its code length code is complete
+        data = np.frombuffer(end + bytes(24), np.uint8)
+        count = len(end)
+        low = np.zeros(count, np.uint64)
+        for byte in range(8):
+            low |= data[byte : byte + count].astype(np.uint64) << np.uint64(8 * byte)
+        high = np.concatenate([low[7:], np.zeros(7, np.uint64)])
+        positions = []
+        for shift in range(8):
+            word = low >> np.uint64(shift)
+            likely = np.flatnonzero(
+                ((word >> np.uint64(1)) & np.uint64(3) == 2)
+                & ((word >> np.uint64(3)) & np.uint64(31) <= 29)
+                & ((word >> np.uint64(8)) & np.uint64(31) <= 29)
+            )
+            complete = _is_complete(word[likely], high[likely] >> np.uint64(shift))
+            positions.append(8 * likely[complete] + shift)
+        possible_headers = np.sort(np.concatenate(positions))
+        for bit in possible_headers[::-1].tolist():
             text_at = _checked(end, bit, tail, text_bytes)
             if text_at is not None and text_at <= insert_at:
                 return Splice(8 * start + bit, text_at, crc)
         if start == 0:
             break
     return None
-
-
-def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
-    """Bits of ``end`` at which a block with dynamic codes may begin, because its code length code is complete."""
-    data = np.frombuffer(end + bytes(24), np.uint8)
-    count = len(end)
-    low = np.zeros(count, np.uint64)
-    for byte in range(8):
-        low |= data[byte : byte + count].astype(np.uint64) << np.uint64(8 * byte)
-    high = np.concatenate([low[7:], np.zeros(7, np.uint64)])
-    positions = []
-    for shift in range(8):
-        word = low >> np.uint64(shift)
-        likely = np.flatnonzero(
-            ((word >> np.uint64(1)) & np.uint64(3) == 2)
-            & ((word >> np.uint64(3)) & np.uint64(31) <= 29)
-            & ((word >> np.uint64(8)) & np.uint64(31) <= 29)
-        )
-        complete = _is_complete(word[likely], high[likely] >> np.uint64(shift))
-        positions.append(8 * likely[complete] + shift)
-    return np.sort(np.concatenate(positions))
 
 
 def _is_complete(word: Words, further: Words) -> npt.NDArray[np.bool_]:

@@ -39,25 +39,23 @@ def write_cut(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) ->
     if path.name.endswith(".pftrace"):
         perfetto.write(AugmentedTrace(marked(only(trace, keep), mark), {}), path)
     elif path.name.endswith((".json", ".json.gz")) and trace.source.insert_at is not None:
-        _write_text(trace, keep, path, mark)
+        pieces = _without_dangling_comma(_kept_text(trace, keep))
+        if not any(
+            each.code == "trailing_text" for each in trace.diagnostics
+        ):  # an array's end would not be the text's
+            pieces = _marked(pieces, mark)
+        with replacing(path, trace.source.path) as file:
+            if path.name.endswith(".gz"):
+                packed = GzipWriter(file)
+                for piece in pieces:
+                    packed.write(piece)
+                packed.finish()
+            else:
+                for piece in pieces:
+                    file.write(piece)
     else:
         may = ".json.gz, .json or .pftrace" if trace.source.insert_at is not None else ".pftrace, as the source is none"
         raise UsageError(f"-o {path}: the name must end in {may}")
-
-
-def _write_text(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) -> None:
-    pieces = _without_dangling_comma(_kept_text(trace, keep))
-    if not any(each.code == "trailing_text" for each in trace.diagnostics):  # an array's end would not be the text's
-        pieces = _marked(pieces, mark)
-    with replacing(path, trace.source.path) as file:
-        if path.name.endswith(".gz"):
-            packed = GzipWriter(file)
-            for piece in pieces:
-                packed.write(piece)
-            packed.finish()
-        else:
-            for piece in pieces:
-                file.write(piece)
 
 
 def _marked(pieces: Iterable[bytes], mark: Mapping[str, Any]) -> Iterator[bytes]:

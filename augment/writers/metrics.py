@@ -217,7 +217,11 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
                     "properties": {name: _analysis(row, closed) for name, row in rows.items()},
                     "additionalProperties": not closed,
                 },
-                "diagnostics": _list_of(_diagnostic(closed)),
+                "diagnostics": _list_of(
+                    _record(
+                        {"code": _type(str), "count": {"type": "integer", "minimum": 0}, "message": _type(str)}, closed
+                    )
+                ),
             },
             closed,
         ),
@@ -307,10 +311,6 @@ def _row(row: type[Struct], closed: bool) -> Schema:
             described["unit"] = column.unit
         fields[column.name] = described
     return _record(fields, closed)
-
-
-def _diagnostic(closed: bool) -> Schema:
-    return _record({"code": _type(str), "count": {"type": "integer", "minimum": 0}, "message": _type(str)}, closed)
 
 
 def _record(properties: dict[str, Schema], closed: bool) -> Schema:

@@ -187,6 +187,17 @@ def host_collectives(trace: Trace) -> HostCollectives:
     exposed = end - ts
     which, _, computing = intervals.clip(Intervals(ts, end), operators)
     np.subtract.at(exposed, which, computing.end - computing.start)
+    # The process group of the rank where its trace lists no other; else one without a name
+    info = trace.source.metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
+        only_group = Group()
+    else:
+        name, about, ranks = (listed[0].get(key) for key in ("pg_name", "pg_desc", "ranks"))
+        if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
+            only_group = Group()
+        else:
+            only_group = Group(str(name or ""), str(about or ""), str(ranks), size=len(ranks))
     return HostCollectives(
         row=row,
         ts=ts,
@@ -195,7 +206,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
         bytes=np.array([_bytes(args) for args in trace.args_of(row)], np.int64),
         step=number[steps(trace).at(ts)],
         exposed_ns=exposed,
-        group=_only_group(trace),
+        group=only_group,
     )
 
 
@@ -219,18 +230,6 @@ def _bytes(args: dict[str, Any]) -> int:
             return UNKNOWN
         total += width * math.prod(shape)
     return total if 0 <= total < 1 << 63 else UNKNOWN
-
-
-def _only_group(trace: Trace) -> Group:
-    """The process group of the rank where its trace lists no other; else one without a name."""
-    info = trace.source.metadata.get("distributedInfo")
-    listed = info.get("pg_config") if isinstance(info, dict) else None
-    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
-        return Group()
-    name, about, ranks = (listed[0].get(key) for key in ("pg_name", "pg_desc", "ranks"))
-    if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
-        return Group()
-    return Group(str(name or ""), str(about or ""), str(ranks), size=len(ranks))
 
 
 # What a rank's devices do at each moment: one state of :class:`State` at a time, from the recording's begin.

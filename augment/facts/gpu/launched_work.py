@@ -64,14 +64,9 @@ def launched_work(trace: Trace) -> LaunchedWork:
     tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1]) & (others[1:] == others[:-1])
     by_correlation = settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
     place = place if by_correlation is None else place[by_correlation]
-    listed, apart = _across(trace, place, before)
-    return LaunchedWork(place, listed, before, stacks.stop, apart)
-
-
-def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[int, tuple[int, int]]]:
-    """``listed``, and the spans in it of slices that launched more than their call tree holds. Where another slice
-    crosses the end of such a slice, later launches can lie outside its tree, although it encloses them."""
-    stacks, events = call_stacks(trace), trace.events
+    # ``listed``, and the spans in it of slices that launched more than their call tree holds. Where another slice
+    # crosses the end of such a slice, later launches can lie outside its tree, although it encloses them
+    events = trace.events
     launch = gpu_work(trace).launch[place]
     until = events.ts[launch] + events.dur[launch]
     begin, bounds = events.ts[stacks.row], thread_bounds(trace)
@@ -95,7 +90,8 @@ def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[i
             lists.append(place[both])
             count += len(both)
         apart[bad] = span
-    return np.concatenate(lists), apart
+    listed, apart = np.concatenate(lists), apart
+    return LaunchedWork(place, listed, before, stacks.stop, apart)
 
 
 @derived(until="rules")

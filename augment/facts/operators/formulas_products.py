@@ -274,17 +274,6 @@ class _Sizes(Struct, frozen=True):
         return size * once * (2 if backward else 1)
 
 
-def _stacked(q: Shape, k: Shape, v: Shape, heads_first: bool, mask: Mask) -> tuple[_Sizes, tuple[int, int]]:
-    """The sizes for tensors of shape (batch, heads, length, size) or (batch, length, heads, size)."""
-    if not len(q) == len(k) == len(v) == 4:
-        raise Unrecorded
-    at, by = (2, 1) if heads_first else (1, 2)
-    if q[3] != k[3] or k[at] != v[at] or k[by] != v[by] or not k[by] or q[by] % k[by] or q[0] != k[0]:
-        raise Unrecorded
-    least, most = mask.pairs(q[at], k[at])
-    return _Sizes(q[by], k[by], q[3], v[3], q[0] * q[at], k[0] * k[at]), (q[0] * least, q[0] * most)
-
-
 def _packed(
     q: Shape, k: Shape, v: Shape, sequences: int, longest: int | None, mask: Mask
 ) -> tuple[_Sizes, tuple[int, int]]:
@@ -322,21 +311,6 @@ class _Places(Struct, frozen=True):
     def __call__(self, call: Call) -> Work:
         if any(map(call.has, self.unless)):
             raise Unrecorded
-        mask = self._mask(call)
-        q, k, v = (call.shape(self.q + offset) for offset in range(3))
-        if self.cu >= 0 and call.has(self.cu):
-            sequences = prod(call.shape(self.cu, 1)) - 1
-            q, k, v = (shape[1:] if len(shape) == 4 and shape[0] == 1 else shape for shape in (q, k, v))
-            longest = call.number(self.longest) if self.longest >= 0 else None
-            sizes, pairs = _packed(q, k, v, sequences, longest, mask)
-        else:
-            sizes, pairs = _stacked(q, k, v, self.heads_first, mask)
-        number, size = call.type_of(self.q)
-        each = 2 * sizes.heads * (3 * sizes.d + 2 * sizes.dv if self.backward else sizes.d + sizes.dv)
-        again = 2 * sizes.heads * sizes.d * pairs[0] if self.backward else 0
-        return Work(pairs[0] * each, pairs[1] * each, sizes.bytes_of(size, self.backward), number, again)
-
-    def _mask(self, call: Call) -> Mask:
         causal = call.flag(self.causal) if self.causal >= 0 else False
         from_end = self.from_end
         if self.mask_type >= 0:
@@ -344,7 +318,26 @@ class _Places(Struct, frozen=True):
             causal, from_end = None if kind is None else kind > 0, kind == 2
         left, right = (-1 if at < 0 else call.number(at) for at in (self.left, self.right))
         left, right = (-1 if size is None else size for size in (left, right))
-        return Mask(causal, left, right, from_end)
+        mask = Mask(causal, left, right, from_end)
+        q, k, v = (call.shape(self.q + offset) for offset in range(3))
+        if self.cu >= 0 and call.has(self.cu):
+            sequences = prod(call.shape(self.cu, 1)) - 1
+            q, k, v = (shape[1:] if len(shape) == 4 and shape[0] == 1 else shape for shape in (q, k, v))
+            longest = call.number(self.longest) if self.longest >= 0 else None
+            sizes, pairs = _packed(q, k, v, sequences, longest, mask)
+        else:
+            # The sizes for tensors of shape (batch, heads, length, size) or (batch, length, heads, size)
+            if not len(q) == len(k) == len(v) == 4:
+                raise Unrecorded
+            at, by = (2, 1) if self.heads_first else (1, 2)
+            if q[3] != k[3] or k[at] != v[at] or k[by] != v[by] or not k[by] or q[by] % k[by] or q[0] != k[0]:
+                raise Unrecorded
+            least, most = mask.pairs(q[at], k[at])
+            sizes, pairs = _Sizes(q[by], k[by], q[3], v[3], q[0] * q[at], k[0] * k[at]), (q[0] * least, q[0] * most)
+        number, size = call.type_of(self.q)
+        each = 2 * sizes.heads * (3 * sizes.d + 2 * sizes.dv if self.backward else sizes.d + sizes.dv)
+        again = 2 * sizes.heads * sizes.d * pairs[0] if self.backward else 0
+        return Work(pairs[0] * each, pairs[1] * each, sizes.bytes_of(size, self.backward), number, again)
 
 
 def _flash_2(**places: Any) -> _Places:

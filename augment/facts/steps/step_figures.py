@@ -139,7 +139,13 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
     order = work.by_time[work.devices[device].places]
     first = order[:1]
-    head = _head(trace, first)
+    # The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends
+    ts = gpu_work(trace).ts[first]
+    if gpu_work(trace).launch[first[0]] == NO_INDEX:
+        head = ts
+    else:
+        returned = launch_end(trace, first)
+        head = np.concatenate((returned, ts)) if ts[0] - returned[0] >= KERNEL_DELAY_NS else ts
     start = np.concatenate(([-_FOREVER], head[:-1], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))
     end = np.concatenate((head, gaps.end, [_FOREVER]))
     between = causes_of_gaps(trace)[device]
@@ -149,12 +155,3 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     launch = np.concatenate((np.repeat(work.launch[first], len(head)), work.launch[gaps.next], [NO_INDEX]))
     which, step, pieces = clip(Intervals(start, end), Intervals(windows.start, windows.end))
     return StepIdle(pieces.start, pieces.end, step, category[which], launch[which])
-
-
-def _head(trace: Trace, first: Places) -> Int64s:
-    """The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends."""
-    ts = gpu_work(trace).ts[first]
-    if gpu_work(trace).launch[first[0]] == NO_INDEX:
-        return ts
-    returned = launch_end(trace, first)
-    return np.concatenate((returned, ts)) if ts[0] - returned[0] >= KERNEL_DELAY_NS else ts

@@ -75,7 +75,16 @@ def step_windows(trace: Trace) -> StepWindows:
     if limits is not None:
         inside = (begin >= limits[0]) & (finish <= limits[1])
         number, begin, finish = number[inside], begin[inside], finish[inside]
-    return windows_of(trace, number, begin, finish) if len(number) else _whole(trace, limits)
+    if len(number):
+        return windows_of(trace, number, begin, finish)
+    rows = trace.events.slices_of(*_WORK)
+    count = min(len(rows), 1)
+    start = trace.events.ts[rows[:1]]
+    end = np.full(count, (trace.events.ts[rows] + trace.events.dur[rows]).max(initial=0), np.int64)
+    if limits is not None:
+        start, end = np.maximum(start, limits[0]), np.minimum(end, limits[1])
+    end = np.maximum(end, start)
+    return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)
 
 
 @derived
@@ -125,11 +134,7 @@ def whole_steps(trace: Trace) -> StepWindows:
     unknown = work.ts[launch_unknown(trace)]
     place = np.searchsorted(windows.start, unknown, side="right") - 1
     whole[place[(place >= 0) & (unknown < windows.end[place])]] = False
-    return windows.take(np.flatnonzero(whole & ~_with_gaps(trace, windows)))
-
-
-def _with_gaps(trace: Trace, windows: StepWindows) -> Bools:
-    """In which steps many calls in a row are missing, by their correlations."""
+    # In which steps many calls in a row are missing, by their correlations
     calls = trace.events.slices_of(*LAUNCHES)
     correlation = correlations_of(trace, calls)
     order = np.argsort(correlation, kind="stable")
@@ -141,7 +146,7 @@ def _with_gaps(trace: Trace, windows: StepWindows) -> Bools:
         for gap in np.flatnonzero(np.diff(known) > least).tolist():  # a loop over gaps, which are few
             first, second = np.sort(trace.events.ts[calls[order[gap : gap + 2]]]).tolist()
             some |= (windows.begin < second) & (windows.finish > first)
-    return some
+    return windows.take(np.flatnonzero(whole & ~some))
 
 
 def region_windows(trace: Trace, name: str) -> StepWindows:
@@ -171,22 +176,16 @@ def _named(trace: Trace, name: str) -> Bools:
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:
     """The windows of steps that the host was in from ``begin`` to ``finish`` (int64 ns, ascending and disjoint)."""
     work = gpu_work(trace)
-    launched = _launched(trace)
+    # When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown
+    launched: Int64s = work.ts.copy()
+    known = work.launch != NO_INDEX
+    launched[known] = trace.events.ts[work.launch[known]]
+    launched[before_recording(trace)] = np.iinfo(np.int64).min
     order = np.argsort(launched, kind="stable")
     done = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], work.end[order])))
     start = np.maximum(begin, done[np.searchsorted(launched[order], begin, side="left")])
     end = np.maximum(finish, done[np.searchsorted(launched[order], finish, side="left")])
     return StepWindows(number, begin, finish, start, np.maximum(start, end))
-
-
-def _launched(trace: Trace) -> Int64s:
-    """When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown."""
-    work = gpu_work(trace)
-    launched: Int64s = work.ts.copy()
-    known = work.launch != NO_INDEX
-    launched[known] = trace.events.ts[work.launch[known]]
-    launched[before_recording(trace)] = np.iinfo(np.int64).min
-    return launched
 
 
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
@@ -202,17 +201,6 @@ def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     if launched.any() and (windows.number >= 0).any():
         step[~launched] = -1
     return step
-
-
-def _whole(trace: Trace, limits: tuple[int, int] | None) -> StepWindows:
-    rows = trace.events.slices_of(*_WORK)
-    count = min(len(rows), 1)
-    start = trace.events.ts[rows[:1]]
-    end = np.full(count, (trace.events.ts[rows] + trace.events.dur[rows]).max(initial=0), np.int64)
-    if limits is not None:
-        start, end = np.maximum(start, limits[0]), np.minimum(end, limits[1])
-    end = np.maximum(end, start)
-    return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)
 
 
 # The steps of a recording: its ``ProfilerStep#n`` annotations on the host.

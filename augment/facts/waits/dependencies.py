@@ -238,30 +238,25 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
         late = places[work.ts[places] - known[places] > UNEXPLAINED_NS]
         by_end = places[np.argsort(work.end[places], kind="stable")]
         ending = np.searchsorted(work.end[by_end], work.ts[late] + FUZZ_NS, side="right") - 1
-        cause = _last_of(trace, late, by_end, ending, known)
+        # The work that each ``late`` work waited for, among the last to end, from ``ending`` in ``by_end`` backwards;
+        # ``NO_INDEX`` where none ended between the known prerequisites and the start
+        launched = launched_at(trace)
+        since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
+        earlier, room = np.full((2, len(late)), NO_INDEX, np.intp)
+        for back in range(CANDIDATES):
+            other = by_end[np.maximum(ending - back, 0)]
+            fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
+            in_time = work.end[other] <= work.ts[late]
+            before = (work.launch[other] == NO_INDEX) | (launched[other] <= launched[late])
+            earlier = np.where(fits & before & (earlier == NO_INDEX), other, earlier)
+            room = np.where(fits & ((room == NO_INDEX) | (in_time & (work.end[room] > work.ts[late]))), other, room)
+        cause = np.where(earlier != NO_INDEX, earlier, room)
         parts.append((cause[cause != NO_INDEX], late[cause != NO_INDEX]))
     if not parts:
         return no_waits(joined([]))
     cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
     inferred = dependencies_of(DependencyKind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
     return no_waits(inferred)
-
-
-def _last_of(trace: Trace, late: Places, by_end: Places, ending: Places, known: Int64s) -> Places:
-    """The work that each ``late`` work waited for, among the last to end, from ``ending`` in ``by_end`` backwards;
-    ``NO_INDEX`` where none ended between the known prerequisites and the start."""
-    work = gpu_work(trace)
-    launched = launched_at(trace)
-    since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
-    earlier, room = np.full((2, len(late)), NO_INDEX, np.intp)
-    for back in range(CANDIDATES):
-        other = by_end[np.maximum(ending - back, 0)]
-        fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
-        in_time = work.end[other] <= work.ts[late]
-        before = (work.launch[other] == NO_INDEX) | (launched[other] <= launched[late])
-        earlier = np.where(fits & before & (earlier == NO_INDEX), other, earlier)
-        room = np.where(fits & ((room == NO_INDEX) | (in_time & (work.end[room] > work.ts[late]))), other, room)
-    return np.where(earlier != NO_INDEX, earlier, room)
 
 
 def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places:

@@ -85,7 +85,21 @@ def synchronizations(trace: Trace) -> CallWaits:
     frees = freeing_calls(trace)
     scopes_of_frees = [_Scope(None, None, int(begun), False) for begun in trace.events.ts[frees]]
     waits = [_waiting_calls(trace, calls, scopes), _waiting_calls(trace, frees, scopes_of_frees, mostly=True)]
-    return joined_waits([waiting_streams(trace), *waits, _blocking_copies(trace)])
+    # The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it
+    work, events = gpu_work(trace), trace.events
+    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
+    call = work.launch[copies]
+    is_copy = strings_where(trace, lambda name: "emcpy" in name)
+    returned = events.ts[call] + events.dur[call]
+    waited = (work.end[copies] <= returned) & (work.ts[copies] >= events.ts[call])
+    if len(copies):
+        waited &= is_copy[events.name[call]]
+    copies, call, returned = copies[waited], call[waited], returned[waited]
+    edges = dependencies_of(
+        DependencyKind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)
+    )
+    blocking_copies = CallWaits(edges, events.track[call], events.ts[call], returned)
+    return joined_waits([waiting_streams(trace), *waits, blocking_copies])
 
 
 def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bool = False) -> CallWaits:
@@ -187,23 +201,6 @@ class _Events:
         row = np.where(record >= 0, launches(trace).of(record), NO_INDEX)
         self.stream = args.ints("wait_on_stream").at(slices, -1).tolist()
         self.recorded = [None if event == NO_INDEX else int(trace.events.ts[event]) for event in row.tolist()]
-
-
-def _blocking_copies(trace: Trace) -> CallWaits:
-    """The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it."""
-    work, events = gpu_work(trace), trace.events
-    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
-    call = work.launch[copies]
-    is_copy = strings_where(trace, lambda name: "emcpy" in name)
-    returned = events.ts[call] + events.dur[call]
-    waited = (work.end[copies] <= returned) & (work.ts[copies] >= events.ts[call])
-    if len(copies):
-        waited &= is_copy[events.name[call]]
-    copies, call, returned = copies[waited], call[waited], returned[waited]
-    edges = dependencies_of(
-        DependencyKind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)
-    )
-    return CallWaits(edges, events.track[call], events.ts[call], returned)
 
 
 @derived(until="idle time")

@@ -94,7 +94,10 @@ def placed(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool)
         trusted: whether the clocks of different hosts are synchronised.
     """
     ends, pairs = matched.take(matched.is_synchronous()), matched.take(matched.is_pair())
-    links = list(_links(ends, ends.group)) + list(_links(pairs, _pair_numbers(pairs)))
+    # A number for each pair of ranks
+    low, high = (pairs.member[pairs.first + place] for place in (0, 1))
+    pair_numbers = combinations(low, high)[1] if len(pairs) else np.empty(0, np.int64)
+    links = list(_links(ends, ends.group)) + list(_links(pairs, pair_numbers))
     result = Placement()
     if links:
         widest = max(links, key=lambda link: len(link.rows))
@@ -134,12 +137,6 @@ def _links(ends: Matched, of: Int64s) -> Iterator[_Link]:
     parts = [rows for _, rows in each(numbers, int(of.max(initial=-1)) + 1)]
     is_pair = bool(ends.is_pair().any())
     yield from (_Link(ends, rows, is_pair) for rows in sorted(parts, key=lambda rows: -len(rows)))
-
-
-def _pair_numbers(pairs: Matched) -> Int64s:
-    """A number for each pair of ranks."""
-    low, high = (pairs.member[pairs.first + place] for place in (0, 1))
-    return combinations(low, high)[1] if len(pairs) else np.empty(0, np.int64)
 
 
 def _joins(link: _Link, fewest: int, result: Placement) -> bool:

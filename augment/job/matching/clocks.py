@@ -98,7 +98,27 @@ def align(
     if fits and len(ends):
         for _ in range(_ROUNDS):
             fits = _settled(ends, fits, [[member] for member in fits])
-        units, odd = _units(ends, fits, summaries)
+        # Units of members with a common clock: those of a host, except outliers; and the number of outliers
+        hosts: dict[str, list[int]] = defaultdict(list)
+        for member in fits:
+            hosts[summaries[member].host].append(member)
+        units = [[member] for member in hosts.pop("", [])]
+        odd = 0
+        middle = _middle(ends, fits)
+        for members in hosts.values():
+            ahead = {
+                member: ends.end[rows] - middle[ends.instance[rows]]
+                for member in members
+                if len(rows := ends.rows_of(member))
+            }
+            if not ahead:
+                units.append(members)
+                continue
+            level = int(np.median([median(lead) for lead in ahead.values()]))
+            apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
+            odd += len(apart)
+            units += [[member] for member in apart] + [[member for member in members if member not in apart]]
+        units, odd = [unit for unit in units if unit], odd
         fits = _settled(ends, fits, units)
         if odd:
             message = "ranks whose collectives show a clock other than their host's; aligned separately"
@@ -148,30 +168,6 @@ def _settled(ends: Matched, fits: dict[int, ClockFit], units: Sequence[Sequence[
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
     return {member: better[member].relative_to(better[start]) for member in fits}
-
-
-def _units(ends: Matched, fits: dict[int, ClockFit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
-    """Units of members with a common clock: those of a host, except outliers; and the number of outliers."""
-    hosts: dict[str, list[int]] = defaultdict(list)
-    for member in fits:
-        hosts[summaries[member].host].append(member)
-    units = [[member] for member in hosts.pop("", [])]
-    odd = 0
-    middle = _middle(ends, fits)
-    for members in hosts.values():
-        ahead = {
-            member: ends.end[rows] - middle[ends.instance[rows]]
-            for member in members
-            if len(rows := ends.rows_of(member))
-        }
-        if not ahead:
-            units.append(members)
-            continue
-        level = int(np.median([median(lead) for lead in ahead.values()]))
-        apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
-        odd += len(apart)
-        units += [[member] for member in apart] + [[member for member in members if member not in apart]]
-    return [unit for unit in units if unit], odd
 
 
 def _is_apart(ahead: Int64s) -> bool:

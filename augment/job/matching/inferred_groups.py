@@ -10,7 +10,7 @@ for each other shortly before, and so end together whatever groups they are in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -87,7 +87,16 @@ def _equal_clusters(between: Int64s, apart: int, size: int) -> Int64s | None:
     the widest step in the distances, else at the first clear one.
     """
     for choose in (_no_step, _widest_step, _first_step):
-        cluster = _clusters(between, apart, choose)
+        # The cluster of each column: with the first free column, those at most as far from it as the chosen step
+        cluster = np.full(between.shape[1], -1, np.int64)
+        count = 0
+        while (left := np.flatnonzero(cluster < 0)).size:
+            distance = np.median(np.abs(between[:, left] - between[:, left[:1]]), axis=0)
+            ordered = np.sort(distance)
+            ordered = ordered[: np.count_nonzero(ordered <= apart) + 1]
+            step = choose(ordered[1:] / np.maximum(ordered[:-1], NOISE_NS))
+            cluster[left[distance <= min(ordered[step], apart)]] = count
+            count += 1
         counts = set(np.bincount(cluster).tolist())
         if len(counts) == 1 and (counts == {size} or (size == UNKNOWN and counts != {1})):
             return cluster
@@ -140,20 +149,6 @@ def _parted(between: Int64s) -> Int64s | None:
         cluster[left[distance <= threshold]] = cluster.max() + 1
     sizes = np.bincount(cluster)
     return cluster if len(set(sizes.tolist())) == 1 and len(sizes) > 1 else None
-
-
-def _clusters(between: Int64s, apart: int, choose: Callable[[Floats], int]) -> Int64s:
-    """The cluster of each column: with the first free column, those at most as far from it as the chosen step."""
-    cluster = np.full(between.shape[1], -1, np.int64)
-    count = 0
-    while (left := np.flatnonzero(cluster < 0)).size:
-        distance = np.median(np.abs(between[:, left] - between[:, left[:1]]), axis=0)
-        ordered = np.sort(distance)
-        ordered = ordered[: np.count_nonzero(ordered <= apart) + 1]
-        step = choose(ordered[1:] / np.maximum(ordered[:-1], NOISE_NS))
-        cluster[left[distance <= min(ordered[step], apart)]] = count
-        count += 1
-    return cluster
 
 
 def _first_step(ratios: Floats) -> int:

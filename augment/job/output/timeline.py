@@ -15,7 +15,7 @@ from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceT
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits, common_times
 from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Floats, Matched
+from augment.job.matching.matching import Matched
 from augment.job.path.path import Path, is_handover
 from augment.job.ranks.summary import RankSummary, rank_names, rank_texts
 from augment.job.verdict import excess as causes
@@ -113,7 +113,10 @@ class Late:
         parts, starts, ends = [none], [none], [none]
         for member, summary in enumerate(summaries):
             rows = matched.rows_of(member)
-            standing = intervals.subtract(summary.states.communicating(), _transfers(matched, parted, rows))
+            standing = intervals.subtract(
+                summary.states.communicating(),
+                intervals.union(matched.ts[rows] + parted.wait_ns[rows], matched.end[rows]),
+            )
             rows = rows[known[rows]]
             waits = Intervals(matched.ts[rows], matched.ts[rows] + parted.wait_ns[rows])
             which, _, waiting = intervals.clip(waits, standing)
@@ -161,22 +164,18 @@ class Late:
             which.append(index[at])
         return np.concatenate(starts), np.concatenate(ends), np.concatenate(which)
 
-    def _waiting_ranks(self) -> tuple[Int64s, Int64s]:
-        """For each collective how many ranks wait in it, and when the first begins to; messages have none."""
-        matched = self._matched
-        together = np.flatnonzero(~matched.is_pair()[matched.instance[self.part]])
-        waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
-        first = np.full(len(matched), np.iinfo(np.int64).max)
-        np.minimum.at(first, matched.instance[self.part[together]], self.start[together])
-        return np.add.reduceat(waiting, matched.first), first
-
     def track(self, window: tuple[int, int]) -> SliceTrack:
         """Whom ranks wait for within ``window``: a rank that does not wait itself.
 
         Of several at a time it is the one for whom most ranks wait, then the one for whom others wait longest in all.
         """
         matched, parted = self._matched, self._parted
-        waiting, first = self._waiting_ranks()
+        # For each collective how many ranks wait in it, and when the first begins to; messages have none
+        together = np.flatnonzero(~matched.is_pair()[matched.instance[self.part]])
+        waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
+        first = np.full(len(matched), np.iinfo(np.int64).max)
+        np.minimum.at(first, matched.instance[self.part[together]], self.start[together])
+        waiting, first = np.add.reduceat(waiting, matched.first), first
         first, last = np.clip(first, *window), np.clip(self._arrival, *window)
         begin, end, of = self._of_ranks_that_do_not_wait(np.flatnonzero((waiting > 0) & (first < last)), first, last)
         late = matched.member[parted.late[of]]
@@ -218,11 +217,6 @@ def _is_known(matched: Matched, clocks: Sequence[Clock]) -> Bools:
     return known
 
 
-def _transfers(matched: Matched, parted: Waits, rows: Places) -> Intervals:
-    """When collectives move data on a rank, on its own clock."""
-    return intervals.union(matched.ts[rows] + parted.wait_ns[rows], matched.end[rows])
-
-
 def _uppermost(start: Int64s, end: Int64s, order: Int64s) -> tuple[Int64s, Int64s, Places]:
     """Disjoint intervals, ascending: of those that overlap the one with the least ``order``; and which one each is."""
     if not len(start):
@@ -260,7 +254,43 @@ def tracks(
         stream_info = summary.streams[number]
         annotations.append(_slices(matched, parted, summaries, stream_rows, stream_info.track, stream_info.name))
     for track in dict.fromkeys(stream.device_track for stream in summary.streams):
-        annotations += _bandwidths(matched, parted, rows[device == track], track)
+        # The bus bandwidth of each process group while its data move
+        parts = rows[device == track]
+        # nccl-tests' factor of each collective; NaN where unknown
+        if not len(matched):
+            factors = np.empty(0)
+        else:
+            (kinds, sizes), which = combinations(matched.kind, matched.size())
+            pairs = zip(kinds.tolist(), sizes.tolist(), strict=True)
+            known = [bus_factor(matched.kinds[kind], size) for kind, size in pairs]
+            factors = np.array([np.nan if known_factor is None else known_factor for known_factor in known])[which]
+        factor = factors[matched.instance[parts]]
+        moves = (matched.bytes[matched.instance[parts]] > 0) & (parted.transfer_ns[parts] > 0) & np.isfinite(factor)
+        parts, factor = parts[moves], factor[moves]
+        tracks = []
+        of = matched.group[matched.instance[parts]]
+        for group, members in each(of, len(matched.groups)):
+            part, group_info = parts[members], matched.groups[group]
+            instance = matched.instance[part]
+            rate = np.rint(matched.bytes[instance] * factor[members] * 1e9 / parted.moving_ns[instance]).astype(
+                np.int64
+            )
+            edges = np.concatenate((matched.ts[part] + parted.wait_ns[part], matched.end[part]))
+            ts, value = intervals.steps(edges, np.concatenate((rate, -rate)))  # integers: exactly 0 again
+            tracks.append(
+                CounterTrack(
+                    analysis=OF_COLLECTIVES,
+                    name=f"Bus bandwidth without waits {group_info.description or group_info.name}",
+                    under=track,
+                    ts=ts,
+                    values=value / 1e9,
+                    unit="GB/s",
+                    description="bytes times nccl-tests' factor, by the time from the last arrival to the end",
+                    scale="bus bandwidth",
+                )
+            )
+        bandwidths = tracks
+        annotations += bandwidths
     return annotations
 
 
@@ -310,44 +340,6 @@ def _slices(
         description="waiting for the last rank to arrive, then moving data",
         inner=Texts(below, [*(f"for {rank}" for rank in late.values), *matched.kinds]),
     )
-
-
-def _bandwidths(matched: Matched, parted: Waits, parts: Places, track: int) -> list[CounterTrack]:
-    """The bus bandwidth of each process group while its data move."""
-    factor = _factors(matched)[matched.instance[parts]]
-    moves = (matched.bytes[matched.instance[parts]] > 0) & (parted.transfer_ns[parts] > 0) & np.isfinite(factor)
-    parts, factor = parts[moves], factor[moves]
-    tracks = []
-    of = matched.group[matched.instance[parts]]
-    for group, members in each(of, len(matched.groups)):
-        part, group_info = parts[members], matched.groups[group]
-        instance = matched.instance[part]
-        rate = np.rint(matched.bytes[instance] * factor[members] * 1e9 / parted.moving_ns[instance]).astype(np.int64)
-        edges = np.concatenate((matched.ts[part] + parted.wait_ns[part], matched.end[part]))
-        ts, value = intervals.steps(edges, np.concatenate((rate, -rate)))  # integers: exactly 0 again
-        tracks.append(
-            CounterTrack(
-                analysis=OF_COLLECTIVES,
-                name=f"Bus bandwidth without waits {group_info.description or group_info.name}",
-                under=track,
-                ts=ts,
-                values=value / 1e9,
-                unit="GB/s",
-                description="bytes times nccl-tests' factor, by the time from the last arrival to the end",
-                scale="bus bandwidth",
-            )
-        )
-    return tracks
-
-
-def _factors(matched: Matched) -> Floats:
-    """nccl-tests' factor of each collective; NaN where unknown."""
-    if not len(matched):
-        return np.empty(0)
-    (kinds, sizes), which = combinations(matched.kind, matched.size())
-    pairs = zip(kinds.tolist(), sizes.tolist(), strict=True)
-    known = [bus_factor(matched.kinds[kind], size) for kind, size in pairs]
-    return np.array([np.nan if known_factor is None else known_factor for known_factor in known])[which]
 
 
 # Draws the job's critical path on a rank's timeline: a track with the composition of the path while it is there.

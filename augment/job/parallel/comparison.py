@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -91,21 +90,25 @@ class _Compared:
     def __init__(self, dims: Dimensions, matched: Matched, parted: Waits) -> None:
         self.dims, self.matched, self.parted = dims, matched, parted
         self.names, self.code = dimension_codes(dims, matched)
-        self.link = _links(dims, matched)
+        # The class of links of each matched collective, by the nodes of its members that were seen
+        if not dims.node_known_by:
+            self.link = [""] * len(matched)
+        else:
+            names = {name: number for number, name in enumerate(dict.fromkeys(dims.node))}
+            node = np.array([names[name] for name in dims.node], np.int64)[matched.member]
+            least, most = (function.reduceat(node, matched.first) for function in (np.minimum, np.maximum))
+            self.link = [WITHIN if same else ACROSS for same in (least == most).tolist()]
         second = np.minimum(matched.first + 1, len(matched.member) - 1)
         pair = matched.is_pair()
         self.low, self.high = (np.where(pair, matched.member[row], -1) for row in (matched.first, second))
         _, self.team = combinations(matched.group, self.low, self.high)
-        self.class_median, self.outlier = self._classes()
-
-    def _classes(self) -> tuple[npt.NDArray[np.float64], Bools]:
         moving = self.parted.moving_ns
         values, code = combinations(self.code, self.matched.kind, self.matched.bytes)
         bounds = group_bounds(code, len(values[0]))
         median = grouped_medians(moving, code, bounds)[code]
         spread = grouped_medians(np.abs(moving - median).astype(np.int64), code, bounds)[code] * _DEVIATION
         outlier: Bools = (moving > _OUTLIER_RATIO * median) & (moving > median + _OUTLIER_DEVIATIONS * spread)
-        return median, outlier
+        self.class_median, self.outlier = median, outlier
 
 
 def compared(
@@ -175,16 +178,6 @@ def _of_links(figures: _Compared) -> Iterator[LinkRow]:
         )
 
 
-def _links(dims: Dimensions, matched: Matched) -> list[str]:
-    """The class of links of each matched collective, by the nodes of its members that were seen."""
-    if not dims.node_known_by:
-        return [""] * len(matched)
-    names = {name: number for number, name in enumerate(dict.fromkeys(dims.node))}
-    node = np.array([names[name] for name in dims.node], np.int64)[matched.member]
-    least, most = (function.reduceat(node, matched.first) for function in (np.minimum, np.maximum))
-    return [WITHIN if same else ACROSS for same in (least == most).tolist()]
-
-
 def places(
     dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps, summaries: Sequence[RankSummary]
 ) -> list[PlaceRow]:
@@ -214,7 +207,7 @@ def places(
             for place, members in of.items()
         ]
         mean = float(np.mean([row.compute_ns for row in rows]))
-        rows = [_related(row, mean) for row in rows]
+        rows = [replace(row, compute_ratio=row.compute_ns / mean if mean else None) for row in rows]
         out += sorted(rows, key=lambda row: -row.compute_ns)[:MOST_ROWS]
     return out
 
@@ -233,10 +226,6 @@ def _placed(dims: Dimensions, summaries: Sequence[RankSummary]) -> Iterator[tupl
         nodes.setdefault(node, []).append(member)
     if len(nodes) > 1:
         yield "node", nodes
-
-
-def _related(row: PlaceRow, mean: float) -> PlaceRow:
-    return replace(row, compute_ratio=row.compute_ns / mean if mean else None)
 
 
 def _as_ranges(ranks: Sequence[int | None]) -> str:

@@ -139,7 +139,17 @@ def pipeline(
     odd = 0
     for number, ranks in enumerate(complete):
         chain = [stages[rank] for rank in ranks]
-        steps, apart = _steps(chain, by_clocks=all(clocks[stage.member].comparable for stage in chain))
+        # The steps that count, and how many do not because they are far longer than most, such as the first ones
+        by_clocks = all(clocks[stage.member].comparable for stage in chain)
+        steps = [
+            step
+            for step in sorted(set.intersection(*[set(stage.step.tolist()) for stage in chain]))
+            if step != UNKNOWN or all((stage.step == UNKNOWN).all() for stage in chain)
+        ]
+        windows = [_window(chain, [stage.of(step) for stage in chain], by_clocks=by_clocks) for step in steps]
+        usual = float(np.median(windows)) if windows else 0.0
+        kept = [step for step, window in zip(steps, windows, strict=True) if window <= MOST_OF_USUAL * usual]
+        steps, apart = kept, len(steps) - len(kept)
         odd = max(odd, apart)
         rows += _rows(number, chain, steps, summaries, clocks, late)
     missing = len(given) - len(complete)
@@ -179,19 +189,6 @@ def _stages(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Iterat
             begin=clock.to_common(start),
             finish=clock.to_common(end),
         )
-
-
-def _steps(stages: Sequence[_Stage], *, by_clocks: bool) -> tuple[list[int], int]:
-    """The steps that count, and how many do not because they are far longer than most, such as the first ones."""
-    steps = [
-        step
-        for step in sorted(set.intersection(*[set(stage.step.tolist()) for stage in stages]))
-        if step != UNKNOWN or all((stage.step == UNKNOWN).all() for stage in stages)
-    ]
-    windows = [_window(stages, [stage.of(step) for stage in stages], by_clocks=by_clocks) for step in steps]
-    usual = float(np.median(windows)) if windows else 0.0
-    kept = [step for step, window in zip(steps, windows, strict=True) if window <= MOST_OF_USUAL * usual]
-    return kept, len(steps) - len(kept)
 
 
 def _rows(
@@ -258,17 +255,15 @@ def _ideal(
     """The bubble of a step if all stages were as slow as the slowest (None: unknown), the change of its length
     (negative) as they are faster, and the shortest that the step can be (0: unknown; infinite: the order of passes
     cannot be)."""
-    of_pass = [_of_pass(of, stage) for of, stage in zip(times, stages, strict=True)]
+    of_pass = [
+        {kind: time * stage.microbatches / count for kind, time in of.items() if (count := stage.count(kind))}
+        for of, stage in zip(times, stages, strict=True)
+    ]
     equal, uneven = played(stages, [of_pass[slowest]] * len(stages)), played(stages, of_pass)
     if equal is None or uneven is None:
         possible = name in (schedules.DUALPIPE, schedules.DUALPIPEV)  # whose backwards may be unknown
         return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0, 0.0 if possible else np.inf
     return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal, uneven
-
-
-def _of_pass(times: Mapping[ActionKind, float], passes: Passes) -> dict[ActionKind, float]:
-    """The time of one pass of each kind from those of a microbatch; without kinds that only other steps have."""
-    return {kind: time * passes.microbatches / count for kind, time in times.items() if (count := passes.count(kind))}
 
 
 def _both_ways(times: Mapping[ActionKind, float], passes: Passes) -> tuple[float, float]:
@@ -326,7 +321,12 @@ def _late_sends(
         return late
     _, end, _ = common_times(matched, clocks)
     first = matched.first[pairs]
-    sends = _is_send(summaries, matched)
+    # Which parts are sends
+    sends = np.zeros(len(matched.member), np.bool_)
+    for member, summary in enumerate(summaries):
+        rows = matched.rows_of(member)
+        codes = [code for code, kind in enumerate(summary.kinds) if kind == SEND]
+        sends[rows] = np.isin(summary.column("kind")[matched.place[rows]], codes)
     send, receive = np.where(sends[first], first, first + 1), np.where(sends[first], first + 1, first)
     for sender, receiver in sorted(
         set(zip(matched.member[send].tolist(), matched.member[receive].tolist(), strict=True))
@@ -352,13 +352,3 @@ def _charge(late: Int64s, sender: _Stage, receiver: _Stage, sent: Int64s, receiv
     idle_from = done[following]
     waited = np.maximum(received - np.maximum(finish[made], idle_from), 0)
     np.maximum.at(late, order[following], waited)
-
-
-def _is_send(summaries: Sequence[RankSummary], matched: Matched) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which parts are sends."""
-    sends = np.zeros(len(matched.member), np.bool_)
-    for member, summary in enumerate(summaries):
-        rows = matched.rows_of(member)
-        codes = [code for code, kind in enumerate(summary.kinds) if kind == SEND]
-        sends[rows] = np.isin(summary.column("kind")[matched.place[rows]], codes)
-    return sends

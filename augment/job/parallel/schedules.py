@@ -104,7 +104,10 @@ def _of_step(stages: Sequence[Passes]) -> str:
         return DUALPIPE if both_ways(stages) else DUALPIPEV if _is_v(stages) else UNKNOWN
     warm = [stage.warm_up for stage in stages]
     if ActionKind.INPUT in kinds or ActionKind.WEIGHT in kinds:
-        return _zero_bubble(stages, warm[0])
+        if stages[0].chunks == 1:
+            return ZB2P if warm[0] > len(stages) else ZB1P
+        first = set(np.unique(stages[0].chunk).tolist())
+        return ZBV if first == {0, 2 * len(stages) - 1} else INTERLEAVED_ZB
     whole = [many * chunks] * count
     if chunks == 1:
         usual = [min(count - place, many) for place in range(count)]
@@ -128,13 +131,6 @@ def _is_v(stages: Sequence[Passes]) -> bool:
     """Whether the parts of the model lie on the stages in the shape of a V."""
     last = 2 * len(stages) - 1
     return all(set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages))
-
-
-def _zero_bubble(stages: Sequence[Passes], warm: int) -> str:
-    if stages[0].chunks == 1:
-        return ZB2P if warm > len(stages) else ZB1P
-    first = set(np.unique(stages[0].chunk).tolist())
-    return ZBV if first == {0, 2 * len(stages) - 1} else INTERLEAVED_ZB
 
 
 def bubble(name: str, stages: int, chunks: int, times: dict[ActionKind, float]) -> float | None:

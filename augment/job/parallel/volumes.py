@@ -73,12 +73,11 @@ def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps) ->
     of_part = code[matched.instance][inside]
     wait, transfer = (sums(of_part, values[inside], len(names)) for values in (parted.wait_ns, parted.transfer_ns))
     parts = {name: (int(wait[place]), int(transfer[place])) for place, name in enumerate(names)}
-    result = [_row(name, dims, parts.get(name, (0, 0)), steps) for name in _names(dims)]
+    result = [
+        _row(name, dims, parts.get(name, (0, 0)), steps)
+        for name in list(dict.fromkeys(use.dimension for use in dims.uses.values()))
+    ]
     return sorted(result, key=lambda row: -row.exposed_ns)
-
-
-def _names(dims: Dimensions) -> Sequence[str]:
-    return list(dict.fromkeys(use.dimension for use in dims.uses.values()))
 
 
 def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: RankSteps) -> Row:

@@ -95,7 +95,26 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
         anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
         before[chosen] = _before(matched, summary, chosen)
-        waited_for = _launched_before(matched, summary, chosen, holders)
+        # The last collective to end before each of a member's ``rows`` that the rank had to wait for, of those launched
+        # before it: a row that is late as its stream was busy did not wait for what came later. ``holder`` is the last
+        # of all
+        launched = summary.table_column("collectives", "launched")
+        if launched is None:
+            waited_for = holders
+        else:
+            launch = launched[matched.place[chosen]]
+            holding = np.unique(holders[holders != NO_INDEX])
+            holding = holding[np.argsort(matched.end[holding], kind="stable")]
+            launch_of = np.append(launched[matched.place[holding]], NO_INDEX)
+            place = (
+                np.searchsorted(matched.end[holding], np.where(holders == NO_INDEX, -1, matched.end[holders]), "right")
+                - 1
+            )
+            late = np.flatnonzero((place >= 0) & (launch_of[place] > launch))
+            while len(late):
+                place[late] -= 1
+                late = late[launch_of[place[late]] > launch[late]]
+            waited_for = np.append(holding, NO_INDEX)[place]
         came[chosen] = _came(matched, summary, chosen, before[chosen], waited_for)
         anchors = np.where(came[chosen] < matched.ts[chosen], waited_for, anchors)
         anchor[chosen], holder[chosen] = anchors, holders
@@ -121,25 +140,6 @@ def _common_steps(summaries: Sequence[RankSummary], usable: Bools) -> tuple[Int6
         begin[member] = summaries[member].step_column("start")[places[0]]
         finish[member] = summaries[member].step_column("end")[places[-1]]
     return begin, finish, len(shared)
-
-
-def _launched_before(matched: Matched, summary: RankSummary, rows: Int64s, holder: Int64s) -> Int64s:
-    """The last collective to end before each of a member's ``rows`` that the rank had to wait for, of those launched
-    before it: a row that is late as its stream was busy did not wait for what came later. ``holder`` is the last of
-    all."""
-    launched = summary.table_column("collectives", "launched")
-    if launched is None:
-        return holder
-    launch = launched[matched.place[rows]]
-    holding = np.unique(holder[holder != NO_INDEX])
-    holding = holding[np.argsort(matched.end[holding], kind="stable")]
-    launch_of = np.append(launched[matched.place[holding]], NO_INDEX)
-    place = np.searchsorted(matched.end[holding], np.where(holder == NO_INDEX, -1, matched.end[holder]), "right") - 1
-    late = np.flatnonzero((place >= 0) & (launch_of[place] > launch))
-    while len(late):
-        place[late] -= 1
-        late = late[launch_of[place[late]] > launch[late]]
-    return np.append(holding, NO_INDEX)[place]
 
 
 def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, holder: Int64s) -> Int64s:
@@ -217,7 +217,16 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
     """The stretches of all members. Of collectives alone, as sends part them differently on different ranks."""
     matched = progress.matched
     together = ~matched.is_pair()[matched.instance] if len(matched) else np.empty(0, np.bool_)
-    sort = _sorts(matched)
+    # A number for each collective: equal for equal step, kind, bytes; description, origin and size of the group
+    labels: dict[tuple[str, str, int], int] = {}
+    of_group = np.array(
+        [labels.setdefault((group.description, group.origin, group.size), len(labels)) for group in matched.groups],
+        np.int64,
+    )
+    if not len(matched):
+        sort = np.empty(0, np.int64)
+    else:
+        sort = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
     columns: list[list[Int64s]] = []
     parts: list[Parts] = []
     for member, summary in enumerate(summaries):
@@ -253,18 +262,6 @@ def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places
     if launched is None or (launched[matched.place[rows]] == NO_INDEX).any():
         return np.arange(len(rows))
     return np.argsort(launched[matched.place[rows]], kind="stable")
-
-
-def _sorts(matched: Matched) -> Int64s:
-    """A number for each collective: equal for equal step, kind, bytes; description, origin and size of the group."""
-    labels: dict[tuple[str, str, int], int] = {}
-    of_group = np.array(
-        [labels.setdefault((group.description, group.origin, group.size), len(labels)) for group in matched.groups],
-        np.int64,
-    )
-    if not len(matched):
-        return np.empty(0, np.int64)
-    return combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
 
 
 def _numbered(sort: Int64s) -> Int64s:

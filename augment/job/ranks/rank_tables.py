@@ -65,8 +65,21 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
         "count": np.array([count or UNKNOWN], np.int64),
     }
     tables = {"collectives": of_collectives, "device": device, "actions": actions.columns()}
-    tables["gradients"] = _gradients(trace, window)
-    tables["limiter"] = _limiter(trace, window)
+    rows = gradient_rows(trace)
+    ts = trace.events.ts[rows]
+    step = step_at(trace, ts)
+    if window is not None:
+        inside = (step >= window.first_step) & (step <= window.last_step)
+        rows, ts, step = rows[inside], ts[inside], step[inside]
+    tables["gradients"] = {"bytes": gradient_bytes(trace, rows, step), "step": step, "ready": _done_before(trace, ts)}
+    events = trace.events
+    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(trace, re.compile(_LIMITER))[events.name[rows]]]
+    step = step_at(trace, events.ts[rows])
+    inside = step >= 0
+    if window is not None:
+        inside &= (step >= window.first_step) & (step <= window.last_step)
+    tables["limiter"] = {"dur": events.dur[rows[inside]]}
     return tables, {"unit": units}
 
 
@@ -113,27 +126,6 @@ def _done_before(trace: Trace, moments: Int64s) -> Int64s:
     known = place >= 0
     ready[known] = work.end[of_main[order[place[known]]]]
     return ready
-
-
-def _gradients(trace: Trace, window: Window | None) -> dict[str, Int64s]:
-    rows = gradient_rows(trace)
-    ts = trace.events.ts[rows]
-    step = step_at(trace, ts)
-    if window is not None:
-        inside = (step >= window.first_step) & (step <= window.last_step)
-        rows, ts, step = rows[inside], ts[inside], step[inside]
-    return {"bytes": gradient_bytes(trace, rows, step), "step": step, "ready": _done_before(trace, ts)}
-
-
-def _limiter(trace: Trace, window: Window | None) -> dict[str, Int64s]:
-    events = trace.events
-    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace, re.compile(_LIMITER))[events.name[rows]]]
-    step = step_at(trace, events.ts[rows])
-    inside = step >= 0
-    if window is not None:
-        inside &= (step >= window.first_step) & (step <= window.last_step)
-    return {"dur": events.dur[rows[inside]]}
 
 
 # When the gradient of each parameter was ready, and how large it is: what DDP's buckets are made of.
@@ -239,21 +231,7 @@ class Actions(Struct, frozen=True):
 
 def pipeline_actions(trace: Trace) -> Actions:
     """The passes of a rank; none if it is no stage of a pipeline."""
-    labels = _labels(trace)
-    if labels:
-        codes = np.array(sorted(labels), np.int64)
-        host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
-        if len(host):
-            return _of_work(trace, host, labels)
-        return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, ActionSource.TIMELINE)
-    known = collectives(trace)
-    codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
-    sends = known.place[np.isin(known.kind.codes, codes)]
-    return _of_phases(trace, sends) if len(sends) else _none()
-
-
-def _labels(trace: Trace) -> dict[int, tuple[int, int, int]]:
-    """Kind, microbatch and chunk of each name that is a label, by its code."""
+    # Kind, microbatch and chunk of each name that is a label, by its code
     out: dict[int, tuple[int, int, int]] = {}
     for code, name in enumerate(trace.strings):
         if match := _PASS.match(name):
@@ -264,7 +242,17 @@ def _labels(trace: Trace) -> dict[int, tuple[int, int, int]]:
             out[code] = (ActionKind.OVERLAPPED, int(match[2]), int(match[1]))
         elif match := _MEGATRON.match(name):
             out[code] = (ActionKind[match[1].upper()], UNKNOWN, UNKNOWN)
-    return out
+    labels = out
+    if labels:
+        codes = np.array(sorted(labels), np.int64)
+        host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
+        if len(host):
+            return _of_work(trace, host, labels)
+        return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, ActionSource.TIMELINE)
+    known = collectives(trace)
+    codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
+    sends = known.place[np.isin(known.kind.codes, codes)]
+    return _of_phases(trace, sends) if len(sends) else _none()
 
 
 def _slices(trace: Trace, codes: Int64s, *categories: Category) -> Int64s:

@@ -142,7 +142,17 @@ class StateTable(msgspec.Struct, omit_defaults=True):
 
 def state_table(states: RankStates, gaps: HostWaits, moments: Sequence[Int64s]) -> StateTable:
     """The table of a rank, exact at ``moments`` (int64 ns, any order)."""
-    ts, until = _chosen(states, moments)
+    # The moments of the table, and the time until each in every state
+    ts, dur = states.ts, np.diff(states.ts)
+    if not len(dur):
+        ts, until = ts[:0], [ts[:0]] * len(State)
+    else:
+        longest = np.argsort(-dur, kind="stable")[:MOST_STAYS]
+        given = np.concatenate([ts[:0], *moments])
+        given = given[(given >= ts[0]) & (given <= ts[-1])]
+        chosen = np.unique(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
+        until = [np.append(0, np.cumsum(np.where(states.state == state, dur, 0))) for state in State]
+        ts, until = chosen, [_interpolated(ts, column, chosen) for column in until]
     used = np.unique(gaps.doing.codes[gaps.doing.codes >= 0])
     inside = {int(code): bool(flag) for code, flag in zip(gaps.doing.codes, gaps.inside, strict=True)}
     place = np.append(np.searchsorted(used, gaps.doing.codes), -1)[: len(gaps.start)]
@@ -154,19 +164,6 @@ def state_table(states: RankStates, gaps: HostWaits, moments: Sequence[Int64s]) 
         gap_doing=np.where(gaps.doing.codes >= 0, place, -1).astype(np.int64).tobytes(),
         doings=[(gaps.doing.values[code], inside[code]) for code in used.tolist()],
     )
-
-
-def _chosen(states: RankStates, moments: Sequence[Int64s]) -> tuple[Int64s, list[Int64s]]:
-    """The moments of the table, and the time until each in every state."""
-    ts, dur = states.ts, np.diff(states.ts)
-    if not len(dur):
-        return ts[:0], [ts[:0]] * len(State)
-    longest = np.argsort(-dur, kind="stable")[:MOST_STAYS]
-    given = np.concatenate([ts[:0], *moments])
-    given = given[(given >= ts[0]) & (given <= ts[-1])]
-    chosen = np.unique(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
-    until = [np.append(0, np.cumsum(np.where(states.state == state, dur, 0))) for state in State]
-    return chosen, [_interpolated(ts, column, chosen) for column in until]
 
 
 def _interpolated(ts: Int64s, until: Int64s, moments: Int64s) -> Int64s:

@@ -206,6 +206,13 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     info = trace.source.metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
     world = size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
+    hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
+    in_name = _HOST_IN_NAME.match(trace.source.label)
+    host = next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
+    # The option ``link_gbps`` of the analysis of collectives, which each of its rows contains
+    outcome = augmented.outcomes.get("collectives")
+    rows = outcome.rows if isinstance(outcome, Findings) else ()
+    link = next((row.link_gbps for row in rows if row.link_gbps), 0.0)
     return RankSummary(
         version=VERSION,
         name=trace.source.label,
@@ -214,7 +221,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         main_track=main_track(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,
-        host=_host(trace),
+        host=host,
         groups=[[each.name, each.description, each.ranks, each.comms_id, each.size, each.origin] for each in groups],
         kinds=list(records.kind.values),
         streams=streams,
@@ -224,7 +231,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         figures={
             name: _figures(findings) for name, findings in results.items() if findings.rows and name not in _OF_MOMENTS
         },
-        link_gbps=_link(augmented),
+        link_gbps=link,
         tables={name: _bytes(table) for name, table in tables.items()},
         texts=texts,
         diagnosis=_diagnosis(trace, results["diagnosis"]) if "diagnosis" in results else b"",
@@ -245,13 +252,16 @@ def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
     """The columns of the ``chosen`` collectives, but for their streams."""
     records, work = collectives(trace), gpu_work(trace)
     columns: dict[str, Int64s] = {name: getattr(records, name)[chosen] for name in _UNCHANGED}
+    # The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NO_INDEX`
+    places = np.full(len(records) + 1, NO_INDEX, np.int64)
+    places[chosen] = np.arange(len(chosen))
     columns |= {
         "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration counts as 0
         "row": work.row[records.place[chosen]],
         "kind": records.kind.codes[chosen].astype(np.int64),
         "exposed_ns": records.exposed_ns[chosen],
         "held": held_up(trace)[chosen].astype(np.int64),
-        "follows": _among(chosen, len(records))[follows(trace)[chosen]],
+        "follows": places[follows(trace)[chosen]],
     }
     return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
 
@@ -317,22 +327,9 @@ def _streams(trace: Trace, place: Places) -> tuple[list[RankStream], Int64s]:
     return streams_found, which.astype(np.int64)
 
 
-def _host(trace: Trace) -> str:
-    hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
-    in_name = _HOST_IN_NAME.match(trace.source.label)
-    return next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
-
-
 def _within(step: Int64s, window: Window) -> Bools:
     inside: Bools = (step >= window.first_step) & (step <= window.last_step)
     return inside
-
-
-def _among(chosen: Places, count: int) -> Int64s:
-    """The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NO_INDEX`."""
-    places = np.full(count + 1, NO_INDEX, np.int64)
-    places[chosen] = np.arange(len(chosen))
-    return places
 
 
 def _spent(trace: Trace, **moments: Int64s) -> dict[str, Int64s]:
@@ -354,13 +351,6 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     steady = np.isin(windows.number, measure(trace).windows.number).astype(np.int64)
     columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute, steady)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
-
-
-def _link(augmented: AugmentedTrace) -> float:
-    """The option ``link_gbps`` of the analysis of collectives, which each of its rows contains."""
-    outcome = augmented.outcomes.get("collectives")
-    rows = outcome.rows if isinstance(outcome, Findings) else ()
-    return next((row.link_gbps for row in rows if row.link_gbps), 0.0)
 
 
 def _figures(outcome: Findings) -> Figures:

@@ -222,13 +222,11 @@ class Judgement:
             return f"the replay of the job misses its time by {100 * self._error:.0f} %"
         return ""
 
-    def _shift(self, members: Int64s) -> Shift:
+    def _gain(self, members: Int64s) -> int:
         excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
-        return Shift(excess.stretches, by, excess.by_parts, self._summaries)
-
-    def _gain(self, members: Int64s) -> int:
-        return self._unchanged - self._replay.time_ns(shift=self._shift(members))
+        shift = Shift(excess.stretches, by, excess.by_parts, self._summaries)
+        return self._unchanged - self._replay.time_ns(shift=shift)
 
     @cached_property
     def _candidates(self) -> Int64s:
@@ -446,20 +444,7 @@ class Judgement:
         )
         unnamed = not any(group.name for group in self._matched.groups)
         sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]
-        return Row(
-            rank=summary.rank,
-            host=summary.host,
-            dimension=self._dimension_of(member),
-            cause=cause,
-            charged_ns=total,
-            gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
-            confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
-            evidence=verdict_text.evidence(reason, causes, lasts=lasts, once=once),
-            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
-        )
-
-    def _dimension_of(self, member: int) -> str:
-        """The dimension in which the rank's excess showed most; empty if it is unknown."""
+        # The dimension in which the rank's excess showed most; empty if it is unknown
         stretches = self._excess.stretches
         chosen = np.flatnonzero(stretches.member == member)
         matched = self._replay.progress.matched
@@ -474,7 +459,18 @@ class Judgement:
         ):
             totals[self._dims.of(group, matched.kinds[kind])] += ns
         most = max(totals, key=lambda name: totals[name], default=UNKNOWN)
-        return "" if most in (UNKNOWN, WORLD) else most
+        dimension_of = "" if most in (UNKNOWN, WORLD) else most
+        return Row(
+            rank=summary.rank,
+            host=summary.host,
+            dimension=dimension_of,
+            cause=cause,
+            charged_ns=total,
+            gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
+            confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
+            evidence=verdict_text.evidence(reason, causes, lasts=lasts, once=once),
+            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
+        )
 
     @cached_property
     def _group_rows(self) -> list[Row]:

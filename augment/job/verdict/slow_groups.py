@@ -41,7 +41,7 @@ class SlowGroup(Struct, frozen=True):
 def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
     """The slow groups of all dimensions as one, if they share one rank; else each dimension's."""
     matched = replay.progress.matched
-    labels = [_label(group) for group in matched.groups]
+    labels = [(dimension_told(group.description) or group.description) for group in matched.groups]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     of_group = np.array([codes[label] for label in labels], np.int64)
     _, which = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.members)
@@ -61,40 +61,31 @@ def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
                 usual[inside] = np.minimum(usual[inside], int(middle))
                 slow[group].append(median / middle)
     if slow:
-        yield from _grouped(replay, usual, slow, labels)
-
-
-def _grouped(replay: Replay, usual: Int64s, slow: dict[int, list[float]], labels: list[str]) -> Iterator[SlowGroup]:
-    matched = replay.progress.matched
-    in_group = {
-        group: set(matched.member[np.isin(matched.group[matched.instance], [group])].tolist()) for group in slow
-    }
-    common = set.intersection(*in_group.values())
-    whole = len(slow) > 1 and len(common) == 1
-    parts = (
-        [list(slow)]
-        if whole
-        else [
-            [group for group in slow if labels[group] == label]
-            for label in dict.fromkeys(labels[group] for group in slow)
-        ]
-    )
-    for groups in parts:
-        inside = np.isin(matched.group, groups)
-        moving = np.where(inside, usual, replay.moving)
-        ratio = float(np.median([value for group in groups for value in slow[group]]))
-        yield SlowGroup(
-            dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
-            member=common.copy().pop() if whole else None,
-            charged_ns=int((replay.moving - moving).sum()),
-            moving=moving,
-            groups=[_name(matched.groups[group]) for group in groups],
-            times=ratio,
+        in_group = {
+            group: set(matched.member[np.isin(matched.group[matched.instance], [group])].tolist()) for group in slow
+        }
+        common = set.intersection(*in_group.values())
+        whole = len(slow) > 1 and len(common) == 1
+        parts = (
+            [list(slow)]
+            if whole
+            else [
+                [group for group in slow if labels[group] == label]
+                for label in dict.fromkeys(labels[group] for group in slow)
+            ]
         )
-
-
-def _label(group: Group) -> str:
-    return dimension_told(group.description) or group.description
+        for groups in parts:
+            inside = np.isin(matched.group, groups)
+            moving = np.where(inside, usual, replay.moving)
+            ratio = float(np.median([value for group in groups for value in slow[group]]))
+            yield SlowGroup(
+                dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
+                member=common.copy().pop() if whole else None,
+                charged_ns=int((replay.moving - moving).sum()),
+                moving=moving,
+                groups=[_name(matched.groups[group]) for group in groups],
+                times=ratio,
+            )
 
 
 def _name(group: Group) -> str:

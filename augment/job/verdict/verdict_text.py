@@ -52,7 +52,11 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         step: the mean time of a step, ns, and the number of steps.
     """
     gain = row.gain_ns or 0
-    after = _gained(gain, time_ns, step)
+    length, count = step
+    if count:
+        after = f"a step would take {three_digits(length - gain / count)} instead of {three_digits(length)}"
+    else:
+        after = f"the job would take {three_digits(time_ns - gain)} instead of {three_digits(time_ns)}"
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
@@ -102,13 +106,6 @@ def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> s
     return f"local rank {local.pop()} of {f'all {known} nodes' if count == known else f'{count} of {known} nodes'}"
 
 
-def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
-    length, count = step
-    if count:
-        return f"a step would take {three_digits(length - gain / count)} instead of {three_digits(length)}"
-    return f"the job would take {three_digits(time_ns - gain)} instead of {three_digits(time_ns)}"
-
-
 def uneven(cause: Cause, slower: Sequence[float]) -> str:
     """What shows uneven work: by how much the work of each step's slowest rank exceeds the mean."""
     mean, least, most = (100 * value for value in (sum(slower) / len(slower), min(slower), max(slower)))
@@ -152,24 +149,22 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
     """The cause of a member's excess, and in what."""
     if cause == "compute":
         return Reason(cause, kernels=_kernels(member, summaries))
-    return _doing(member, excess, summaries) if cause == "host" else Reason(cause)
-
-
-def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> Reason:
-    """What the host did while the device waited, in the stretches with more waiting than usual."""
-    stretches = excess.stretches
-    chosen = np.flatnonzero((stretches.member == member) & (excess.by_stretch > 0))
-    end = stretches.ts[chosen]
-    length = stretches.own_ns[chosen] + stretches.parts.communication[chosen]
-    doing = summaries[member].states.doing(end - length, end)
-    if not doing:
-        return Reason("host")
-    name, is_operator, ns = doing[0]
-    if ns < _MAIN_SHARE * sum(time for _, _, time in doing):
-        return Reason("host", "many_operators")
-    if not name:
-        return Reason("host", "no_operator")
-    return Reason("host", "operator" if is_operator else "annotation", name)
+    if cause == "host":
+        # What the host did while the device waited, in the stretches with more waiting than usual
+        stretches = excess.stretches
+        chosen = np.flatnonzero((stretches.member == member) & (excess.by_stretch > 0))
+        end = stretches.ts[chosen]
+        length = stretches.own_ns[chosen] + stretches.parts.communication[chosen]
+        doing = summaries[member].states.doing(end - length, end)
+        if not doing:
+            return Reason("host")
+        name, is_operator, ns = doing[0]
+        if ns < _MAIN_SHARE * sum(time for _, _, time in doing):
+            return Reason("host", "many_operators")
+        if not name:
+            return Reason("host", "no_operator")
+        return Reason("host", "operator" if is_operator else "annotation", name)
+    return Reason(cause)
 
 
 def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, float], ...]:

@@ -61,27 +61,23 @@ class FastScanner(PacketScanner):
                     if table.count * 8 >= table.room * 7:
                         table.grow(table.room)
                 continue
-            after = self._by_hand(data, position, base)
+            # Take one packet in Python
+            for number, block in self._blocks.items():
+                block.pull_clock(self.sequences[number])
+            after = self.step(data, position, base)
+            changed = [self.last_sequence]
+            if self.snapshots != self._snapshots_seen:
+                self._snapshots_seen = self.snapshots
+                changed = list(self.sequences)
+            for number in changed:
+                if number in self.sequences and number < _MOST_SEQUENCES:
+                    if number not in self._blocks:
+                        self._blocks[number] = _Block()
+                        self._addresses[number] = address(self._blocks[number].values)
+                    self._blocks[number].refresh(self.sequences[number], self)
             if after == position:
                 return position
             state.position = after
-
-    def _by_hand(self, data: bytes, position: int, base: int) -> int:
-        """Take one packet in Python."""
-        for number, block in self._blocks.items():
-            block.pull_clock(self.sequences[number])
-        after = self.step(data, position, base)
-        changed = [self.last_sequence]
-        if self.snapshots != self._snapshots_seen:
-            self._snapshots_seen = self.snapshots
-            changed = list(self.sequences)
-        for number in changed:
-            if number in self.sequences and number < _MOST_SEQUENCES:
-                if number not in self._blocks:
-                    self._blocks[number] = _Block()
-                    self._addresses[number] = address(self._blocks[number].values)
-                self._blocks[number].refresh(self.sequences[number], self)
-        return after
 
     def _number(self) -> None:
         """Tell the compiled code the numbers of new tracks and places."""
@@ -136,17 +132,14 @@ class _Slots:
             new = self._known
         for key, number in new:
             first, second, third = ((number + (1 << 63)) % (1 << 64) - (1 << 63) for number in key)
-            slot = _slot_of(first, second, third) & (len(self._slots) - 1)
+            # The Python version of the compiled ``slot_of``
+            many = 0x9E3779B97F4A7C15
+            hashed = (first * many ^ second * 0xC2B2AE3D27D4EB4F) & _MASK
+            slot_of = (((hashed ^ third) & _MASK) * many & _MASK) >> 40
+            slot = slot_of & (len(self._slots) - 1)
             while self._slots[slot, 3] >= 0:
                 slot = (slot + 1) & (len(self._slots) - 1)
             self._slots[slot] = first, second, third, number
-
-
-def _slot_of(first: int, second: int, third: int) -> int:
-    """The Python version of the compiled ``slot_of``."""
-    many = 0x9E3779B97F4A7C15
-    hashed = (first * many ^ second * 0xC2B2AE3D27D4EB4F) & _MASK
-    return (((hashed ^ third) & _MASK) * many & _MASK) >> 40
 
 
 class _Block:
@@ -182,10 +175,6 @@ class _Block:
         values.valid, values.default_track = sequence.valid, signed(sequence.track)
         for place, numbers in zip((values.names, values.categories, values.keys), self._numbers, strict=True):
             place.table, place.count = address(numbers), len(numbers)
-        self._set_clock(sequence, scanner)
-
-    def _set_clock(self, sequence: PacketSequence, scanner: PacketScanner) -> None:
-        values = self.values
         kind, known = at.TRACE_CLOCK, None
         try:
             known = scanner.clock(0, sequence)

@@ -129,7 +129,16 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
     """
     events = rows.events
     columns = {name: events.take(name) for name in events.columns}
-    kept = ~_added(rows, tracks, columns)
+    # The rows that augment added. Names the points of all other counters
+    is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
+    of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
+    added: Bools = is_ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
+    # points of a counter are named after its track
+    counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
+    if len(counters):
+        names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
+        columns["name"][counters] = names[columns["track"][counters]]
+    kept = ~added
     phase = _close(rows, columns, tally, kept)
     _name_kernels(rows, tracks, columns, phase)
     flows = _flow_events(rows, columns, kept)
@@ -157,19 +166,6 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
         tally=tally,
         event_count=len(order),
     )
-
-
-def _added(rows: PacketRows, tracks: FileTracks, columns: dict[str, Any]) -> Bools:
-    """The rows that augment added. Names the points of all other counters."""
-    is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
-    of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
-    added: Bools = is_ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
-    # points of a counter are named after its track
-    counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
-    if len(counters):
-        names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
-        columns["name"][counters] = names[columns["track"][counters]]
-    return added
 
 
 def _name_kernels(rows: PacketRows, tracks: FileTracks, columns: dict[str, Any], phase: Any) -> None:

@@ -203,7 +203,16 @@ def trend(name: str, text: str, curves: Curves, order: Sequence[str], *, y: str,
     with words where the level changed."""
     axis = {"labelOverlap": True, "labelAngle": -35, "labelLimit": 110}
     x = {"field": "x", "type": "ordinal", "title": "run", "scale": {"domain": list(order)}, "axis": axis}
-    marks = _in_rows(curves.changes, order)
+    # The changes with the ``row`` of their words, from 1 on, so that words of neighbours are not in the same, and the
+    # side of their lines on which there is room
+    changes = curves.changes
+    places = {run: place for place, run in enumerate(order)}
+    marks: list[dict[str, Any]] = []
+    for change in sorted(changes, key=lambda each: places[each["x"]]):
+        at = places[change["x"]] / len(order)
+        taken = {each["row"] for each in marks if abs(at - each["at"]) < _WORDS_SHARE}
+        row = next(row for row in itertools.count(1) if row not in taken)
+        marks.append({**change, "at": at, "row": row, "height": 12 * row - 4, "align": "left" if at < 0.5 else "right"})
     heights = [row["y"] for row in curves.points]
     room = (max(heights) - min(heights) or abs(heights[0]) or 1.0) * 0.06
     domain = [min(heights) - room, max(heights) + room * (1 + max((row["row"] for row in marks), default=0))]
@@ -226,19 +235,6 @@ def trend(name: str, text: str, curves: Curves, order: Sequence[str], *, y: str,
     words = [_words([row for row in marks if row["align"] == align], x, align) for align in ("left", "right")]
     layers: list[Spec] = [level, runs, *([rule] if marks else []), *(each for each in words if each)]
     return Chart(name, _spec(curves.points, 240, layer=layers), text)
-
-
-def _in_rows(changes: Sequence[Row], order: Sequence[str]) -> list[dict[str, Any]]:
-    """The changes with the ``row`` of their words, from 1 on, so that words of neighbours are not in the same, and the
-    side of their lines on which there is room."""
-    places = {run: place for place, run in enumerate(order)}
-    marks: list[dict[str, Any]] = []
-    for change in sorted(changes, key=lambda each: places[each["x"]]):
-        at = places[change["x"]] / len(order)
-        taken = {each["row"] for each in marks if abs(at - each["at"]) < _WORDS_SHARE}
-        row = next(row for row in itertools.count(1) if row not in taken)
-        marks.append({**change, "at": at, "row": row, "height": 12 * row - 4, "align": "left" if at < 0.5 else "right"})
-    return marks
 
 
 def _words(rows: Sequence[Row], x: Spec, align: str) -> Spec | None:

@@ -8,7 +8,6 @@ from typing import Any
 from augment.core.text import percent, short, size, time
 from augment.results.report import charts
 from augment.results.report.sections import (
-    Chart,
     Document,
     Row,
     Section,
@@ -182,31 +181,31 @@ def communication(sidecar: Sidecar) -> Section:
         *table(sidecar, "job_collectives", "Collectives by group and kind", by="time_ns"),
         *table(sidecar, "collective_sizes", "By size", by="size_bytes", folded=True),
     ]
-    return Section("Communication", lead, [*drawn, *_bandwidth(sidecar)], tables)
-
-
-def _bandwidth(sidecar: Sidecar) -> list[Chart]:
     rows = [row for row in rows_of(sidecar, "collective_sizes") if row.get("bus_gbps") and row.get("size_bytes")]
     if len(rows) < 2:
-        return []
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    colours = dict(zip(kinds, charts.COLOURS * len(kinds), strict=False))
-    points = []
-    for row in rows:
-        label = f"{row['kind']}, group {row['group']}, {size(row['size_bytes'])}"
-        exact = f"{row['bus_gbps']:.4g} GB/s, median {row['median_ns']:,.0f} ns of {row['count']:,}"
-        points.append(charts.point(row["size_bytes"], row["bus_gbps"], row["kind"], row["count"], label, exact))
-    fits = [
-        {
-            "x": row["size_bytes"],
-            "y": row["bus_gbps"] * row["median_ns"] / row["fitted_ns"],
-            "line": f"fit of {row['kind']}, group {row['group']}",
-        }
-        for row in sorted(rows, key=lambda row: row["size_bytes"])
-        if row.get("fitted_ns")
-    ]
-    text = "Bus bandwidth over message size; dashed: time = α + size / β, fitted to these collectives."
-    return [charts.scatter("bandwidth", text, points, x="bytes", y="bus bandwidth (GB/s)", colours=colours, lines=fits)]
+        bandwidth = []
+    else:
+        kinds = list(dict.fromkeys(row["kind"] for row in rows))
+        colours = dict(zip(kinds, charts.COLOURS * len(kinds), strict=False))
+        points = []
+        for row in rows:
+            label = f"{row['kind']}, group {row['group']}, {size(row['size_bytes'])}"
+            exact = f"{row['bus_gbps']:.4g} GB/s, median {row['median_ns']:,.0f} ns of {row['count']:,}"
+            points.append(charts.point(row["size_bytes"], row["bus_gbps"], row["kind"], row["count"], label, exact))
+        fits = [
+            {
+                "x": row["size_bytes"],
+                "y": row["bus_gbps"] * row["median_ns"] / row["fitted_ns"],
+                "line": f"fit of {row['kind']}, group {row['group']}",
+            }
+            for row in sorted(rows, key=lambda row: row["size_bytes"])
+            if row.get("fitted_ns")
+        ]
+        text = "Bus bandwidth over message size; dashed: time = α + size / β, fitted to these collectives."
+        bandwidth = [
+            charts.scatter("bandwidth", text, points, x="bytes", y="bus bandwidth (GB/s)", colours=colours, lines=fits)
+        ]
+    return Section("Communication", lead, [*drawn, *bandwidth], tables)
 
 
 def dimensions(sidecar: Sidecar) -> Section:

@@ -288,18 +288,6 @@ def kernels(sidecar: Sidecar) -> Section:
     order = sorted(families, key=lambda family: -families[family][0])
     named = ", ".join(f"{family.replace('_', ' ')} {percent(families[family][0] / whole)}" for family in order[:3])
     lead = f"Most GPU time: {named}."
-    drawn = [_treemap(rows, order, lead)]
-    drawn += _roofline(rows_of(sidecar, "roofline"))
-    tables = [
-        *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
-        *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
-        *table(sidecar, "operator_breakdown", "Operators", by="self_gpu_ns"),
-        *table(sidecar, "roofline", "Operators against their device's peak, the most lost time first", by="lost_ns"),
-    ]
-    return Section("Kernels and operators", lead, drawn, tables)
-
-
-def _treemap(rows: Sequence[Row], order: Sequence[str], text: str) -> Chart:
     places = {family: place for place, family in enumerate(order)}
     nodes: list[Row] = [{"id": "all", "parent": None}]
     nodes += [{"id": f"family {family}", "parent": "all"} for family in order]
@@ -314,7 +302,16 @@ def _treemap(rows: Sequence[Row], order: Sequence[str], text: str) -> Chart:
     if rest:
         label = f"{len(rows) - _MOST_LEAVES} more kernels"
         nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
-    return charts.treemap("kernels_by_family", f"Kernels as areas, by family. {text}", nodes)
+    treemap = charts.treemap("kernels_by_family", f"Kernels as areas, by family. {lead}", nodes)
+    drawn = [treemap]
+    drawn += _roofline(rows_of(sidecar, "roofline"))
+    tables = [
+        *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
+        *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
+        *table(sidecar, "operator_breakdown", "Operators", by="self_gpu_ns"),
+        *table(sidecar, "roofline", "Operators against their device's peak, the most lost time first", by="lost_ns"),
+    ]
+    return Section("Kernels and operators", lead, drawn, tables)
 
 
 def _roofline(rows: Sequence[Row]) -> list[Chart]:
@@ -333,15 +330,9 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
         points.append(charts.point(*at, row["bound"], row["time_ns"] / 1e6, label, exact))
     used = {bound: colour for bound, colour in _BOUNDS.items() if any(point["kind"] == bound for point in points)}
     xs = [point["x"] for point in points]
-    lines = _roofs(rows, min(xs) / 3, max(xs) * 3)
-    text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
-        "; the dashed lines are what the device can do." if lines else "."
-    )
-    return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
-
-
-def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:
-    """The roof of each type of number: the memory's bandwidth up to the peak of the operations."""
+    # The roof of each type of number: the memory's bandwidth up to the peak of the operations
+    low = min(xs) / 3
+    high = max(xs) * 3
     memory = [
         row["size_bytes"] / row["roof_ns"]
         for row in rows
@@ -367,7 +358,10 @@ def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:
             lines.append({"x": max(high, knee * 2), "y": peak, "line": name, "shown": name})
         else:
             lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
-    return lines
+    text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
+        "; the dashed lines are what the device can do." if lines else "."
+    )
+    return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
 
 
 _LEAST_BOX = 0.002  #: shares below this are not drawn

@@ -27,7 +27,18 @@ def document_of(path: str, analyse: Analyse) -> Document:
     if is_store(path):
         return trend_of(path)
     if os.path.isdir(path):
-        return _of_folder(path, analyse)
+        job = Path(path) / JOB_METRICS
+        if job.exists():
+            return _of_metrics(read_sidecar(str(job)))
+        written = any(True for _ in Path(path).rglob(f"*{METRICS_SUFFIX}"))
+        metrics = [each for each in sidecars_in([path]) if "control" not in each.content] if written else []
+        if len(metrics) == 1:
+            return _of_metrics(metrics[0].content)
+        if metrics:
+            raise InputError(
+                path, f"holds the metrics of {len(metrics)} traces that are no job: name one, or use --trend"
+            )
+        return of_job.document(analyse(path))
     return _of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
 
 
@@ -62,21 +73,6 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
         raise InputError(folder, "holds the metrics of fewer than two runs; give a folder with a folder for each run")
     named = [(name, [sidecar.content for sidecar in sidecars]) for name, sidecars in sorted(runs.items())]
     return trend.document_of_runs(named, _name(folder))
-
-
-def _of_folder(folder: str, analyse: Analyse) -> Document:
-    job = Path(folder) / JOB_METRICS
-    if job.exists():
-        return _of_metrics(read_sidecar(str(job)))
-    written = any(True for _ in Path(folder).rglob(f"*{METRICS_SUFFIX}"))
-    metrics = [each for each in sidecars_in([folder]) if "control" not in each.content] if written else []
-    if len(metrics) == 1:
-        return _of_metrics(metrics[0].content)
-    if metrics:
-        raise InputError(
-            folder, f"holds the metrics of {len(metrics)} traces that are no job: name one, or use --trend"
-        )
-    return of_job.document(analyse(folder))
 
 
 def _name(folder: str) -> str:

@@ -128,7 +128,20 @@ def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
     An end before its beginning (clocks differ) is still linked from that beginning.
     """
     events = trace.events
-    keys = _keys(trace, rows)
+    # A number for each flow event; equal if id, name and category are equal
+    ids = _ids(trace, rows)
+    words = len(trace.strings) + 1
+    kinds = events.category_name[rows].astype(np.int64) * words + events.name[rows]
+    if len(rows) and (kinds != kinds[0]).any():
+        kinds = np.unique(kinds, return_inverse=True)[1].reshape(-1)
+    else:
+        kinds = np.zeros(len(rows), np.int64)
+    low = int(ids.min(initial=0))
+    width = int(ids.max(initial=0)) - low + 1
+    if (int(kinds.max(initial=0)) + 1) * width < 2**62:
+        keys = kinds * width + (ids - low)
+    else:
+        keys = np.unique(np.stack([kinds, ids]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.argsort(keys, kind="stable")  # within a key, in order of time
     keys = keys[order]
     phase = events.phase[rows][order]
@@ -162,20 +175,3 @@ def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
 def _ids(trace: Trace, rows: Int64s) -> Int64s:
     known = trace.events.flow_id
     return known.values[:] if np.array_equal(known.rows[:], rows) else known.at(rows, _NO_MARK)
-
-
-def _keys(trace: Trace, rows: Int64s) -> Int64s:
-    """A number for each flow event; equal if id, name and category are equal."""
-    events = trace.events
-    ids = _ids(trace, rows)
-    words = len(trace.strings) + 1
-    kinds = events.category_name[rows].astype(np.int64) * words + events.name[rows]
-    if len(rows) and (kinds != kinds[0]).any():
-        kinds = np.unique(kinds, return_inverse=True)[1].reshape(-1)
-    else:
-        kinds = np.zeros(len(rows), np.int64)
-    low = int(ids.min(initial=0))
-    width = int(ids.max(initial=0)) - low + 1
-    if (int(kinds.max(initial=0)) + 1) * width < 2**62:
-        return kinds * width + (ids - low)
-    return np.unique(np.stack([kinds, ids]), axis=1, return_inverse=True)[1].reshape(-1)

@@ -278,15 +278,15 @@ class Archive:
     def close(self) -> None:
         """Write the manifest and the end of the archive."""
         with _member(self._file, MANIFEST):
-            self._file.write(json.dumps({"perfetto_manifest": self._manifest()}, ensure_ascii=False).encode())
+            files: list[dict[str, Any]] = [
+                {"path": path, "machine": {"name": name}} for name, path in self._names.items()
+            ]
+            first = {"file": files[0]["path"], "clock": _CLOCK}
+            for member in files[1:]:
+                member["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}
+            manifest = {"version": 1, "trace_time": first, "files": files}
+            self._file.write(json.dumps({"perfetto_manifest": manifest}, ensure_ascii=False).encode())
         self._file.write(bytes(2 * tarfile.BLOCKSIZE))
-
-    def _manifest(self) -> dict[str, Any]:
-        files: list[dict[str, Any]] = [{"path": path, "machine": {"name": name}} for name, path in self._names.items()]
-        first = {"file": files[0]["path"], "clock": _CLOCK}
-        for member in files[1:]:
-            member["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}
-        return {"version": 1, "trace_time": first, "files": files}
 
 
 @contextlib.contextmanager

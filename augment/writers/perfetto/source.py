@@ -56,21 +56,6 @@ class SourceEvents:
     def all(self) -> Generator[Events | Callable[[], Events], None, None]:
         """All events, in the order of the file. What makes events may be called by any thread, once."""
         yield from self._ends()
-        yield from self._beginnings()
-        yield from self._late_ones()
-        yield from self._counters()
-
-    def _ends(self) -> Iterator[Events]:
-        """The ends of slices with a duration. They may all come first, because Perfetto sorts by time."""
-        plan, events = self._plan, self._trace.events
-        for start in range(0, len(plan.slice_rows), _ROWS):
-            rows = plan.slice_rows[start : start + _ROWS]
-            dur = plan.dur(events, rows)
-            lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
-            rows = rows[lasting]
-            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
-
-    def _beginnings(self) -> Iterator[Callable[[], Events]]:
         plan, events = self._plan, self._trace.events
         order = plan.order[:]
         offsets, lengths = events.offset[order], events.length[order]
@@ -91,6 +76,20 @@ class SourceEvents:
                 kept = blobs.take(np.flatnonzero(late)).pieces()
                 self._late.update(zip(rows[late].tolist(), kept, strict=True))
             yield partial(self._begun, rows, blobs, ~late)
+        for start in range(0, len(self._plan.late), _ROWS):
+            rows = self._plan.late[start : start + _ROWS]
+            yield self._begun(rows, blobs_of(self._late[row] for row in rows.tolist()))
+        yield from self._counters()
+
+    def _ends(self) -> Iterator[Events]:
+        """The ends of slices with a duration. They may all come first, because Perfetto sorts by time."""
+        plan, events = self._plan, self._trace.events
+        for start in range(0, len(plan.slice_rows), _ROWS):
+            rows = plan.slice_rows[start : start + _ROWS]
+            dur = plan.dur(events, rows)
+            lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
+            rows = rows[lasting]
+            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
 
     def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools | None = None) -> Events:
         plan, events = self._plan, self._trace.events
@@ -105,11 +104,6 @@ class SourceEvents:
         if drawn is not None and not drawn.all():
             made, rows = made.take(drawn), rows[drawn]
         return with_ends(made, (made.kind == wire.BEGIN) & (plan.dur(events, rows) == 0))
-
-    def _late_ones(self) -> Iterator[Events]:
-        for start in range(0, len(self._plan.late), _ROWS):
-            rows = self._plan.late[start : start + _ROWS]
-            yield self._begun(rows, blobs_of(self._late[row] for row in rows.tolist()))
 
     def _add_extras(self) -> None:
         """Add args that the text of a slice lacks: a negative duration, and the args of the event that ends the
@@ -276,7 +270,10 @@ class ArgsScanner:
             at = offset - block.base + PADDING
             text = block.data[at : at + int(lengths[row])].tobytes()
             if why == kernel.ODD_ROW or not self._learn(block.start + row, text, offset, block.data):
-                self._make_ready(row, text, offset)
+                args = args_of_event(decoded_event(text, offset, self._decode))
+                self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
+                self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
+                self._state.ready = address(self._ready)
 
     def _turn_to(self, sequence: int, offset: int) -> None:
         """Switch to the strings that a sequence of packets has at a byte."""
@@ -310,12 +307,6 @@ class ArgsScanner:
             return lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")  # type: ignore[no-any-return]
         except ValueError:
             return None
-
-    def _make_ready(self, row: int, text: bytes, offset: int) -> None:
-        args = args_of_event(decoded_event(text, offset, self._decode))
-        self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
-        self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
-        self._state.ready = address(self._ready)
 
 
 class PacketArgsScanner(ArgsScanner):
