@@ -14,7 +14,7 @@ from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.name_masks import strings_where
-from augment.readers import perfetto, reader_named
+from augment.readers import HEAD, perfetto, reader_named
 from augment.readers.containers import open_text
 from augment.writers.metrics import document
 
@@ -63,7 +63,7 @@ def _file(trace: Trace) -> Report:
     source = trace.source
     with open_text(source.path) as text:
         layers = [_LAYERS.get(type(layer).__name__, "zip") for layer in text.layers]
-        head = text.read(64)
+        head = text.read(HEAD)
     return {
         "path": source.path,
         "bytes": os.path.getsize(source.path),

@@ -20,6 +20,7 @@ TABLES = 5  #: number of tables shown if no names are given
 #: the main tables, in this order; the steps that the verdict speaks of come before all other periods
 MAIN = (
     "diagnosis",
+    "memory_snapshot",
     "mean_step",
     "steps",
     "temporal_breakdown",

@@ -104,6 +104,28 @@ KINDS: tuple[Kind, ...] = (
         alone=True,
         several=True,
     ),
+    Kind(
+        name="memory_snapshot",
+        what="a CUDA memory snapshot",
+        help="The trace's CUDA memory snapshot, a pickle of torch.cuda.memory._dump_snapshot; {rank} as above.",
+        reads="snapshot_file:memory_snapshot",
+        # a pickle of protocol 2 to 5, whose first key or value says what it is: of the dict, or of a bare list
+        begins=re.compile(
+            rb"\x80[\x02-\x05](?:\x95.{8})?(?:(?:\}|\]).{0,12}\(?.{0,8}"
+            rb"(?:segments|device_traces|allocator_settings|external_annotations)|\].{0,300}(?:segment_type|total_size))",
+            re.DOTALL,
+        ),
+        usual=(
+            "{stem}.memory_snapshot.pickle",
+            "rank{rank}_memory_snapshot.pickle",
+            "memory_snapshot_rank{rank}.pickle",
+            "memory_snapshot_{rank}.pickle",
+            "snapshot_{rank}.pickle",
+            "memory_snapshot.pickle",
+            "snapshot.pickle",
+        ),
+        alone=True,
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int32s, Int64s
 from augment.core.text import short
 from augment.core.trace import Trace
 
@@ -28,6 +28,71 @@ class MemoryChanges(Struct, frozen=True):
     action: Int64s  #: the file's number
     size: Int64s  #: bytes; negative where memory is freed or leaves its category
     category: Int64s  #: the file's number
+
+
+class Stacks(Struct, frozen=True):
+    """Where memory was allocated: equal-length columns by stack. Frames are numbers of ``labels``, -1 for none.
+
+    ``line``: the innermost line of the user's own code, else of any Python file. ``module``: the innermost ``forward``
+    of a module; ``operator``: the innermost operator (only where C++ frames were recorded). ``signs``: which kinds of
+    frames are there, bits of ``augment/facts/memory/held.py``.
+    """
+
+    line: Int32s
+    module: Int32s
+    operator: Int32s
+    signs: Int32s
+    labels: Sequence[str]
+
+
+class MemorySnapshot(Struct, frozen=True):
+    """The content of a CUDA memory snapshot, int64 columns if nothing else is said; stacks are numbers of ``stacks``,
+    -1 for none.
+
+    Segments of memory that PyTorch reserved, by ``segment_…``: ``is_large``, ``is_expandable`` and ``pool`` (0: the
+    default one, else a private pool). The blocks in them at the end, by ``block_…``: ``state`` is an index of
+    ``STATES``. What the allocators did until then, by ``action_…``: ``kind`` is an index of ``ACTIONS``, ``size`` in
+    bytes as requested, ``ts`` in Unix ns, 0 throughout where no times were recorded (``has_times``); device by device,
+    each in order. Of an ``oom``, ``addr`` is what the device had free, -1 if unknown. ``compiled``: a number of
+    ``labels``, -1. ``mark_…``: annotations that began.
+    """
+
+    name: str
+    segment_device: Int64s
+    segment_address: Int64s
+    segment_size: Int64s
+    segment_stream: Int64s
+    segment_pool: Int64s
+    segment_is_large: Int64s
+    segment_is_expandable: Int64s
+    block_segment: Int64s
+    block_address: Int64s
+    block_size: Int64s
+    block_requested: Int64s
+    block_state: Int64s
+    block_stack: Int32s
+    action_device: Int64s
+    action_kind: Int64s
+    action_addr: Int64s
+    action_size: Int64s
+    action_stream: Int64s
+    action_ts: Int64s
+    action_stack: Int32s
+    action_compiled: Int32s
+    mark_name: Sequence[str]
+    mark_ts: Int64s
+    mark_device: Int64s
+    stacks: Stacks
+    settings: Mapping[str, Any]
+    has_times: bool
+
+
+#: what an allocator does, and how blocks are, as PyTorch names them
+ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "snapshot", "oom",
+)  # fmt: skip
+STATES = ("inactive", "active_allocated", "active_pending_free", "active_awaiting_free")
 
 
 class GraphCapture(Struct, frozen=True):

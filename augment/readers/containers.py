@@ -455,7 +455,6 @@ def read_document(path: str, limits: Limits = UNLIMITED) -> Any:
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_SNAPSHOT = (b"device_traces", b"segment_type", b"allocator_settings")
 
 
 def _begins(*starts: bytes) -> Told:
@@ -493,11 +492,6 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         _ends(".nsys-rep", ".qdrep", ".ncu-rep"),
         "a report of NVIDIA Nsight",
         "augment reads torch.profiler's traces; record with torch.profiler, or open it in Nsight",
-    ),
-    (
-        lambda _path, head: bool(_PICKLE.match(head)) and any(word in head for word in _SNAPSHOT),
-        "a CUDA memory snapshot (pickle)",
-        "open it at https://pytorch.org/memory_viz",
     ),
     (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
     (

@@ -20,7 +20,19 @@ SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for
 MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest
 
 #: suffixes removed from an input's name to get its STEM; the longest match counts
-_INPUT_SUFFIXES = (".trace", ".json", ".pftrace", ".perfetto-trace", ".pb", ".zip", ".tar", ".txt", ".raw")
+_INPUT_SUFFIXES = (
+    ".trace",
+    ".json",
+    ".pftrace",
+    ".perfetto-trace",
+    ".pb",
+    ".zip",
+    ".tar",
+    ".txt",
+    ".raw",
+    ".pickle",
+    ".pkl",
+)
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 
 #: the endings of the names that ``augment`` writes

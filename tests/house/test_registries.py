@@ -27,10 +27,11 @@ from augment.facts.source.several_ranks import trace_on_clock
 from augment.job.answer import ROWS as OF_JOB
 from augment.pipeline import augment
 from augment.readers import READERS, read
-from augment.readers.attachments import with_execution_trace, with_memory_timeline
+from augment.readers.attachments import with_execution_trace, with_memory_snapshot, with_memory_timeline
 from augment.writers import WRITERS, metrics
 from augment.writers.files import stem
 from execution_traces import execution_trace_of, write_execution_trace
+from memory_snapshots import training, write_snapshot
 from memory_timelines import memory_timeline_of, write_memory_timeline
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
@@ -65,6 +66,8 @@ def trace(job: Path) -> Trace:
     recorded = with_memory_timeline(with_execution_trace(read(str(job)), nodes), memory)
     operation = DumpedOperation("7", 0, 1, "all_reduce", 0, True, None, [[10]], [[10]], ("Float",))
     groups = {"7": DumpedGroup("7", "dp", (0, 1))}
+    snapshot = training(int(recorded.events.ts[0]) // 1000 + 1).snapshot()
+    recorded = with_memory_snapshot(recorded, write_snapshot(job.parent / "snapshot.pickle", snapshot))
     return recorded.changed(FlightDumps((RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation]),)))
 
 

@@ -119,6 +119,13 @@ SAMPLES: list[Seen] = [
         )
         for problem in get_args(rules.network_setup.Problem)
     ),
+    *(
+        rules.out_of_memory.OutOfMemory(
+            " at 14:20:55 UTC on GPU 1", 2 * 10**9, 10**9, unused, 9 * 10**8, line, 0.61, 3, grew
+        )
+        for unused, line, grew in ((4 * 10**9, "model.py:217 forward", 19 * 10**8), (10**9, "", None))
+    ),
+    rules.out_of_memory.NeverFreed(["train.py:40 step", "train.py:77 log"], [10**8, 10**6]),
 ]
 
 #: what is said without a prediction
@@ -127,6 +134,8 @@ UNPREDICTED = (
     rules.profiler_overhead.ProfilerOverhead,
     rules.slow_start.SlowStart,
     rules.memory_capacity.MemoryHeld,
+    rules.out_of_memory.OutOfMemory,
+    rules.out_of_memory.NeverFreed,
     rules.unaligned_shapes.UnalignedShapes,
     rules.network_setup.NetworkSetup,
 )

@@ -367,9 +367,6 @@ def test_times_whose_difference_no_integer_holds(reading: Any) -> None:
     augment(trace)
 
 
-SNAPSHOT = pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]})
-
-
 def checkpoint() -> bytes:
     text = io.BytesIO()
     with zipfile.ZipFile(text, "w") as archive:
@@ -386,7 +383,6 @@ def checkpoint() -> bytes:
         ("x.json", gzip.compress(b"<html>"), "web page"),
         ("x.json", b'{"rocprofiler-sdk-tool": [{}]}', "--output-format pftrace"),
         ("x.pt", checkpoint(), "checkpoint of torch.save"),
-        ("x.pickle", SNAPSHOT, "memory_viz"),
         ("x.pickle", pickle.dumps([1, 2]), "pickles are never loaded"),
         ("x.sqlite", b"SQLite format 3\0" + bytes(100), "SQLite"),
         ("x.nsys-rep", b"QDSTRM" + bytes(100), "Nsight"),

@@ -20,6 +20,7 @@ from augment.diagnosis.rules import (
     matrix_units,
     memory_capacity,
     network_setup,
+    out_of_memory,
     pageable_copies,
     partial_recording,
     pipeline_bubble,
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     stream_contention,
     memory_capacity,
     network_setup,
+    out_of_memory,
 )
 
 __all__ = ["RULES", "Rule"]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from augment.arrays.ordering import distinct, each
 from augment.arrays.types import Int64s
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
-from augment.core.attachments import MemoryChanges
+from augment.core.attachments import MemoryChanges, MemorySnapshot
 from augment.core.context import derived
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Identity, Trace
@@ -95,7 +95,13 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     dur = events.dur[:]
     dur = np.where(dur > 0, clock(events.ts + np.maximum(dur, 0)) - ts, dur)
     changes = trace.context.attached(MemoryChanges)
-    moved = [replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))] if changes else []
+    moved: list[object] = (
+        [replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))] if changes else []
+    )
+    snapshot = trace.context.attached(MemorySnapshot)
+    if snapshot is not None and snapshot.has_times:
+        on_it = clock(snapshot.action_ts), clock(snapshot.mark_ts)
+        moved.append(replace(snapshot, action_ts=on_it[0], mark_ts=on_it[1]))
     return trace.changed(*moved, events=replace(events, ts=ts, dur=dur))
 
 

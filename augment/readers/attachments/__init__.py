@@ -199,6 +199,7 @@ def _attaching(name: str) -> Callable[[Trace, Path], Trace]:
 with_execution_trace = _attaching("execution_trace")
 with_memory_timeline = _attaching("memory_timeline")
 with_graph_capture = _attaching("graph_capture")
+with_memory_snapshot = _attaching("memory_snapshot")
 with_flight_recorder = _attaching("flight_recorder")
 with_nccl_inspector = _attaching("nccl_inspector")
 with_nccl_log = _attaching("nccl_log")

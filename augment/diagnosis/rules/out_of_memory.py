@@ -1,0 +1,177 @@
+"""Did the device run out of memory, and is there memory that every step leaves behind?
+
+From a [memory snapshot](recorded.md#memory-snapshots) beside the trace (``--memory-snapshot``). An out of memory is
+told with what was requested, what was free, in which pieces the rest lay, and the line of code that held most. Memory
+is never freed if a line left some behind in each step but the first and the last two.
+
+**What to do**: what holds most is what to checkpoint, to shard or to free. Pieces too small for a request, of which
+there are enough: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``. What every step leaves behind is kept by a
+list, a closure or a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from augment.core.text import Words, counted, listed, percent, size, words_of
+from augment.core.trace import Trace
+from augment.diagnosis.rule import NOWHERE, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
+from augment.facts.memory.held import BEFORE, Held, Holder, Moment, held_memory
+from augment.facts.source.recorded_times import instant
+
+NAME = "out_of_memory"
+LEAST_LEAK = 0.001  #: of what is allocated at most; less is not told
+
+
+class OutOfMemory(Seen, frozen=True):
+    """The allocator found no room. Figures of -1 were not recorded; ``line`` is empty if nobody's frames were."""
+
+    when: str  #: `` at 14:20:55 UTC on GPU 1``
+    requested_bytes: int
+    free_bytes: int
+    unused_bytes: int  #: reserved by PyTorch, but free
+    largest_bytes: int  #: the largest piece of that
+    line: str
+    line_ratio: float
+    line_count: int
+    step_bytes: int | None
+
+    def title(self, words: Words) -> str:
+        free = f", {size(self.free_bytes)} free" if self.free_bytes >= 0 else ""
+        return f"Out of memory{self.when}: {size(self.requested_bytes)} requested{free}"
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether there would have been room, but in pieces."""
+        return self.unused_bytes >= self.requested_bytes > self.largest_bytes
+
+    def evidence(self, words: Words) -> Sequence[str]:
+        said = []
+        if self.is_scattered:
+            pieces = f"in pieces of at most {size(self.largest_bytes)}"
+            said.append(f"{size(self.unused_bytes)} more are reserved but unused, {pieces}")
+        return [*said, _held_by(self.line, self.line_ratio, self.line_count, self.step_bytes)]
+
+    def advice(self, words: Words) -> str:
+        if self.is_scattered:
+            return f"Set {words.allocator}=expandable_segments:True, which joins such pieces"
+        if self.line:
+            return f"Look at what `{self.line}` keeps: checkpoint it, shard it, or use a smaller batch"
+        return "Record torch.cuda.memory._record_memory_history() from the beginning on, to see who holds it"
+
+
+class NeverFreed(Seen, frozen=True):
+    """Lines of code that every step left memory behind at, with what each leaves per step, the largest first."""
+
+    lines: list[str]
+    step_bytes: list[int]
+
+    def title(self, words: Words) -> str:
+        named = [f"`{line}` ({size(count)})" for line, count in zip(self.lines, self.step_bytes, strict=True)]
+        return f"Every step leaves memory behind that is never freed: {listed(named)}"
+
+    def advice(self, words: Words) -> str:
+        return "Look for a list or a closure that keeps tensors, such as losses.append(loss) instead of loss.item()"
+
+
+def check(trace: Trace) -> Answer:
+    """Ask the snapshot."""
+    held = held_memory(trace)
+    if held is None:
+        return NotApplicable("no memory snapshot is given beside the trace")
+    if isinstance(held, str):
+        return NoData(held)
+    if failed := out_of_memory(held):
+        return Found(failed, _at(held, trace), "high", severity="high")
+    if leaks := never_freed(held):
+        sure = all(leak.confidence == "high" for each in held.never_freed.values() for leak in each)
+        return Found(leaks, NOWHERE, "high" if sure else "medium", severity="warning")
+    steps = "and nothing is left behind by every step" if len(held.steps) > 2 else "but no steps are known to compare"
+    return Fine(f"the memory snapshot has no out of memory, {steps}")
+
+
+def _at(held: Held, trace: Trace) -> Spans:
+    """The last out of memory, if it is within the trace."""
+    times = [each.at_ns for each in held.moments if each.what == "oom" and each.at_ns is not None]
+    if not times or not int(trace.events.ts[0]) <= max(times) <= int(trace.events.end.max()):
+        return NOWHERE
+    at = np.array([max(times)], np.int64)
+    return Spans(at, at + 1, np.full(1, -1, np.int64))
+
+
+def out_of_memory(held: Held) -> OutOfMemory | None:
+    """The last out of memory of the snapshot."""
+    moments = [moment for moment in held.moments if moment.what == "oom"]
+    if not moments:
+        return None
+    last = max(moments, key=lambda moment: moment.at_ns or 0)
+    lines = [holder for holder in last.holders["line"] if holder.name != BEFORE] if last.allocated else []
+    return OutOfMemory(
+        when=_when(last),
+        requested_bytes=last.requested,
+        free_bytes=last.device_free,
+        unused_bytes=sum(pool.free for pool in last.pools),
+        largest_bytes=max((pool.largest for pool in last.pools), default=0),
+        line=lines[0].name if lines else "",
+        line_ratio=lines[0].bytes / last.allocated if lines else 0.0,
+        line_count=lines[0].count if lines else 0,
+        step_bytes=lines[0].step_bytes if lines else None,
+    )
+
+
+def never_freed(held: Held) -> NeverFreed | None:
+    """What steps left behind on any device."""
+    leaks = sorted((leak for leaks in held.never_freed.values() for leak in leaks), key=lambda leak: -leak.bytes)
+    leaks = [leak for leak in leaks if leak.bytes >= LEAST_LEAK * max(each.allocated for each in held.moments)]
+    if not leaks:
+        return None
+    return NeverFreed([leak.name for leak in leaks], [leak.step_bytes or 0 for leak in leaks])
+
+
+def snapshot_sentences(trace: Trace) -> list[str]:
+    """What filled the memory, who held it, and what was never freed, by the memory snapshot; empty without one."""
+    held = held_memory(trace)
+    if held is None or isinstance(held, str):
+        return []
+    words = words_of("nvidia")
+    failed, leaks = out_of_memory(held), never_freed(held)
+    said: list[str] = []
+    if failed:
+        said += [failed.title(words), *failed.evidence(words)]
+    elif held.moments:
+        peaks = [moment for moment in held.moments if moment.what == "peak"] or held.moments
+        said += _at_peak(held, max(peaks, key=lambda moment: moment.allocated))
+    else:
+        said.append("The memory snapshot has no segments: nothing was allocated on a device")
+    said += [leaks.title(words)] if leaks else []
+    return [f"{sentence}." for sentence in said]
+
+
+def _at_peak(held: Held, moment: Moment) -> list[str]:
+    what = "At the peak" if moment.what == "peak" else "At the end"
+    before = next(int(each.allocated[0]) for each in held.devices if each.device == moment.device)
+    lost = f", of which {size(before)} were there before its history begins" if before and moment.what == "peak" else ""
+    unused = sum(pool.free for pool in moment.pools)
+    scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
+    amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
+    lines = [holder for holder in moment.holders["line"] if holder.name != BEFORE]
+    first = lines[0] if lines and moment.allocated else Holder("", 0, 0)
+    ratio = first.bytes / (moment.allocated or 1)
+    return [
+        f"{what} of the memory snapshot{_when(moment)}, {amounts}",
+        _held_by(first.name, ratio, first.count, first.step_bytes),
+    ]
+
+
+def _when(moment: Moment) -> str:
+    at = "" if moment.at_ns is None else f" at {instant(moment.at_ns)[11:19]} UTC"
+    return f"{at} on GPU {moment.device}"
+
+
+def _held_by(line: str, ratio: float, count: int, step_bytes: int | None) -> str:
+    if not line:
+        return "Who holds it was not recorded: torch.cuda.memory._record_memory_history() does, from the beginning on"
+    grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
+    return f"{percent(ratio)} of what is allocated is held by `{line}`{grew}, in {counted(count, 'allocation')}"

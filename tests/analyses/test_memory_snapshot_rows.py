@@ -1,0 +1,160 @@
+"""What a memory snapshot says: the moments, who held what, growth, leaks and pieces; alone and beside a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import augment
+from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.findings import Findings, Skipped
+from augment.core.text import size
+from augment.core.trace import Trace
+from augment.readers import read
+from augment.readers.attachments.snapshot_file import memory_snapshot
+from memory_snapshots import MIB, SEGMENT, Allocator, frame, training, write_snapshot
+from tables import annotation, call, kernel, op, trace_of
+
+START_US = 1_700_000_000 * 10**6
+MODEL, LIST = "run/model.py:217 forward", "run/train.py:40 step"
+
+
+def alone(tmp_path: Path, made: Allocator, newest: int | None = None) -> Trace:
+    return read(str(write_snapshot(tmp_path / "snapshot.pickle", made.snapshot(newest))))
+
+
+def found(trace: Trace) -> Findings:
+    outcome = augment.augment(trace, only=["memory_snapshot"]).outcomes["memory_snapshot"]
+    assert isinstance(outcome, Findings)
+    return outcome
+
+
+def rows(findings: Findings, moment: str, by: str, *columns: str) -> dict[str, Any]:
+    chosen = (row for row in findings.rows if (row.moment, row.by) == (moment, by))
+    return {row.name: tuple(getattr(row, column) for column in columns) for row in chosen}
+
+
+def sentences(trace: Trace) -> list[str]:
+    return list(augment.augment(trace).verdict.text)
+
+
+def test_who_held_the_peak(tmp_path: Path) -> None:
+    findings = found(alone(tmp_path, training(START_US)))
+    held = 10 + 12 + 6 + 4  # parameters, activations, losses of six steps, gradients
+    assert rows(findings, "peak", "level", "bytes")["allocated"] == (held * MIB,)
+    lines = rows(findings, "peak", "line", "bytes", "count", "step_bytes")
+    assert lines[MODEL] == (12 * MIB, 4, 0)
+    assert lines[LIST] == (6 * MIB, 6, MIB)
+    assert lines["no Python frame"] == (4 * MIB, 2, 0)
+    assert sum(count for count, *_ in lines.values()) == held * MIB
+    kinds = rows(findings, "peak", "category", "bytes", "confidence")
+    assert kinds["parameters"] == (10 * MIB, "high")
+    assert sum(kinds.get(name, (0,))[0] for name in ("activations", "temporary", "gradients")) == 16 * MIB
+
+
+def test_what_every_step_leaves_behind(tmp_path: Path) -> None:
+    trace = alone(tmp_path, training(START_US))
+    assert rows(found(trace), "end", "never freed", "bytes", "count", "step_bytes", "confidence") == {
+        LIST: (5 * MIB, 5, MIB, "medium")
+    }
+    assert sentences(trace)[-1] == f"Every step leaves memory behind that is never freed: `{LIST}` (1.0 MB)."
+    for few in (1, 3):
+        assert not rows(found(alone(tmp_path, training(START_US, steps=few))), "end", "never freed", "bytes")
+
+
+def test_what_is_freed_is_no_leak(tmp_path: Path) -> None:
+    made = Allocator(START_US)
+    for number in range(8):
+        made.mark(f"ProfilerStep#{number}")
+        made.free(made.alloc(MIB, frame("/a/b/train.py", 3)))
+    assert not rows(found(alone(tmp_path, made)), "end", "never freed", "bytes")
+
+
+def test_out_of_memory_is_told(tmp_path: Path) -> None:
+    made = training(START_US)
+    kept = [made.alloc(6 * MIB, frame("/home/me/run/model.py", 300, "grow")) for _ in range(6)]
+    for addr in kept[::2]:
+        made.free(addr)
+    made.oom(17 * MIB, 2 * MIB)
+    made.free(kept[1])
+    trace = alone(tmp_path, made)
+    free = rows(found(trace), "oom", "level", "bytes")
+    assert free["requested"] == (17 * MIB,)
+    assert free["device free"] == (2 * MIB,)
+    pieces = rows(found(trace), "oom", "pool", "bytes", "free_bytes", "largest_bytes")["large"]
+    assert pieces[0] == len(made.segments) * SEGMENT
+    assert pieces[2] < 17 * MIB < pieces[1]
+    assert free["fits"] == (pieces[2],)
+    first, second, third, *_ = sentences(trace)
+    assert first.startswith("Out of memory at 22:13:2")
+    assert first.endswith("UTC on GPU 0: 18 MB requested, 2.1 MB free.")
+    assert second == f"{size(pieces[1])} more are reserved but unused, in pieces of at most {size(pieces[2])}."
+    assert third == "53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations."
+
+
+def test_beside_a_trace(tmp_path: Path) -> None:
+    made = training(START_US)
+    made.oom(MIB, 0)
+    snapshot = memory_snapshot(str(write_snapshot(tmp_path / "a.pickle", made.snapshot())))
+    first, last = int(snapshot.action_ts[0]), int(snapshot.action_ts[-1])
+    marks = zip(snapshot.mark_name, snapshot.mark_ts.tolist(), strict=True)
+    work = [op("aten::mm", first - 90, last), call("cudaLaunchKernel", first - 80, first - 70, correlation=1)]
+    work += [kernel("gemm", first - 50, last + 50, correlation=1)]
+    events = [*work, *(annotation(name, ts - 3000, ts + 5) for name, ts in marks)]
+    trace = trace_of(*events, beside=(snapshot,))
+    findings = found(trace)
+    (clock,) = findings.diagnostics
+    assert (clock.code, clock.count) == ("memory_snapshot_clock", 6)
+    assert "3 µs (spread 0 µs) ahead; no time is moved" in clock.message
+    counter = next(each for each in findings.annotations if isinstance(each, CounterTrack))
+    assert counter.ts[0] == first
+    unmarked = trace_of(*work, beside=(snapshot,))
+    diagnosis = augment.augment(unmarked).outcomes["diagnosis"]
+    assert isinstance(diagnosis, Findings)
+    (row,) = (row for row in diagnosis.rows if row.rule == "out_of_memory")
+    assert (row.status, row.severity) == ("found", "high")
+    assert row.start_ns == last - int(unmarked.events.ts[0])
+
+
+@pytest.mark.parametrize("away_ns", [-(10**12), 10**12])
+def test_that_of_another_time_is_not_joined(tmp_path: Path, away_ns: int) -> None:
+    snapshot = memory_snapshot(str(write_snapshot(tmp_path / "a.pickle", training(START_US).snapshot())))
+    at = int(snapshot.action_ts[0]) + away_ns
+    outcome = augment.augment(trace_of(kernel("gemm", at, at + 10**6), beside=(snapshot,))).outcomes["memory_snapshot"]
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason.startswith("the memory snapshot a.pickle covers 2023-11-14 22:13:20")
+    assert outcome.reason.endswith("they do not overlap")
+
+
+def test_without_times_it_is_judged_alone(tmp_path: Path) -> None:
+    content = training(START_US).snapshot()
+    for entry in content["device_traces"][0]:
+        del entry["time_us"]
+    trace = read(str(write_snapshot(tmp_path / "a.pickle", content)))
+    findings = found(trace)
+    assert not findings.annotations
+    assert rows(findings, "peak", "level", "bytes")["allocated"] == (32 * MIB,)
+    snapshot = memory_snapshot(str(tmp_path / "a.pickle"))
+    beside = trace_of(kernel("gemm", START_US * 1000, START_US * 1000 + 5), beside=(snapshot,))
+    outcome = augment.augment(beside).outcomes["memory_snapshot"]
+    assert isinstance(outcome, Skipped)
+    assert "has no times" in outcome.reason
+
+
+def test_what_was_before_the_history_is_told_apart(tmp_path: Path) -> None:
+    findings = found(alone(tmp_path, training(START_US), newest=20))
+    assert rows(findings, "peak", "level", "bytes")["before the recording"][0] > 0
+    lines = rows(findings, "peak", "line", "bytes")
+    assert sum(held for (held,) in lines.values()) == rows(findings, "peak", "level", "bytes")["allocated"][0]
+
+
+def test_holders_are_drawn_while_they_hold(tmp_path: Path) -> None:
+    findings = found(alone(tmp_path, training(START_US)))
+    tracks = [each for each in findings.annotations if isinstance(each, SliceTrack)]
+    model = next(each for each in tracks if each.names.values == [MODEL])
+    assert len(model.ts) == 6
+    assert model.args["most_bytes"].tolist() == [12 * MIB] * 6  # type: ignore[union-attr]
+    assert (np.diff(model.ts) > model.dur[:-1]).all()
