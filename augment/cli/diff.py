@@ -116,7 +116,8 @@ def command(
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import label_of
     from augment.cli.terminal import bar, emit, say
-    from augment.compare.outputs import Drawing
+    from augment.compare.held_diff import are_snapshots, write_held
+    from augment.compare.outputs import SUFFIX, Drawing
     from augment.writers import writer_named
 
     expect_possible(memory)
@@ -135,7 +136,10 @@ def command(
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:
                 sides = _sides((control, test), captures.values(), tables, peaks, shown)
-                paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
+                if are_snapshots([*sides[0], *sides[1]]):
+                    paths = [write_held(sides[0][0], sides[1][0], folder / f"{label_of(test)}{SUFFIX}")]
+                else:
+                    paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
                 del sides  # within the bound
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
@@ -147,7 +151,8 @@ def command(
         print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
         for path in paths:
             say(f"written: {path}")
-        say(f"open it: augment open {shlex.quote(str(paths[0]))}")
+        if len(paths) > 1:
+            say(f"open it: augment open {shlex.quote(str(paths[0]))}")
 
 
 def _sides(

@@ -15,7 +15,7 @@ from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.name_masks import strings_where
 from augment.readers import HEAD, perfetto, reader_named
-from augment.readers.containers import open_text
+from augment.readers.containers import at_least, open_text
 from augment.writers.metrics import document
 
 Report = dict[str, Any]
@@ -63,7 +63,7 @@ def _file(trace: Trace) -> Report:
     source = trace.source
     with open_text(source.path) as text:
         layers = [_LAYERS.get(type(layer).__name__, "zip") for layer in text.layers]
-        head = text.read(HEAD)
+        head = at_least(text, HEAD)
     return {
         "path": source.path,
         "bytes": os.path.getsize(source.path),

@@ -299,6 +299,13 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
+    if "diff_memory" in analyses:  # of memory snapshots there is nothing else
+        for sentence in sidecar["verdict"]["text"]:
+            emit(f"  {sentence}")
+        rows = [row for row in analyses["diff_memory"] if row["delta_bytes"]]
+        if rows:
+            print_rows("Held at the peak, by line", rows[: limit or None])
+        return
     emit(_compared(sidecar["compared"]))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")

@@ -140,6 +140,18 @@ class PathRow(Struct, frozen=True):
     test_kernels: Annotated[list[str], column("The same in the test.")]
 
 
+class HeldRow(Struct, frozen=True):
+    """What one line of code held at the peak of a device, of two memory snapshots."""
+
+    device: Annotated[int, column("The device, of the test.")]
+    line: Annotated[str, column("The innermost line of the user's own code, and its function.")]
+    control_bytes: Annotated[int, column("Held in the control.", "bytes")]
+    test_bytes: Annotated[int, column("Held in the test.", "bytes")]
+    delta_bytes: Annotated[int, column("The test's minus the control's.", "bytes")]
+    control_count: Annotated[int, column("Number of allocations in the control.", "count")]
+    test_count: Annotated[int, column("Number of allocations in the test.", "count")]
+
+
 #: the rows of each table
 ROWS: dict[str, type[Any]] = {
     "diff_figures": FigureRow,
@@ -149,4 +161,5 @@ ROWS: dict[str, type[Any]] = {
     "diff_steps": StepRow,
     "diff_names": NameRow,
     "diff_call_paths": PathRow,
+    "diff_memory": HeldRow,
 }

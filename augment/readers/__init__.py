@@ -62,9 +62,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
     """
     path = os.fspath(path)
     with open_text(path, limits) as text:
-        head = b""
-        while len(head) < HEAD and (more := text.read(HEAD - len(head))):
-            head += more
+        head = containers.at_least(text, HEAD)
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
         if not recorded.recognizes(head) and (known := containers.described(path, head)):

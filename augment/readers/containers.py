@@ -301,7 +301,7 @@ class OpenText:
         file_bytes = os.fstat(file.fileno()).st_size
         stream: TextStream = Limited(self.stored, path, file_bytes, limits)
         for _ in range(MAX_LAYERS + 1):
-            head = _at_least(stream, 4)
+            head = at_least(stream, 4)
             stream = Replayed(head, stream)
             if head.startswith(GZIP):
                 stream = GzipText(stream)
@@ -318,7 +318,7 @@ class OpenText:
         if head.startswith(b"\n"):  # as a packet does, and some JSON
             from augment.readers.perfetto.packed import LOOK_AT, PackedText, holds_packed
 
-            head = _at_least(stream, LOOK_AT)
+            head = at_least(stream, LOOK_AT)
             stream = Replayed(head, stream)
             if holds_packed(head):
                 stream = PackedText(stream.read)
@@ -373,7 +373,8 @@ class OpenText:
         self._file.close()
 
 
-def _at_least(stream: TextStream, size: int) -> bytes:
+def at_least(stream: TextStream, size: int) -> bytes:
+    """The next ``size`` bytes; fewer at the end."""
     head = b""
     while len(head) < size and (more := stream.read(size - len(head))):
         head += more

@@ -10,6 +10,7 @@ import pytest
 from running import Augment, unpacked
 
 from execution_traces import write_execution_trace
+from memory_snapshots import MIB, training, write_snapshot
 from memory_timelines import write_memory_timeline
 from traces import kernel, op, step, write_trace
 
@@ -117,3 +118,61 @@ def test_all_ranks_on_one_timeline(job: Path, tmp_path: Path, augment: Augment) 
     assert b"Memory timeline Parameter" in unpacked(out)
     gone = memory_of(tmp_path, 1)
     assert f"rank1.json: no memory timeline: there is no file {gone}" in ended.err
+
+
+SECOND_US = 10**6
+START_US = 1_700_000_000 * SECOND_US
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Two ranks of a job, and a memory snapshot beside each that was recorded meanwhile."""
+    for rank in range(2):
+        members = {"distributedInfo": {"rank": rank, "world_size": 2}, "baseTimeNanoseconds": 1000 * START_US}
+        events = step(0, 10_000), op("aten::mm", 5, 3_000), kernel("gemm", 20, 3_000)
+        write_trace(tmp_path / "job" / f"rank{rank}.json", *events, **members)
+        made = training(START_US, leak=(rank + 1) * MIB)
+        write_snapshot(tmp_path / "job" / f"rank{rank}_memory_snapshot.pickle", made.snapshot())
+    return tmp_path / "job"
+
+
+def held_in(folder: Path, rank: int) -> Any:
+    content = json.loads((folder / f"rank{rank}.metrics.json").read_bytes())["analyses"]["memory_snapshot"]
+    lines = {row["name"]: row["bytes"] for row in content["rows"] if (row["moment"], row["by"]) == ("peak", "line")}
+    return lines.get("run/train.py:40 step") or content["reason"]
+
+
+def test_a_memory_snapshot_beside_each_rank_is_found_or_named(recorded: Path, tmp_path: Path, augment: Augment) -> None:
+    assert augment("run", recorded, "-o", tmp_path / "out").code == 0
+    assert [held_in(tmp_path / "out", rank) for rank in range(2)] == [6 * MIB, 12 * MIB]
+    assert b"Memory snapshot allocated GPU 0" in unpacked(tmp_path / "out" / "rank0.augmented.pftrace")
+    for rank in range(2):
+        (recorded / f"rank{rank}_memory_snapshot.pickle").rename(tmp_path / f"{rank}.pkl")
+    named = "--memory-snapshot", tmp_path / "{rank}.pkl"
+    assert augment("run", recorded, "-o", tmp_path / "out", *named).code == 0
+    assert [held_in(tmp_path / "out", rank) for rank in range(2)] == [6 * MIB, 12 * MIB]
+    merged = augment("merge", recorded, *named, "-o", tmp_path / "all.pftrace")
+    assert (merged.code, "not used" in merged.err) == (0, False)
+    write_snapshot(tmp_path / "1.pkl", training(START_US + 90 * SECOND_US).snapshot())
+    ended = augment("run", recorded / "rank1.json", *named, "-o", tmp_path / "out")
+    assert "its memory snapshot is not used: the memory snapshot 1.pkl covers 2023-11-14 22:14:50" in ended.err
+
+
+def test_memory_snapshots_alone(recorded: Path, tmp_path: Path, augment: Augment) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for rank in range(2):
+        (recorded / f"rank{rank}_memory_snapshot.pickle").rename(alone / f"memory_rank{rank}")
+    assert "At the peak of the memory snapshot" in augment("diagnose", alone / "memory_rank0").out
+    assert "never freed" in augment("diagnose", alone).out
+    assert "run/model.py:217 forward" in augment("show", alone / "memory_rank1", "memory_snapshot").out
+    assert "a CUDA memory snapshot" in augment("doctor", alone / "memory_rank1").out
+    ended = augment("run", alone, "-o", tmp_path / "out", "--to", "perfetto,chrome")
+    assert ended.code == 0
+    assert b"Memory snapshot holder 1 GPU 0" in unpacked(tmp_path / "out" / "memory_rank0.augmented.pftrace")
+    ended = augment("diff", alone / "memory_rank0", alone / "memory_rank1", "-o", tmp_path / "out")
+    assert "6.3 MB more are held at the peak, most at `run/train.py:40 step` (6.3 MB)." in ended.out
+    same = augment("diff", alone / "memory_rank0", alone / "memory_rank0", "-o", tmp_path / "out")
+    assert "every line of code holds the same" in same.out
+    mixed = augment("diff", alone / "memory_rank0", recorded / "rank0.json", "-o", tmp_path / "out")
+    assert (mixed.code, "can only be compared with another" in mixed.err) == (2, True)

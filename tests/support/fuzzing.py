@@ -11,6 +11,8 @@ Of JSON:
 - analysing and writing it raises nothing but what it may, by machine code and, of every eighth, by plain Python.
 
 Of native traces: the same by kernels, by plain Python, and packet by packet without them.
+
+Of memory snapshots: the same by kernels and by plain Python, in pieces of any size, and nothing is raised but what may.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import ctypes
 import gzip
 import json
 import mmap
+import pickle
+import pickletools
 import random
 import sys
 import tempfile
@@ -27,6 +31,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path[:0] = [str(Path(__file__).parents[2] / example) for example in (".", "tests/support", "examples")]
 
@@ -37,10 +42,12 @@ from augment.errors import AugmentError
 from augment.kernels.tokens import PADDING
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.attachments.snapshot_file import memory_snapshot
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
 from augment.writers import write_all
+from memory_snapshots import training
 from oracles import elements_of, events_one_by_one, handed_on, packets_by_hand, plain_kernels
 from simulator import JobOptions, simulate
 
@@ -75,6 +82,7 @@ BITS = (
 )
 FILLS = (0, ord(" "), ord("7"), ord('"'), ord("{"))  #: of the padding
 PAGE = mmap.PAGESIZE
+START_US, SNAPSHOTS = 1_700_000_000 * 10**6, ((1, 2), (1, 4), (3, 5))  #: steps and protocols
 
 
 class Mutator:
@@ -289,6 +297,54 @@ def check_native(data: bytes, folder: Path) -> str | None:
     return None
 
 
+def mutated_pickle(data: bytes, chance: random.Random) -> bytes:
+    """One to four changes: of bits, opcodes, lengths; what is cut, repeated or nested."""
+    made = bytearray(data)
+    for _ in range(chance.choice([1, 1, 2, 4])):
+        at = chance.randrange(len(made))
+        stop = at + chance.choice([1, 1, 4, 60])
+        change = chance.randrange(6)
+        if change == 0:
+            made[at] ^= 1 << chance.randrange(8)
+        elif change == 1:
+            made[at] = chance.choice([opcode.code.encode("latin-1")[0] for opcode in pickletools.opcodes])
+        elif change == 2:
+            made[at:stop] = chance.randbytes(stop - at)
+        elif change == 3:
+            made[at:stop] = made[at:stop] * chance.choice([0, 2, 50])
+        elif change == 4:
+            made[at:at] = chance.choice([b"(", b"]", b"}", b")", b"\x85"]) * chance.choice([1, 63, 64, 3000])
+        else:
+            other = chance.randrange(len(made))
+            made[at:stop] = made[other : other + stop - at]
+        made = made or bytearray(b"\x80\x04")
+    return bytes(made)
+
+
+def check_snapshot(data: bytes, folder: Path, chance: random.Random) -> str | None:
+    """What does not hold; None if all does."""
+    path = folder / "t.pickle"
+    path.write_bytes(data)
+
+    def content() -> Any:
+        try:
+            snapshot = memory_snapshot(str(path))
+        except AugmentError as error:
+            return type(error), "\n" in str(error)
+        columns = [getattr(snapshot, name) for name in snapshot.__struct_fields__]
+        return [column.tolist() if isinstance(column, np.ndarray) else str(column) for column in columns]
+
+    expected = content()
+    with patch("augment.readers.attachments.pickles._PIECE", chance.choice([1, 7, 64, 300])):
+        if content() != expected:
+            return "another result in pieces"
+    if len(data) < 6000:
+        with plain_kernels():
+            if content() != expected:
+                return "another result by plain Python"
+    return None
+
+
 def sources(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Small texts of several layouts, and small native traces."""
     ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1, memory=True), folder)
@@ -312,6 +368,7 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts, files = sources(folder)
+        pickles = [pickle.dumps(training(START_US, steps).snapshot(), protocol) for steps, protocol in SNAPSHOTS]
         memory = Guarded(4 << 20)
         number = 0
         while time.monotonic() - began < seconds if seconds else number < count:
@@ -323,9 +380,12 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
             plainly = number % 8 == 0
             ended = check_json(text, chance, memory) or check_run(text, "t.json", folder, plainly=plainly)
             failures += [f"seed {seed}, text {number}: {ended}"] if ended else []
+            dumped = mutated_pickle(chance.choice(pickles), chance)
+            ended = check_snapshot(dumped, folder, chance) or check_run(dumped, "t.pickle", folder, plainly=False)
+            failures += [f"seed {seed}, memory snapshot {number}: {ended}"] if ended else []
             ended = check_native(data, folder) or check_run(data, "t.pftrace", folder, plainly=plainly)
             failures += [f"seed {seed}, native trace {number}: {ended}"] if ended else []
-    print(f"{number} texts and native traces, {len(failures)} failures")
+    print(f"{number} texts, native traces and memory snapshots, {len(failures)} failures")
     return failures
 
 

@@ -150,13 +150,10 @@ def begins_as(path: str) -> Kind | None:
     Raises:
         InputError: the file cannot be read.
     """
-    from augment.readers.containers import open_text
+    from augment.readers.containers import at_least, open_text
 
     with open_text(path) as text:
-        head = b""
-        while len(head) < _HEAD and (more := text.read(_HEAD - len(head))):
-            head += more
-    return kind_of(head)
+        return kind_of(at_least(text, _HEAD))
 
 
 _HEAD = 4096

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _PIECE = 4 * CHUNK  #: bytes that are scanned at a time
 _LONGEST = 64 << 20  #: bytes of one opcode: no snapshot has such a text
 _MOST_NODES = (1 << 31) - (1 << 27)  #: nodes are numbered in 32 bits
 _MOST_FIELDS = 64  #: of a dict that becomes columns
-_DEEPEST = 6  #: of what :meth:`Pickled.plain` makes
+_DEEPEST, _MOST_PLAIN = 3, 64  #: of what :meth:`Pickled.plain` makes: levels, and items of each
 _ROWS = 1 << 20  #: rows of columns that are made at a time
 
 
@@ -147,22 +148,35 @@ class Pickled:
             run = int(following[run])
         return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, np.int32), *runs])
 
-    def lists(self, nodes: Int32s) -> tuple[Int32s, Int64s]:
-        """The items of all these lists one after the other, and how many each has. A list named twice is read twice,
-        up to as many items as the file has."""
+    def lengths(self, nodes: Int32s) -> Int64s:
+        """How many items each of these lists has, int64; 0 of other nodes."""
+        return self._runs(nodes)[1]
+
+    def _runs(self, nodes: Int32s) -> tuple[Int64s, Int64s]:
+        """Where the items of each of these lists begin, and how many there are."""
         starts, counts, following = (self._columns[name] for name in ("starts", "counts", "following"))
-        safe = np.maximum(nodes, 0)
-        listed = (nodes >= 0) & np.isin(self.kinds[safe], (scan.LIST, scan.TUPLE)) & (self._sizes[safe] >= 0)
-        run = np.where(listed, self._values[safe], 0)
-        if len(starts) and (following[run[listed]] >= 0).any():  # a long list
-            parts = [self.children(node) for node in nodes.tolist()]
-            return np.concatenate([np.empty(0, np.int32), *parts]), np.array([len(part) for part in parts], np.int64)
-        count = np.where(listed, counts[run], 0)
+        listed = (nodes >= 0) & (self._sizes[nodes] >= 0)  # a negative node is the last one
+        listed &= (self.kinds[nodes] == scan.LIST) | (self.kinds[nodes] == scan.TUPLE)
+        run = np.where(listed, self._values[nodes], 0)
+        if not len(starts):
+            return run, np.zeros(len(nodes), np.int64)
+        if (following[run[listed]] >= 0).any():
+            raise LimitExceeded(self.path, "a pickle with more frames in a stack than a program has")
+        return starts[run], np.where(listed, counts[run], 0)
+
+    def lists(self, nodes: Int32s) -> tuple[Int32s, Int64s]:
+        """The items of all these short lists one after the other, and how many each has.
+
+        Raises:
+            LimitExceeded: there are more than all lists of the file have, as lists are named repeatedly; or a list was
+                written in parts, as long ones are.
+        """
+        start, count = self._runs(nodes)
         if count.sum() > len(self._items):
             raise LimitExceeded(self.path, "a pickle that repeats its values more often than it has any")
-        before = np.cumsum(count) - count
-        at = np.repeat(starts[run] - before, count) + np.arange(int(count.sum()))
-        return self._items[at], count
+        places = np.repeat(start - np.cumsum(count) + count, count)
+        places += np.arange(len(places))
+        return self._items[places], count
 
     def fields(self, nodes: Int32s, names: Sequence[str]) -> list[Int32s]:
         """For each of ``names`` the values of the dicts ``nodes``: the node, -1 where a dict lacks the key, or the node
@@ -211,7 +225,7 @@ class Pickled:
         """The numbers of the texts that the nodes are, into :attr:`texts`; -1 for any other node."""
         return np.where(nodes >= 0, self._codes[np.maximum(nodes, 0)], np.int32(-1))
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """All different texts; bytes that are no UTF-8 are replaced."""
         return [text.decode("utf-8", "replace") for text in self._known]
@@ -226,6 +240,6 @@ class Pickled:
         if kind in (scan.LIST, scan.TUPLE, scan.DICT):
             if depth >= _DEEPEST:
                 return None
-            items = [self.plain(item, depth + 1) for item in self.children(node)[:256].tolist()]
+            items = [self.plain(item, depth + 1) for item in self.children(node)[:_MOST_PLAIN].tolist()]
             return dict(zip(map(str, items[::2]), items[1::2], strict=False)) if kind == scan.DICT else items
         return value if kind == scan.INT else {scan.TRUE: True, scan.FALSE: False}.get(kind)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays.types import Bools, Int32s, Int64s
 from augment.core.attachments import ACTIONS, STATES, MemorySnapshot, Stacks
 from augment.errors import UnknownFormat
 from augment.facts.memory.held import SIGNS, signs_of, trimmed
@@ -23,7 +23,8 @@ from augment.readers.limits import UNLIMITED, Limits
 _OPERATOR = re.compile(r"at::_ops::(\w+?)::(?:call|redispatch)\b")
 #: files of Python that are not the user's own
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|importlib|/torch/|runpy\.py")
-_MOST_FRAMES = 32 << 20  #: frames of stacks that are looked at at a time
+_LIBRARYS, _USERS = 1, 2  #: whose code a Python frame is
+_MOST_FRAMES = 2 << 20  #: frames of stacks that are looked at at a time
 
 
 def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
@@ -140,70 +141,59 @@ def _pools(data: Pickled, pool: Int32s) -> Int64s:
 
 def _stacks(data: Pickled, lists: Int32s, texts: Sequence[str]) -> tuple[Stacks, list[str]]:
     """What the frames of each of these lists say; innermost frames come first."""
-    columns: list[list[Int32s]] = [[], [], [], []]
+    stacks = np.full((4, len(lists)), -1, np.int32)
     labels: dict[str, int] = {}
-    known: dict[int, tuple[int, int, int]] = {}
-    lengths = data.lists(lists)[1] if len(lists) else np.empty(0, np.int64)
-    cuts = np.searchsorted(np.cumsum(lengths), np.arange(0, int(lengths.sum()) + _MOST_FRAMES, _MOST_FRAMES))
-    for low, high in zip([0, *cuts[1:].tolist()], [*cuts[1:].tolist(), len(lists)], strict=True):
-        if low >= high:
-            continue
+    number_of = np.full(len(data.kinds), -1, np.int32)  # of frames
+    of_frames: Int32s = np.empty((3, 0), np.int32)
+    before = np.cumsum(data.lengths(lists)) if len(lists) else np.empty(0, np.int64)
+    low = 0
+    while low < len(lists):
+        done = int(before[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(before, done + _MOST_FRAMES, "right")))
         frames, count = data.lists(lists[low:high])
-        different, which = np.unique(frames, return_inverse=True)
-        label, origin, signs = (np.array(column, np.int32) for column in _frames(data, different, texts, labels, known))
-        first = np.cumsum(count) - count
-        label, origin, signs = label[which], origin[which], signs[which]
-        is_python = origin > 0
-        line = _first(np.where(origin == 2, np.arange(len(origin)), -1), first, count)
-        line = np.where(line >= 0, line, _first(np.where(is_python, np.arange(len(origin)), -1), first, count))
-        operator = _first(np.where(signs & SIGNS["operator"] > 0, np.arange(len(origin)), -1), first, count)
-        line = np.where(line >= 0, line, operator)
-        module = _first(np.where(signs & SIGNS["forward"] > 0, np.arange(len(origin)), -1), first, count)
+        new = np.unique(frames[number_of[frames] < 0])
+        if len(new):
+            number_of[new] = np.arange(len(new)) + of_frames.shape[1]
+            of_frames = np.concatenate([of_frames, _frames(data, new, texts, labels)], axis=1)
+        label, whose, signs = of_frames[:, number_of[frames]]
+        operator = _first(signs & SIGNS["operator"] > 0, count)
+        line = _first(whose == _USERS, count)
+        for weaker in (_first(whose > 0, count), operator):
+            line = np.where(line >= 0, line, weaker)
+        of_stacks = stacks[:, low:high]
+        for row, places in enumerate((line, _first(signs & SIGNS["forward"] > 0, count), operator)):
+            of_stacks[row, places >= 0] = label[places[places >= 0]]
         full = count > 0
-        seen = np.zeros(len(count), np.int32)
+        of_stacks[3] = 0
         if full.any():
-            seen[full] = np.bitwise_or.reduceat(signs, first[full])
-        for column, values in zip(columns, (line, module, operator), strict=False):
-            column.append(
-                np.where(values >= 0, label[np.maximum(values, 0)] if len(label) else -1, -1).astype(np.int32)
-            )
-        columns[3].append(seen)
-    line_, module_, operator_, seen_ = (np.concatenate([np.empty(0, np.int32), *column]) for column in columns)
+            of_stacks[3, full] = np.bitwise_or.reduceat(signs, (np.cumsum(count) - count)[full])
+        low = high
     names = [*labels]
-    return Stacks(line_, module_, operator_, seen_, names), names
+    return Stacks(stacks[0], stacks[1], stacks[2], stacks[3], names), names
 
 
-def _first(places: Int64s, first: Int64s, count: Int64s) -> Int64s:
-    """Of each stack the first place that is not negative; -1 without."""
-    places_of = np.full(len(count), -1, np.int64)
-    full = np.flatnonzero(count > 0)
-    if len(full):
-        least = np.minimum.reduceat(np.where(places >= 0, places, np.iinfo(np.int64).max), first[full])
-        places_of[full] = np.where(least == np.iinfo(np.int64).max, -1, least)
-    return places_of
+def _first(chosen: Bools, count: Int64s) -> Int64s:
+    """Of each stack, of so many frames, the place of the first chosen frame; -1 without."""
+    places = np.flatnonzero(chosen)
+    begin = np.cumsum(count) - count
+    nearest = np.append(places, len(chosen))[np.searchsorted(places, begin)]
+    return np.where(nearest < begin + count, nearest, -1)
 
 
-def _frames(
-    data: Pickled, frames: Int32s, texts: Sequence[str], labels: dict[str, int], known: dict[int, tuple[int, int, int]]
-) -> tuple[list[int], list[int], list[int]]:
-    """Of each frame the number of its label; 2 for the user's own code, 1 for other Python, else 0; and its signs."""
-    new = np.array([frame for frame in frames.tolist() if frame not in known], np.int32)
-    name, file, line = data.fields(new, ("name", "filename", "line"))
-    codes = zip(
-        new.tolist(), data.codes(name).tolist(), data.codes(file).tolist(), data.ints(line, 0).tolist(), strict=True
-    )
-    for frame, name_code, file_code, number in codes:
+def _frames(data: Pickled, frames: Int32s, texts: Sequence[str], labels: dict[str, int]) -> Int32s:
+    """Of each frame the number of its label, whose code it is, and its signs: a row each."""
+    name, file, line = data.fields(frames, ("name", "filename", "line"))
+    rows = []
+    codes = zip(data.codes(name).tolist(), data.codes(file).tolist(), data.ints(line, 0).tolist(), strict=True)
+    for name_code, file_code, number in codes:
         function = texts[name_code] if name_code >= 0 else ""
         path = texts[file_code].replace("\\", "/") if file_code >= 0 else ""
-        signs = signs_of(function, path)
         operator = _OPERATOR.search(function)
-        if operator:
-            text = f"aten::{operator[1]}"
-        elif path.endswith(".py"):
-            text = f"{trimmed(path)}:{number} {function}"
-        else:
-            text = function or path
-        origin = 0 if not path.endswith(".py") else 1 if _LIBRARY.search(path) else 2
-        known[frame] = labels.setdefault(text, len(labels)), origin, signs | (SIGNS["operator"] if operator else 0)
-    rows = [known[frame] for frame in frames.tolist()]
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        is_python = path.endswith(".py")
+        text = f"{trimmed(path)}:{number} {function}" if is_python else function or path
+        text = f"aten::{operator[1]}" if operator else text
+        whose = 0 if not is_python else _LIBRARYS if _LIBRARY.search(path) else _USERS
+        signs = signs_of(function, path) | (SIGNS["operator"] if operator else 0)
+        rows.append((labels.setdefault(text, len(labels)), whose, signs))
+    columns: Int32s = np.array(rows, np.int32).reshape(-1, 3).T
+    return columns
