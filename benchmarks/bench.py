@@ -125,9 +125,9 @@ def median(usages: Sequence[Usage]) -> Usage:
     )
 
 
-def augment_command(path: Path, output: Path) -> list[str]:
+def augment_command(path: Path, output: Path, form: str = "chrome") -> list[str]:
     """What is measured."""
-    return [sys.executable, "-m", "augment", "run", str(path), "-o", str(output), "--to", "chrome", "--quiet"]
+    return [sys.executable, "-m", "augment", "run", str(path), "-o", str(output), "--to", form, "--quiet"]
 
 
 def bench(path: Path, runs: int) -> Result:

@@ -42,7 +42,7 @@ from augment.client import Client  # noqa: E402
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc  # noqa: E402
 
 CLIENTS, LARGE_CLIENTS = 32, 4
-SMALL = "1MB"
+SMALL, FORM = "1MB", "perfetto"
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,10 @@ def load(what: str, trace: Path, count: int, clients: int) -> Load:
             wall_s = time.perf_counter() - began
             server_s, client_s = server.cpu_s() - server_s, _own_cpu_s() - client_s
         sample = inputs[:: max(1, count // 8)][:8]
-        command_s = sum(measure(augment_command(path, folder / "here")).cpu_s for path in sample) / len(sample)
+        command_s = sum(measure(augment_command(path, folder / "here", FORM)).cpu_s for path in sample) / len(sample)
         if folder_s is not None:
             folder_s = (folder_s + (_folder_cpu_s(folder, what, count) or folder_s)) / 2
-        expect_equal(folder / "there", folder / "here", [sample[0]] if folder_s is None else inputs)
+        expect_equal(folder / "there", folder / "here", sample)
     return Load(
         what, count, clients, wall_s, server_s / count, client_s / count, command_s, folder_s,
         len(asking.latencies_s), asking.at(0.5), asking.at(0.99), asking.at(1.0),
@@ -246,7 +246,7 @@ def _folder_cpu_s(folder: Path, what: str, count: int) -> float | None:
     """Of the command, a trace, if it gets all of them at once; large ones it gets one by one."""
     if what != "small":
         return None
-    return measure([*augment_command(folder / "in", folder / "here"), "--force"]).cpu_s / count
+    return measure([*augment_command(folder / "in", folder / "job", FORM), "--force"]).cpu_s / count
 
 
 def expect_equal(there: Path, here: Path, inputs: Sequence[Path]) -> None:
