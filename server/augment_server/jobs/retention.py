@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from augment_server.base.errors import Refusal
@@ -168,7 +169,7 @@ class Retention:
             taken = self.used().get(client, 0) + self._uploads.unsent(client)
             return taken + size <= self._limits.max_stored_bytes
 
-        self._remove_until(fits, (row for row in self._removable(fresh=False) if row["client"] == client))
+        self._remove_until(fits, self._removable([client], fresh=False))
 
     def make_room(self, client: str, size: int) -> None:
         """Remove data until ``client`` may store this many more bytes, which have arrived.
@@ -212,19 +213,20 @@ class Retention:
         assert row
         return self.stored_bytes() - int(row["bytes"])
 
-    def _removable(self, *, fresh: bool) -> list[sqlite3.Row]:
-        """Final jobs and uploads that no job needs, unfinished uploads first, then the oldest.
+    def _removable(self, clients: Collection[str], *, fresh: bool) -> Iterator[sqlite3.Row]:
+        """Final jobs and uploads of clients that no job needs, unfinished uploads first, then the oldest.
 
         Those used recently are left out; ``fresh``: those alone, at last the uploads whose bytes are arriving.
         """
         query = (
             f"SELECT 'job' AS kind, id, client, ended_ns AS at, TRUE AS done FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
             f" UNION ALL SELECT 'upload', id, client, touched_ns, complete FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
-            " ORDER BY done, at"
         )
+        query = f"SELECT * FROM ({query}) WHERE client IN (SELECT value FROM json_each(?)) ORDER BY done, at"  # noqa: S608
         since, busy = now_ns() - int(FRESH_S * 1e9), self._uploads.busy()
-        rows = [row for row in self._storage.rows(query) if (row["at"] >= since or row["id"] in busy) == fresh]
-        return sorted(rows, key=lambda row: row["id"] in busy)
+        rows = self._storage.rows(query, json.dumps([*clients]))
+        rows = [row for row in rows if (row["at"] >= since or row["id"] in busy) == fresh]
+        yield from sorted(rows, key=lambda row: row["id"] in busy)
 
     def _to_go(self, client: str, size: int) -> Iterator[sqlite3.Row]:
         """What is removed to make room for ``client``, in this order.
@@ -234,16 +236,18 @@ class Retention:
         its own old data first, and takes only old data of others: if one client has less than its share and there is
         room, another has more.
         """
-        used, old = self.used(), self._removable(fresh=False)
+        used = self.used()
         share = self._limits.max_stored_bytes // len({*used, client} - {""})
         within = bool(client) and used.get(client, 0) + size <= share
-        of_client = [row for row in old if row["client"] == client]
-        yield from () if within else of_client
-        above = {other for other, size in used.items() if size > share and other != client}
-        for row in (*old, *(self._removable(fresh=True) if within else ())):
-            if row["client"] in above and self.used().get(row["client"], 0) > share:
-                yield row
-        yield from of_client if within else ()
+        above = [other for other, bytes_ in used.items() if bytes_ > share and other != client]
+        if not within:
+            yield from self._removable([client], fresh=False)
+        for fresh in (False, True) if within else (False,):
+            for row in self._removable(above, fresh=fresh):
+                if self.used().get(row["client"], 0) > share:
+                    yield row
+        if within:
+            yield from self._removable([client], fresh=False)
 
     def used(self) -> dict[str, int]:
         """The stored bytes of each client that has any."""
