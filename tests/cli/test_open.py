@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import shutil
@@ -76,11 +75,6 @@ def ask(port: int, target: str, method: str = "GET", **headers: str) -> tuple[in
 def arguments(link: str) -> dict[str, str]:
     """What stands behind ``#!/?``."""
     return dict(urllib.parse.parse_qsl(link.partition("#!/?")[2], strict_parsing=True))
-
-
-def said_commands(link: str) -> list[dict[str, Any]]:
-    content: list[dict[str, Any]] = json.loads(arguments(link)["startupCommands"])
-    return content
 
 
 # ---- the server

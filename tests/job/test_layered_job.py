@@ -21,8 +21,6 @@ pytestmark = pytest.mark.slow
 
 INFERRED = ("nopg", "noargs", "deepep")
 SLOW = layered_job.SLOW
-MOST_DRIFT = 100  # ppm
-LOST = "collectives_of_one_rank"
 
 
 def rows(result: Answer, question: str) -> Any:

@@ -27,8 +27,8 @@ from simulator.communication import HIDDEN, TOKENS
 from traces import SIMULATED
 
 ROOT = Path(__file__).resolve().parents[2]
-ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
 
+ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
 SMALL = JobOptions(steps=2, layers=2)
 JOBS = {
     "ddp": SMALL,
@@ -62,14 +62,20 @@ def figure(truth: dict[str, Any], key: str) -> int:
     return value
 
 
-@pytest.mark.skipif(not ORACLE.exists(), reason="the reference figures are not at hand")
+@pytest.fixture(scope="session")
+def oracle() -> Any:
+    """The slow reading of ``shared/reference``."""
+    if not ORACLE.exists():
+        pytest.skip("the reference figures are not at hand")
+    spec = importlib.util.spec_from_file_location("oracle", ORACLE)
+    module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the oracle leaves its file open
 @pytest.mark.parametrize("job", JOBS)
-def test_truth_is_what_a_slow_reading_of_the_file_finds(job: str, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("oracle", ORACLE)
-    assert spec.loader is not None
-    oracle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(oracle)
+def test_truth_is_what_a_slow_reading_of_the_file_finds(job: str, oracle: Any, tmp_path: Path) -> None:
     for path, truth in simulate(JOBS[job], tmp_path):
         truth.pop("file")
         assert truth == oracle.figures(oracle.load(path))
@@ -181,7 +187,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(gzip.decompress(path.read_bytes())) >= 1_000_000
 
 
-@pytest.mark.parametrize("wrong", [["--straggler", "5"], ["--size", "much"], ["--ranks", "0"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [["--straggler", "5"], ["--size", "much"], ["--ranks", "0"], ["--run-ahead", "0"], ["--warmup", "0"], ["--tp", "3"],
+     ["--record-from", "2", "--record-until", "1"]],
+)  # fmt: skip
 def test_command_refuses(wrong: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as refused:
         command.main(["-o", str(tmp_path), *wrong])

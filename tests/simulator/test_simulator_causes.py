@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import importlib.util
 import json
 from collections import defaultdict
 from functools import lru_cache
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_simulator import oracle  # noqa: F401 # a fixture
 
-ROOT = Path(__file__).resolve().parents[2]
-ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
-import simulate as command  # noqa: E402
-from simulator import JobOptions, simulate  # noqa: E402
-from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS  # noqa: E402
+import simulate as command
+from simulator import JobOptions, simulate
+from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS
 
 pytestmark = pytest.mark.slow
 
@@ -83,13 +81,8 @@ def test_figures_are_those_of_the_recorded_work(ranks: list[tuple[Path, Any]]) -
         assert figures["busy_ns"] == busy
 
 
-@pytest.mark.skipif(not ORACLE.exists(), reason="the reference figures are not at hand")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the oracle leaves its file open
-def test_figures_are_what_a_slow_reading_of_the_file_finds(ranks: list[tuple[Path, Any]]) -> None:
-    spec = importlib.util.spec_from_file_location("oracle", ORACLE)
-    assert spec.loader is not None
-    oracle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(oracle)
+def test_figures_are_what_a_slow_reading_of_the_file_finds(ranks: list[tuple[Path, Any]], oracle: Any) -> None:  # noqa: F811
     for path, truth in ranks[:2]:
         result = oracle.figures(oracle.load(path))
         assert {name: truth[name] for name in result if name in truth} == (
@@ -262,22 +255,7 @@ def test_groups_meet_and_messages_arrive(tmp_path: Path) -> None:
     assert len([where for where in ends if isinstance(where, tuple) and where[0] != "experts"]) == 2 * 4
 
 
-def test_same_options_same_bytes(tmp_path: Path) -> None:
-    first, again = (simulate(JOBS["cut"], tmp_path / name) for name in "ab")
-    assert [path.read_bytes() for path, _ in first] == [path.read_bytes() for path, _ in again]
-    assert [truth for _, truth in first] == [truth for _, truth in again]
-
-
 def test_command(tmp_path: Path) -> None:
     arguments = ["-o", str(tmp_path), "--run-ahead", "1", "--record-from", "0.5,1.2", "--side-streams", "1"]
     assert command.main([*arguments, "--layers", "1", "--cross-ns", "1", "--warmup", "1.5"]) == 0
     assert json.loads((tmp_path / "rank1.truth.json").read_text())["causes"]["before_recording"]["count"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--run-ahead", "0"], ["--record-from", "2", "--record-until", "1"], ["--warmup", "0"], ["--tp", "3"]]
-)
-def test_command_refuses(wrong: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as refused:
-        command.main(["-o", str(tmp_path), *wrong])
-    assert refused.value.code == 2
