@@ -28,8 +28,7 @@ def sums_of(*events: Event) -> dict[str, int]:
 def arrows_of(*events: Event) -> set[tuple[int, int]]:
     """From when to when arrows lead."""
     trace = trace_of(*events)
-    findings = critical_path.analyze(trace)
-    flows = [annotation for annotation in findings.annotations if isinstance(annotation, Flows)]
+    flows = [annotation for annotation in critical_path.analyze(trace).annotations if isinstance(annotation, Flows)]
     return {pair for flow in flows
             for pair in zip(flow.out.times(trace).tolist(), flow.into.times(trace).tolist(), strict=True)}  # fmt: skip
 
@@ -83,8 +82,7 @@ def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> Non
         op("ProfilerStep#1", 0, 100), op(fetch, 10, 40), op("aten::stack", 20, 30), op("aten::mm", 50, 70),
         call("cudaLaunchKernel", 60, 65, correlation=1), kernel("gemm", 66, 90, correlation=1),
     )  # fmt: skip
-    track = critical_path.analyze(trace).annotations[0]
-    inner = [(each["name"], each.get("source")) for each in slices_of(track)]
+    inner = [(each["name"], each.get("source")) for each in slices_of(critical_path.analyze(trace).annotations[0])]
     assert ("data_loading", fetch) in inner
     assert ("cpu_operator", "aten::mm") in inner
     assert {name for kind, name in inner if kind == "data_loading"} == {fetch}

@@ -86,9 +86,7 @@ def test_launches_of_another_thread_and_of_graphs() -> None:
 
 
 def test_nothing_to_find_is_skipped_with_the_reason() -> None:
-    missing = module.analyze(trace_of(*softmax(1000)), operator="linear")
-    assert isinstance(missing, Skipped)
-    assert "'linear'" in missing.reason
+    assert "'linear'" in module.analyze(trace_of(*softmax(1000)), operator="linear").reason
     assert isinstance(module.analyze(trace_of(*softmax(1000)), min_kernel_count=3), Skipped)
     assert isinstance(module.analyze(trace_of(op("a", 0, 5), kernel("k", 9, 12))), Skipped)
 

@@ -81,8 +81,7 @@ def before(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Figu
 def figures(document: Document, folder: Path, factor: int = 1) -> Figures:
     """Every analysis's rows, or what it was skipped for."""
     options = {name: {key: ns * factor for key, ns in asked.items()} for name, asked in CUTOFFS.items()}
-    trace = read(str(save(document, folder / f"{factor}.json")))
-    outcomes = augment(trace, options=options, skip=SKIPPED).outcomes
+    outcomes = augment(read(str(save(document, folder / f"{factor}.json"))), options=options, skip=SKIPPED).outcomes
     return {name: list(each.rows) if isinstance(each, Findings) else [] for name, each in outcomes.items()}
 
 

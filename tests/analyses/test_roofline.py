@@ -113,7 +113,6 @@ def test_an_unknown_device_has_rates_but_no_roof() -> None:
 
 def test_without_shapes_it_says_how_to_record_them() -> None:
     findings = roofline.analyze(trace_of(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
-    assert isinstance(findings, Skipped)
     assert "record_shapes=True" in findings.reason
 
 

@@ -227,8 +227,7 @@ def compare(trace: Trace) -> int:
     for row, start, end in zip(findings.rows, known.start.tolist(), known.end.tolist(), strict=True):
         sums = dict.fromkeys(("compute", "communication", "memory", "idle"), 0)
         inside = [(max(a, start), min(b, end), kind) for a, b, kind in pieces if a < end and b > start]
-        edges = sorted({start, end, *(a for a, _, _ in inside), *(b for _, b, _ in inside)})
-        for left, right in pairwise(edges):
+        for left, right in pairwise(sorted({start, end, *(a for a, _, _ in inside), *(b for _, b, _ in inside)})):
             running = {kind for a, b, kind in inside if a <= left < b}
             what = (
                 "compute" if KernelType.COMPUTATION in running

@@ -76,8 +76,7 @@ def batch(
     """As ``augment run source -o out``: the results of converting, and of drawing."""
     request = Request(formats=tuple(formats), only=("temporal_breakdown",), parallelism=sizes or {})
     run = Run(choose_inputs([str(source)], str(out)).inputs, RunPlan(request, COMPARISON, **how))
-    results = list(run.convert())
-    return results, [result for job in run.conclude() for result in (run.draw(job) if draw else ())]
+    return list(run.convert()), [result for job in run.conclude() for result in (run.draw(job) if draw else ())]
 
 
 def states(results: list[Result]) -> Counter[str]:

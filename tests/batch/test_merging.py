@@ -51,8 +51,7 @@ OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
 
 def simulated(folder: Path, ranks: int, *, layers: int = 1, steps: int = 2, **options: Any) -> list[Path]:
     """The traces of a simulated job."""
-    made = simulate(JobOptions(ranks=ranks, steps=steps, layers=layers, **options), folder)
-    return [path for path, _ in made]
+    return [path for path, _ in simulate(JobOptions(ranks=ranks, steps=steps, layers=layers, **options), folder)]
 
 
 def merged(folder: Path, out: Path, **how: Any) -> Merged:

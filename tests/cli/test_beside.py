@@ -57,8 +57,7 @@ def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, 
     reason = "the memory timeline is of another recording: it begins 4.999900 s after the trace ends"
     single = augment("run", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
     merged = augment("merge", job, "--memory-timeline", memory_of(tmp_path, "{rank}"))
-    shown = augment("show", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
-    for ended in (single, merged, shown):
+    for ended in (single, merged, augment("show", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))):
         assert ended.code == 0
         assert f"rank0.json: its memory timeline is not used: {reason}" in ended.err
     assert reason in found_in(job, 0)

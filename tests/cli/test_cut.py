@@ -166,8 +166,7 @@ def confidences_of(trace: Trace) -> dict[str, str]:
 @pytest.mark.parametrize("suffix", ["json.gz", "pftrace"])
 def test_a_cut_says_that_it_is_one_and_keeps_the_backlog(tmp_path: Path, augment: Augment, suffix: str) -> None:
     """The device still works on earlier steps: without that it would seem to wait for the host."""
-    job = JobOptions(ranks=2, steps=5, layers=4, write_ranks=(0,), run_ahead=2)
-    ((path, _),) = simulate(job, tmp_path / "in")
+    ((path, _),) = simulate(JobOptions(ranks=2, steps=5, layers=4, write_ranks=(0,), run_ahead=2), tmp_path / "in")
     whole, out = read(str(path)), tmp_path / f"out.{suffix}"
     assert augment("cut", path, "--steps", "3", "-o", out).code == 0
     part = read(str(out))

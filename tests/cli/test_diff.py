@@ -56,8 +56,7 @@ def test_diff_of_two_traces(jobs: Path, tmp_path: Path) -> None:
     assert sum(row["delta_ns"] for row in sidecar["analyses"]["diff_waterfall"]["rows"]) == sum(
         row["delta_ns"] for row in sidecar["analyses"]["diff_steps"]["rows"]
     )
-    shown = ran("show", tmp_path / "rank0.diff.metrics.json", "diff_figures")
-    assert "exposed_communication_ns" in shown.stdout
+    assert "exposed_communication_ns" in ran("show", tmp_path / "rank0.diff.metrics.json", "diff_figures").stdout
 
 
 def test_captures_of_both_sides(tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def test_a_native_file_has_none_of_the_limits_of_json(tmp_path: Path, augment: A
 def test_times_that_perfetto_rounds(tmp_path: Path, augment: Augment) -> None:
     whole = write_trace(tmp_path / "whole.json", op(ts=1712195495406752))
     assert json.loads(augment("doctor", whole, "--json").out)["perfetto"] == []
-    text = whole.read_text().replace("1712195495406752,", "1712195495406752.797,")
-    (tmp_path / "fraction.json").write_text(text)
+    (tmp_path / "fraction.json").write_text(whole.read_text().replace("1712195495406752,", "1712195495406752.797,"))
     report = json.loads(augment("doctor", tmp_path / "fraction.json", "--json").out)
     assert codes(report, "perfetto") == {"epoch_times": 1}
     assert "rounded to 250 ns" in report["perfetto"][0]["message"]

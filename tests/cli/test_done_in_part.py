@@ -137,8 +137,7 @@ class _Stdin:
 def test_standard_input(
     tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    content = write_trace(tmp_path / "a.json.gz").read_bytes()
-    monkeypatch.setattr(sys, "stdin", _Stdin(content))
+    monkeypatch.setattr(sys, "stdin", _Stdin(write_trace(tmp_path / "a.json.gz").read_bytes()))
     monkeypatch.chdir(tmp_path)
     ended = augment(*args, "-")
     assert ended.code == 0, ended.err

@@ -93,8 +93,7 @@ def test_the_profilers_own_work_comes_first() -> None:
     assert answer.first
     assert answer.severity == "warning"
     assert isinstance(profiler_overhead.check(trace_of(*rest, replace(overhead, end=30_000))), Fine)
-    elsewhere = replace(overhead, track=Track(None, 1, 99))
-    assert isinstance(profiler_overhead.check(trace_of(*rest, elsewhere)), Fine)
+    assert isinstance(profiler_overhead.check(trace_of(*rest, replace(overhead, track=Track(None, 1, 99)))), Fine)
     assert isinstance(profiler_overhead.check(trace_of(*rest)), NotApplicable)
 
 
@@ -131,8 +130,7 @@ def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
 def test_an_excerpt_has_a_cause_and_says_from_how_many_pieces() -> None:
     """The likeliest cause comes first, and is merely possible; without any, that the work is too little."""
     step = annotation("ProfilerStep#1", 0, 8_000_000)
-    work = op("work", 10_000, 6_000_000)
-    late = trace_of(step, work, *launched("gemm", 6_100_000, 7_900_000, 1, at=6_050_000))
+    late = trace_of(step, op("work", 10_000, 6_000_000), *launched("gemm", 6_100_000, 7_900_000, 1, at=6_050_000))
     assert [each.rule for each in diagnose(late).findings] == ["host_gaps", "partial_recording"]
     assert verdict(late)[1].startswith("Only 1 piece of GPU work, so this is merely possible: The host stalls")
     busy = trace_of(STEP, *launched("gemm", 12_000, 990_000, 1))
@@ -179,8 +177,7 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert (answer.first, answer.severity) == (True, "warning")
     assert "while the file shows an idle GPU" in verdict(trace)[0]
     assert "before the first work of a stream" in verdict(trace)[1]
-    alone = verdict(trace_of(host, *late, *enough(1_100_000)))
-    assert "(without 600 µs before its first GPU work)" in alone[0]
+    assert "(without 600 µs before its first GPU work)" in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
     soon = launched("gemm", 600_000, 1_000_000, 1)
     assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere, *enough(1_100_000))), Fine)
     later = [*launched("gemm", 40_000, 60_000, 1), *launched("gemm", 600_000, 1_000_000, 3, at=30_000)]
@@ -570,8 +567,7 @@ def test_a_first_step_that_began_in_earlier_work_is_left_out(
     whole = measure(trace)
     assert (whole.hidden, whole.count) == (is_hidden, 3 if is_hidden else 4)
     assert whole.length_ns / 1e6 == pytest.approx(length, abs=0.3)
-    text = verdict(trace)[0]
-    assert ("mean of 3 steps, without the first, which overlaps earlier work" in text) == is_hidden
+    assert ("mean of 3 steps, without the first, which overlaps earlier work" in verdict(trace)[0]) == is_hidden
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(4096, "100 % of the time"), (50257, "0.0 % of the time")])

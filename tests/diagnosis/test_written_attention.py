@@ -92,8 +92,7 @@ def test_nothing_else_is_called_attention(operators: list[tuple[str, dict[str, o
 
 def test_a_short_softmax_is_fine() -> None:
     first, (name, args, _), second = FORWARD
-    short = answer(("aten::mm", shaped([S, D], [D, D]), 40_000), first, (name, args, 30), second)
-    assert isinstance(short, Fine)
+    assert isinstance(answer(("aten::mm", shaped([S, D], [D, D]), 40_000), first, (name, args, 30), second), Fine)
 
 
 def test_recorded_attention_has_the_time_of_plain_sums(shared_traces: Path) -> None:

@@ -77,8 +77,7 @@ def test_torch_counts_the_weights_gradient_of_groups_too_often() -> None:
     """Known: PyTorch's formula for it has no groups. Ours is a forward's worth, as brute force has it."""
     x, w = meta(2, 4, 9, 8), meta(4, 1, 3, 3)
     parameters = ([1, 1], [1, 1], [1, 1], False, [0, 0], 4)
-    out = torch.ops.aten.convolution(x, w, None, *parameters)
-    args = (out, x, w, None, *parameters, [False, True, False])
+    args = (torch.ops.aten.convolution(x, w, None, *parameters), x, w, None, *parameters, [False, True, False])
     assert ours("aten::convolution_backward", *args) == ours("aten::convolution", x, w, None, *parameters)
     assert counted(lambda: torch.ops.aten.convolution_backward(*args)) == 4 * (
         ours("aten::convolution_backward", *args) or 0

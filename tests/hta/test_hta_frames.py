@@ -131,10 +131,8 @@ def test_idle_times_are_named_as_in_hta(tmp_path: Path) -> None:
         kernel("c", 90, 10, correlation=3),  # 30 us later
     )
     frame, stats = analyzer.get_idle_time_breakdown(visualize=False, show_idle_interval_stats=True)
-    assert list(frame.columns) == ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
     assert frame[["idle_category", "idle_time"]].to_numpy().tolist() == [["kernel_wait", 29], ["other", 30]]
     assert stats.index.name == "idle_category"
-    assert list(stats.columns) == ["rank", "stream", "count", "mean", "std", "min", "25%", "50%", "75%", "max"]
     assert math.isnan(stats.loc["other", "std"])
     shorter, nothing = analyzer.get_idle_time_breakdown(visualize=False, consecutive_kernel_delay=31)
     assert nothing is None
@@ -146,9 +144,6 @@ def test_others_have_statistics_of_their_own(tmp_path: Path) -> None:
     at = iter(range(0, 10_000, 200))
     events = [kernel(name, next(at), dur) for name, several in durations.items() for dur in several]
     _, frame = analysis(tmp_path, *events).get_gpu_kernel_breakdown(visualize=False, num_kernels=2, duration_ratio=1)
-    assert list(frame.columns) == [
-        "name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)", "kernel_type", "rank",
-    ]  # fmt: skip
     assert frame["name"].tolist() == ["a", "b", "others"]
     others = frame.iloc[2]
     rest = [7, 1, 2, 6]
@@ -191,7 +186,6 @@ def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
         kernel("b", 100, 10, correlation=2),
     )
     series = analyzer.get_queue_length_time_series()
-    assert list(series[0].columns) == ["ts", "pid", "tid", "stream", "queue_length"]
     assert series[0][["ts", "queue_length"]].to_numpy().tolist() == [[0, 1], [10, 2], [20, 1], [100, 0]]
     assert series[0].index.name == "index"
     events = analyzer.t.get_trace(0).set_index("index")["name"]
@@ -313,11 +307,7 @@ def test_critical_path_of_an_instance(tmp_path: Path) -> None:
     graph, result = analyzer.critical_path_analysis(0, "ProfilerStep", (0, 1))
     assert result
     assert isinstance(graph, CPGraph)
-    breakdown = graph.get_critical_path_breakdown()
-    assert list(breakdown.columns) == [
-        "event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by",
-    ]  # fmt: skip
-    assert math.isclose(breakdown["duration"].sum(), 200)
+    assert math.isclose(graph.get_critical_path_breakdown()["duration"].sum(), 200)
     assert math.isclose(graph.summary().sum(), 100)
     assert set(graph.summary().index) >= {"cpu_bound"}
     last, _ = analyzer.critical_path_analysis(0, "ProfilerStep", (1, 9))

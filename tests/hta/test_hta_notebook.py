@@ -38,10 +38,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_temporal_breakdown(folders: dict[str, str], name: str) -> None:
     analyzer = TraceAnalysis(trace_dir=folders[name], include_last_profiler_step=True)
     frame = analyzer.get_temporal_breakdown(visualize=False)
-    assert list(frame.columns) == [
-        "rank", "idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)",
-        "idle_time_pctg", "compute_time_pctg", "non_compute_time_pctg",
-    ]  # fmt: skip
     assert frame["rank"].tolist() == list(range(JOBS[name].ranks))
     for (_, row), truth in zip(frame.iterrows(), TRUTH[name], strict=True):
         (true,) = truth["temporal_breakdown"]
@@ -58,7 +54,6 @@ def test_overlap(folders: dict[str, str]) -> None:
     for name in ("ddp", "fsdp"):
         analyzer = TraceAnalysis(trace_dir=folders[name], include_last_profiler_step=True)
         frame = analyzer.get_comm_comp_overlap(visualize=False)
-        assert list(frame.columns) == ["rank", "comp_comm_overlap_pctg"]
         ratios = [truth["communication_computation_overlap"][0]["overlap_ratio"] for truth in TRUTH[name]]
         assert frame["comp_comm_overlap_pctg"].tolist() == [round(100 * ratio, 2) for ratio in ratios]
     frame = TraceAnalysis(trace_dir=folders["baseline"]).get_comm_comp_overlap(visualize=False)

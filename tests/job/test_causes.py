@@ -342,8 +342,7 @@ def test_thinned_states_are_exact_where_figures_ask(tmp_path: Path, most: int) -
 
 def test_the_table_names_the_cause_of_the_verdict(shared_traces: Path) -> None:
     """A recorded job: most of the delay of rank 1 is computing, as its host had stalled before."""
-    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz")
-    result = job(paths)
+    result = job(job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz"))
     causes = {row.rank: row.cause for row in result.verdict.rows}
     worst = rows(result, "stragglers")[0]
     for row in sorted(rows(result, "stragglers"), key=lambda row: -row.charged_ns)[:2]:

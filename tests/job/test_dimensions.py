@@ -201,8 +201,7 @@ def test_dimensions_do_not_depend_on_the_order_of_ranks(tmp_path: Path) -> None:
 
 def test_a_sharded_optimizer_of_eight_gpus() -> None:
     """Eight ranks of modded-nanogpt: gradients are reduce-scattered, parameters gathered after the optimizer."""
-    paths = job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
-    content = answer_to(summaries_at(paths))
+    content = answer_to(summaries_at(job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")))
     (row,) = rows(content, "communication_by_dimension")
     assert (row.dimension, row.style, row.group_size) == ("dp", "sharded optimizer", 8)
     assert row.volume_ratio == pytest.approx(1.0)
@@ -313,8 +312,7 @@ def test_other_clocks_change_no_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ReduceScatter", "AllGather"])
 def test_recorded_collectives_without_their_names_are_the_same_or_left_out(kind: str) -> None:
     """By the recorded names and sequence numbers, which the inference does not see."""
-    paths = job_at(RECORDED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
-    summaries = summaries_at(paths)
+    summaries = summaries_at(job_at(RECORDED / "h100_8rank_modded_nanogpt", "rank*.json.gz"))
     named = [np.array([bool(group[0]) for group in each.groups])[each.column("group")] for each in summaries]
     recorded = instances(match(summaries), named)
     for summary in summaries:

@@ -73,9 +73,7 @@ def test_who_holds_up_a_simulated_job(cause: str, seed: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_job_that_runs_to_its_end_does_not_hang(shape: tuple[int, int, int]) -> None:
-    job = Job(*shape)
-    hang = judged(run(job, [], random.Random(1)))
-    assert not hang.culprits
+    assert not judged(run(Job(*shape), [], random.Random(1))).culprits
     assert report_on_dumps([], "x")["rows"] == []
 
 
@@ -117,8 +115,7 @@ def test_the_recorded_hangs(folder: str, cause: str) -> None:
     dumps = [read_dump(file) for file in path.glob("_dump_*")]
     assert len(dumps) == 16
     assert blamed(judge(dumps)) == {(cause, (rank,)) for rank in injected}
-    report = report_on_dumps(dumps, folder)
-    assert [row["confidence"] for row in report["rows"]] == ["high", "high"]
+    assert [row["confidence"] for row in report_on_dumps(dumps, folder)["rows"]] == ["high", "high"]
 
 
 def test_a_job_of_gloo_that_ran_to_its_end() -> None:

@@ -299,15 +299,13 @@ def test_ranks_that_only_send_are_not_taken_for_stages(tmp_path: Path) -> None:
     for summary in summaries:
         summary.groups = [["", "", "", "", -1, "recorded"] for _ in summary.groups]
         summary.columns = summary.columns | {"peer": np.full(len(summary.column("peer")), -1).tobytes()}
-    outcome = answer_to(summaries).outcomes["pipeline"]
-    assert "which ranks are stages" in getattr(outcome, "reason", "")
+    assert "which ranks are stages" in getattr(answer_to(summaries).outcomes["pipeline"], "reason", "")
     stated = answer_to(summaries, {"pp": 2}).outcomes["pipeline"]
     assert [row.stage for row in sorted(stated.rows, key=lambda row: row.rank)] == [0, 1]
 
 
 def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
-    summaries = job(tmp_path, ranks=2, pp=1, microbatches=1)
-    outcome = answer_to(summaries).outcomes["pipeline"]
+    outcome = answer_to(job(tmp_path, ranks=2, pp=1, microbatches=1)).outcomes["pipeline"]
     assert "no forward and backward passes" in getattr(outcome, "reason", "")
 
 

@@ -64,8 +64,7 @@ class Plain:
 
     def around(self, start: float, end: float) -> list[tuple[float, float]]:
         """The times of computation that may touch a time."""
-        first = max(bisect(self.computing, (start,)) - 1, 0)
-        return self.computing[first : bisect(self.computing, (end, end))]
+        return self.computing[max(bisect(self.computing, (start,)) - 1, 0) : bisect(self.computing, (end, end))]
 
     def exposed(self, piece: dict[str, Any]) -> float:
         """The time of a kernel in which nothing computes."""
@@ -332,8 +331,7 @@ def test_units_are_the_modules_of_recorded_ranges() -> None:
 
 
 def test_memory_and_volume_of_a_sharded_optimizer() -> None:
-    paths = job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")
-    content = answer_to(summaries_at(paths))
+    content = answer_to(summaries_at(job_at(SHARED / "h100_8rank_modded_nanogpt", "rank*.json.gz")))
     (row,) = rows(content, "communication_by_dimension")
     assert row.memory_ratio == pytest.approx((4 + 12 / 8) / 16)
     assert {row.phase for row in rows(content, "sharding")} == {"backward", "optimizer"}

@@ -153,8 +153,7 @@ def test_recordings_that_begin_at_different_moments(tmp_path: Path) -> None:
 
 def test_a_real_job_begun_in_a_backlog(shared_traces: Path) -> None:
     """The kernels launched in step 10 are 28.8 to 29.3 ms on all ranks; 17 % was told with what was launched before."""
-    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
-    content = ratios([read(str(path)) for path in paths])
+    content = ratios([read(str(path)) for path in job_at(shared_traces / "h100_8rank_modded_nanogpt")])
     assert sorted(content) == [10, 11, 12, 13]
     assert content[10] == pytest.approx(0.008, abs=0.002)
     assert all(ratio is not None and ratio < 0.01 for ratio in content.values())
@@ -184,8 +183,7 @@ def recorded(folder: Path, leads: Sequence[int], late: int | None = None) -> lis
     for number in range(ROUNDS):
         arrived = []
         for rank in range(RANKS):
-            noise = random.Random(100 * number + rank).randrange(30)
-            took = round((700 + noise) * (1.5 if rank == late else 1.0))
+            took = round((700 + random.Random(100 * number + rank).randrange(30)) * (1.5 if rank == late else 1.0))
             correlation = 10 + 2 * number
             add(rank, "cudaLaunchKernel", "cuda_runtime", FREE + 30 + 2 * number, FREE + 31 + 2 * number,
                 correlation=correlation)  # fmt: skip

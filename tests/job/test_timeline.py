@@ -52,8 +52,7 @@ def test_as_many_ranks_wait_as_their_kernels_show(shown: Shown) -> None:
     for moment in np.random.default_rng(5).integers(counter.ts[0], counter.ts[-1], 60).tolist():
         value = counter.values[np.searchsorted(counter.ts, moment, side="right") - 1]
         part = [moment - int(clock.to_common(np.array([0]))[0]) for clock in result.clocks]
-        expected = sum(waits_at(result, trace, member, part[member]) for member, trace in enumerate(traces))
-        assert value == expected
+        assert value == sum(waits_at(result, trace, member, part[member]) for member, trace in enumerate(traces))
     assert counter.values.max() == 3
     assert counter.values[-1] == 0
 

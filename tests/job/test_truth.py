@@ -258,8 +258,7 @@ def test_a_rank_that_computes_like_the_others(options: JobOptions, factor: float
     ranks that are early, only for that. Tensor and data parallelism have streams of which now one, now the other is
     first. Steps that a rank did not record are not compared."""
     otherwise = replace(options, ranks=4, steps=4, layers=6, jitter=0.03)
-    slow = replace(otherwise, straggler=2, straggler_factor=factor)
-    before, after = verdicts.job(slow), verdicts.job(otherwise)
+    before, after = verdicts.job(replace(otherwise, straggler=2, straggler_factor=factor)), verdicts.job(otherwise)
     outcome = before.outcomes["job_what_if"]
     (row,) = (each for each in outcome.rows if (each.scenario, each.rank) == (LIKE_MEDIAN, 2))
     assert abs(row.error_ratio) < 0.001

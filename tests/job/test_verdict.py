@@ -77,8 +77,7 @@ def test_ranks_that_nothing_joins_are_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) -> None:
-    paths = job_at(shared_traces / "hta_sampled_2_of_128")
-    verdict = answered(paths).verdict
+    verdict = answered(job_at(shared_traces / "hta_sampled_2_of_128")).verdict
     assert not verdict.rows
     assert verdict.text[0] == (
         "Cannot tell which rank delays the job: these are 2 of 128 ranks, and the late one may be among the others."
@@ -86,8 +85,7 @@ def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) ->
 
 
 def test_a_recorded_job_that_slept(shared_traces: Path) -> None:
-    paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")
-    (row,) = answered(paths).verdict.rows
+    (row,) = answered(job_at(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")).verdict.rows
     assert (row.rank, row.cause) == (2, "host")
     assert "outside operators in `# running sparse arch`" in row.evidence
     assert row.charged_ns == pytest.approx(3.0e9, rel=0.02)

@@ -488,8 +488,7 @@ def test_sizes_beyond_int64(tmp_path: Path) -> None:
         KERNEL.format(0, 10).replace('"k0"', '"ncclDevKernel_AllReduce"').replace('"device":0,"stream":7', collective)
     )
     (tmp_path / "trace.json").write_text(f"[{event}]")
-    findings = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
-    assert [row.bytes for row in findings.rows] == [None]
+    assert [row.bytes for row in augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"].rows] == [None]
 
 
 @pytest.mark.parametrize("text", ["nan(" * 200_000, "[" + ", " * 200_000 + "]", " :" * 200_000])

@@ -153,8 +153,7 @@ def test_strings_told_once_hold_until_they_are_cleared(scanner: str, tmp_path: P
 def test_sequences_have_strings_of_their_own(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     for sequence in (1, 2):
-        output = made.packet(sequence, sequence_flags=CLEARED)
-        output.interned_data.event_names.add(iid=1, name=f"of {sequence}")
+        made.packet(sequence, sequence_flags=CLEARED).interned_data.event_names.add(iid=1, name=f"of {sequence}")
     for ts in range(10):
         packet = made.packet(1 + ts % 2, timestamp=ts, sequence_flags=NEEDED)
         packet.track_event.type, packet.track_event.name_iid = INSTANT, 1
@@ -224,8 +223,7 @@ def test_counters_are_named_after_their_tracks(scanner: str, tmp_path: Path) -> 
     made = Messages()
     made.track(1).process.pid = 42
     made.track(9, parent_uuid=1, name="memory").counter.unit_name = "bytes"
-    ours = made.track(10, parent_uuid=1, name="Queue Length stream 7").counter
-    ours.categories.append("augment.queue_length")
+    made.track(10, parent_uuid=1, name="Queue Length stream 7").counter.categories.append("augment.queue_length")
     made.event(COUNTER, 5, 9).counter_value = 12
     made.event(COUNTER, 6, 9).double_counter_value = 1.5
     made.event(COUNTER, 6, 10).double_counter_value = 3
