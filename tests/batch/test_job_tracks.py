@@ -124,16 +124,14 @@ def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path,
         waits = [(start, wait) for start, wait, _ in parts if wait]
         moves = [(start + wait, transfer) for start, wait, transfer in parts if transfer]
         sql = "select ts, dur from slice where category = 'augment.job_collectives' and name = '{}' order by ts"
-        perfetto.load(tmp_path / f"rank{rank}.augmented.pftrace")
-        assert perfetto.problems() == {}
+        perfetto.load_clean(tmp_path / f"rank{rank}.augmented.pftrace")
         assert perfetto.rows(sql.format("wait")) == waits
         assert perfetto.rows(sql.format("transfer")) == moves
         output = perfetto.rows(f"select distinct {late} from slice where name = 'wait' and dur > 100000")
         assert output == ([(f"rank {LATE}",)] if rank != LATE else [])
         sums = [("transfer", len(moves), sum(dur for _, dur in moves)), ("wait", len(waits), sum(d for _, d in waits))]
         for suffix in (".augmented.json.gz", ".augmented.zip"):
-            perfetto.load(tmp_path / f"rank{rank}{suffix}")
-            assert perfetto.problems() == {}
+            perfetto.load_clean(tmp_path / f"rank{rank}{suffix}")
             for output, wanted in zip(perfetto.rows(DRAWN), [each for each in sums if each[1]], strict=True):
                 assert output[:2] == wanted[:2]
                 assert int(str(output[2])) == pytest.approx(wanted[2], abs=512 * wanted[1])  # Chrome's grain
@@ -407,8 +405,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
         part = rows.matched.rows_of(member)
         time = int((rows.matched.end[part] - rows.matched.ts[part]).sum())
         chrome, native, bundle, _ = of_path[trace.source.path].outputs
-        perfetto.load(Path(native))
-        assert perfetto.problems() == {}
+        perfetto.load_clean(Path(native))
         drawn_ns = {name: dur for name, _, dur in perfetto.rows(DRAWN)}
         counts = [row[:2] for row in perfetto.rows(DRAWN)]
         assert set(drawn_ns) == {"wait", "transfer"}

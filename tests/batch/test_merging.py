@@ -61,8 +61,7 @@ def merged(folder: Path, out: Path, **how: Any) -> Merged:
 
 def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Counter[tuple[Cell, ...]]:
     """Name, category, time and duration of all slices below a root track; of the whole file if none is named."""
-    perfetto.load(path)
-    assert perfetto.problems() == {}
+    perfetto.load_clean(path)
     part = f"join root on root.id = track_id where top = '{top}'" if top else ""
     return Counter(perfetto.rows(f"{ROOTS} select slice.name, slice.category, ts, dur from slice {part}"))
 
@@ -96,8 +95,7 @@ def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp
     perfetto.load(tmp_path / "raw.pftrace")
     assert max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in perfetto.rows(ACROSS)) > 4_000_000_000
     merged(tmp_path / "job", tmp_path / "job.pftrace")
-    perfetto.load(tmp_path / "job.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "job.pftrace")
     rows = perfetto.rows(ACROSS)
     names = Counter(name for name, *_ in perfetto.rows("select name from slice where category = 'kernel'"))
     collectives = sum(count for name, count in names.items() if str(name).startswith("nccl"))
@@ -111,8 +109,7 @@ def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: P
     options = {"layers": 3, "collectives": "fsdp", "work": 0.1, "jitter": 0.2}
     simulated(tmp_path / "job", 4, clock_offset_ns=OFFSETS, **options)
     merged(tmp_path / "job", tmp_path / "job.pftrace")
-    perfetto.load(tmp_path / "job.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "job.pftrace")
     category = "slice.category = 'augment.cross_rank_critical_path'"
     result = perfetto.rows(f"{ROOTS} select ts, ts + dur, top, slice.name from slice join root on root.id = track_id "
                           f"where {category} order by ts, dur")  # fmt: skip
@@ -128,8 +125,7 @@ def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: P
 def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 3, layers=6, steps=4, clock_offset_ns=OFFSETS[:3], straggler=1, first_step=3)
     merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(4, 4)))
-    perfetto.load(tmp_path / "job.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "job.pftrace")
     order = "order by extract_arg(source_arg_set_id, 'sibling_order_rank')"
     roots = perfetto.rows(f"select name from track where parent_id is null {order}")
     assert roots == [("Job",), *((f"rank {rank}",) for rank in range(3))]
@@ -181,8 +177,7 @@ def by_time(slice_: tuple[Cell, ...]) -> tuple[str, ...]:
 def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 2, first_step=3)
     merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(4, 4)))
-    perfetto.load(tmp_path / "job.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "job.pftrace")
     steps = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
     assert perfetto.rows(steps) == [("ProfilerStep#4",)]
     rows = perfetto.rows(ACROSS)
@@ -352,8 +347,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
     result = only_job(choose_inputs([str(shared_traces / job)], None).inputs)
     output = merge(result, str(out), RunPlan(Request(only=("idle_time_breakdown",))))
     assert (output.ranks, output.left_out, output.failed) == (JOBS[job], "", ())
-    perfetto.load(out)
-    assert perfetto.problems() == {}
+    perfetto.load_clean(out)
     summaries = []
     for rank, member in enumerate(result.members):
         trace = read(member.input.path)

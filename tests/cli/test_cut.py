@@ -254,8 +254,7 @@ def test_ranks_of_folders_and_timelines(tmp_path: Path, augment: Augment, perfet
         select root, name, ts, dur from slice join tree on track_id = tree.id
         where root like 'rank %' order by 1, 3, 2"""
     slices = perfetto.rows(under)
-    perfetto.load(out)
-    assert perfetto.problems() == {}
+    perfetto.load_clean(out)
     assert perfetto.rows(under) == [slice_ for slice_ in slices if slice_[0] in ("rank 1", "rank 2")]
     assert augment("cut", out, "--ranks", "2", "-o", tmp_path / "one.pftrace").code == 0
     for args, because in (

@@ -308,8 +308,7 @@ def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_pat
     (pair,) = result.pairs
     paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), "before", overlay=True, arrow_count=7))
     assert [path.name for path in paths] == ["rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "t.diff.metrics.json"]
-    perfetto.load(paths[1])
-    assert perfetto.problems() == {}
+    perfetto.load_clean(paths[1])
     roots = perfetto.rows("select name from track where parent_id is null and name like '%: %' order by name")
     assert roots == [("control: before",), ("test: rank0",)]
     under = """with recursive tree(id, root) as (
@@ -367,8 +366,7 @@ def test_the_overlay_of_a_test_that_begins_at_zero(control: Trace, perfetto: Per
     """The control's times before its first step would be negative: both are moved."""
     moved = msgspec.structs.replace(control.events, ts=control.events.ts - control.events.ts[0])
     result = diff(control, control.changed(events=moved), step=(2, 0))
-    perfetto.load(write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))[1])
-    assert perfetto.problems() == {}
+    perfetto.load_clean(write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))[1])
     assert perfetto.rows("select min(ts) from slice") == [(0,)]
 
 

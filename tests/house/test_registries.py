@@ -282,8 +282,7 @@ def test_perfetto_shows_all_that_was_added(
 ) -> None:
     path = tmp_path / f"out{writer.SUFFIX}"
     writer.write(augmented, path)
-    perfetto.load(path)
-    assert perfetto.problems() == {}
+    perfetto.load_clean(path)
     drawn = [annotation for annotation in augmented.annotations if not isinstance(annotation, Flows)]
     slices = sum(row_count(each) for each in drawn if not isinstance(each, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]

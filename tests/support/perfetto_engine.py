@@ -28,6 +28,10 @@ class PerfettoEngine:
         self._ask("load", str(path))
         return self
 
+    def load_clean(self, path: Path) -> None:
+        """Read a trace of which the importer has nothing to complain."""
+        assert self.load(path).problems() == {}
+
     def rows(self, sql: str) -> list[tuple[Cell, ...]]:
         """The rows that ``sql`` yields, integers exact."""
         return self._ask("query", sql).rows

@@ -51,8 +51,7 @@ def test_every_slice_is_there_to_the_nanosecond(
     perfetto: PerfettoEngine, tmp_path: Path, trace: AugmentedTrace
 ) -> None:
     lone_ends = codes(writer.write(trace, tmp_path / "t.pftrace")).get("end_without_slice", 0)
-    perfetto.load(tmp_path / "t.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "t.pftrace")
     events = trace.trace.events
     rows = np.flatnonzero(events.phase == COMPLETE)
     wanted = list(zip(events.ts[rows].tolist(), events.dur[rows].tolist(), trace.trace.names_of(rows), strict=True))
@@ -71,8 +70,7 @@ def test_no_slice_of_any_trace_is_lost(perfetto: PerfettoEngine, tmp_path: Path,
     except UnknownFormat:
         pytest.skip("not a trace")
     writer.write(AugmentedTrace(trace, {}), tmp_path / "t.pftrace")
-    perfetto.load(tmp_path / "t.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "t.pftrace")
     pairs = {ord(phase) for phase in "BEbeSTFpDNO"}
     if pairs.isdisjoint(np.unique(trace.events.phase).tolist()):  # else what pairs up decides how many there are
         instants = sum(int(np.count_nonzero(trace.events.phase == ord(phase))) for phase in "iIRPn")

@@ -403,8 +403,7 @@ def test_a_bundle_has_the_arrows_between_added_slices(perfetto: PerfettoEngine, 
              Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1)))]  # fmt: skip
     (output,) = bundle.write(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip")
     assert (output.code, output.count) == ("bundle_flow_left_out", 1)
-    perfetto.load(tmp_path / "t.zip")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "t.zip")
     assert arrows(perfetto) == [("host_wait", "other")]
 
 
@@ -413,8 +412,7 @@ def test_a_bundle_is_one_timeline(perfetto: PerfettoEngine, tmp_path: Path, base
     trace = trace_of_events(tmp_path, EVENTS, baseTimeNanoseconds=base_ns).trace
     shifted = SliceTrack("idle", "Idle", STREAM, IDLE.ts + base_ns, IDLE.dur, IDLE.names)
     assert bundle.write(augmented(trace, shifted), tmp_path / "t.zip") == []
-    perfetto.load(tmp_path / "t.zip")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(tmp_path / "t.zip")
     assert perfetto.rows("select ts, dur, name from slice order by ts") == [
         (1000, 2000, "launch"), (5000, 2001, "k"), (7001, 2001, "host_wait"), (9002, 0, "other"),
     ]  # fmt: skip
@@ -497,8 +495,7 @@ def merged(perfetto: PerfettoEngine, folder: Path, ranks: dict[str, AugmentedTra
             output = several.add(each, TraceGroup(f"rank {name}", f"from {name}"), *([links] if linked else []))
             assert codes(output) == {}
     assert is_of_several(folder / "all.pftrace")
-    perfetto.load(folder / "all.pftrace")
-    assert perfetto.problems() == {}
+    perfetto.load_clean(folder / "all.pftrace")
 
 
 def test_each_trace_keeps_its_own_slices_args_and_arrows(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -75,8 +75,7 @@ def test_slices_within_others_stay_there(perfetto: PerfettoEngine, tmp_path: Pat
     ]
     path = tmp_path / "t.json"
     path.write_text(f"[{','.join(events)}]")
-    perfetto.load(path)
-    assert perfetto.problems() == {}
+    perfetto.load_clean(path)
     assert perfetto.rows("select count(*) from slice") == [(len(ts),)]
 
 
