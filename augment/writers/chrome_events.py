@@ -361,7 +361,7 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
     A slice inside another does not extend beyond the end of that slice, either. Perfetto reads ``ts`` and ``dur`` as
     doubles of microseconds. For times since 1970 these lie 250 ns apart, and they are rounded again after
     multiplication by 1000. Two adjacent slices may then overlap, and Perfetto drops an overlapping slice with an import
-    error. The rules were found by experiment with v52 (tests/writers/test_perfetto_time.py checks them).
+    error. The rules were found by experiment with v52 (tests/writers/test_perfetto_source.py checks them).
 
     Args:
         ts: ns, ascending; of equal ones the longer slice first.

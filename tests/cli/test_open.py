@@ -212,15 +212,8 @@ def test_what_is_pinned_and_in_which_order(raw: Path) -> None:
     view = view_of(read(str(raw)))
     stream = "Queue Length stream 7"
     order = [
-        "Diagnosis",
-        "Δ GPU 0 slower",
-        "Steps",
-        "GPU state",
-        "Critical path",
-        "Idle",
-        "Exposed communication",
-        stream,
-    ]
+        "Diagnosis", "Δ GPU 0 slower", "Steps", "GPU state", "Critical path", "Idle", "Exposed communication", stream,
+    ]  # fmt: skip
     assert names_of(view) == order
     assert commands(view)[-1] == {"id": EXPAND, "args": ["^(python 4200|GPU 0)$"]}
 

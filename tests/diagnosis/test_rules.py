@@ -166,13 +166,9 @@ def test_every_rule_answers_in_the_order_of_the_registry() -> None:
 def test_severity_is_time_alone() -> None:
     """However certain a finding is, its share of a step says how grave it is; the verdict names no mere possibility."""
     fixed = {
-        "partial_recording",
-        "profiler_overhead",
-        "memory_capacity",
-        "network_setup",
-        "slow_start",
+        "partial_recording", "profiler_overhead", "memory_capacity", "network_setup", "slow_start",
         "unaligned_shapes",
-    }
+    }  # fmt: skip
     seen = set()
     for _, options, _ in FAULTS.values():
         for each in diagnosis_of(options).findings:

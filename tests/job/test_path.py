@@ -68,13 +68,9 @@ def three() -> list[RankSummary]:
 def test_the_path_of_a_small_job(three: list[RankSummary]) -> None:
     path = whole_path(three, exact(three))
     assert pieces(path) == [
-        (1, 0, 300, False),
-        (2, 300, 350, True),
-        (2, 350, 400, False),
-        (2, 400, 800, False),
-        (0, 800, 860, True),
+        (1, 0, 300, False), (2, 300, 350, True), (2, 350, 400, False), (2, 400, 800, False), (0, 800, 860, True),
         (0, 860, 1000, False),
-    ]
+    ]  # fmt: skip
     assert path.step.tolist() == [4, 4, 4, 5, 5, 5]
     assert path.compute_ns.tolist() == [80, 0, 40, 380, 0, 0]
     assert path.idle_ns.tolist() == [220, 0, 10, 20, 0, 140]

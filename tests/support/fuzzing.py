@@ -64,22 +64,8 @@ TEXTS = (
 KEYS = (b"ph", b"ts", b"dur", b"pid", b"tid", b"cat", b"name", b"id", b"args", b"correlation", b"device", b"stream",
         b"bytes", b"Input Dims", b"External id")  # fmt: skip
 BITS = (
-    b'"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\\",
-    b" " * 9,
-    b"\r\n",
-    b"\0",
-    b"-",
-    b"tru",
-    b'"args": {',
-    b"7" * 30,
-)
+    b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b" " * 9, b"\r\n", b"\0", b"-", b"tru", b'"args": {', b"7" * 30,
+)  # fmt: skip
 FILLS = (0, ord(" "), ord("7"), ord('"'), ord("{"))  #: of the padding
 PAGE = mmap.PAGESIZE
 START_US, SNAPSHOTS = 1_700_000_000 * 10**6, ((1, 2), (1, 4), (3, 5))  #: steps and protocols
@@ -94,18 +80,9 @@ class Mutator:
     def mutated(self, text: bytes) -> bytes:
         """``text`` with one to four changes."""
         ways = (
-            self.bits,
-            self.cut,
-            self.value,
-            self.value,
-            self.member,
-            self.member,
-            self.piece,
-            self.nested,
-            self.layout,
-            self.threads,
-            self.threads,
-        )
+            self.bits, self.cut, self.value, self.value, self.member, self.member, self.piece, self.nested,
+            self.layout, self.threads, self.threads,
+        )  # fmt: skip
         for _ in range(self.chance.choice([1, 1, 1, 2, 4])):
             text = self.chance.choice(ways)(text) or b"["
         return text

@@ -171,20 +171,9 @@ def test_odd_events_have_the_same_args_by_either_way() -> None:
 @pytest.mark.usefixtures("kernels")
 def test_an_arg_that_begins_as_the_one_that_came_there_before() -> None:
     values = [
-        b"1.5e3",
-        b"1.5e34",
-        b"tru",
-        b"true",
-        b"trues",
-        b"[1]",
-        b"[1] ",
-        b"[1]x",
-        b'"a"',
-        b'"a"b',
-        b"1",
-        b"12",
+        b"1.5e3", b"1.5e34", b"tru", b"true", b"trues", b"[1]", b"[1] ", b"[1]x", b'"a"', b'"a"b', b"1", b"12",
         b"-1.5",
-    ]
+    ]  # fmt: skip
     keys = [b'"k":', b'"k" : ', b'"ke":', b'"k\\"":', b'"k":"k":', b'"q":1,"k":']
     events = [b'{"args":{%s%s}}' % (key, value) for key in keys for value in values]
     events += [b'{"args":{"first":1,%s%s,"last":"z"}}' % (key, value) for value in values for key in keys]

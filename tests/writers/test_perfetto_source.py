@@ -330,13 +330,9 @@ def test_second_slices_lie_below_the_first(perfetto: PerfettoEngine, tmp_path: P
     load(perfetto, tmp_path, EVENTS, track, Flows("idle", "to", Ends(ns(0)), Ends(ns(3), track)))
     sql = "select s.ts, s.dur, s.name, s.depth, up.name from slice s left join slice up on up.id = s.parent_id"
     assert perfetto.rows(sql + " where s.category = 'augment.idle' order by s.ts, s.dur, s.depth") == [
-        (10, 10, "w", 0, None),
-        (10, 10, "a", 1, "w"),
-        (20, 10, "x", 0, None),
-        (30, 0, "y", 0, None),
-        (30, 7, "z", 0, None),
-        (30, 7, "b", 1, "z"),
-    ]
+        (10, 10, "w", 0, None), (10, 10, "a", 1, "w"), (20, 10, "x", 0, None), (30, 0, "y", 0, None),
+        (30, 7, "z", 0, None), (30, 7, "b", 1, "z"),
+    ]  # fmt: skip
     assert args_by_key(perfetto, "z") == {"n": 4}
     assert args_by_key(perfetto, "b") == {"n": 4}
     assert perfetto.problems() == {}
