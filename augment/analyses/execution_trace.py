@@ -109,15 +109,14 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
     # The ends of the slices ``row``, in call-stack order. A slice that partly overlaps a later one is cut there
-    ts, track = trace.events.ts[row], trace.events.track[row]
-    end = ts + trace.events.dur[row]
+    ts, track = events.ts[row], events.track[row]
+    end = ts + events.dur[row]
     stop = nesting(ts, end, track)[2]
     following = np.minimum(stop, len(row) - 1)
     crossed = (stop < len(row)) & (track[following] == track)
-    cut = np.where(crossed, np.minimum(end, ts[following]), end)
-    ts, end = events.ts[row], cut
-    threads, table = compressed(events.track[row], len(trace.tracks))
-    thread = table[events.track[row]]
+    end = np.where(crossed, np.minimum(end, ts[following]), end)
+    threads, table = compressed(track, len(trace.tracks))
+    thread = table[track]
     bounds = group_bounds(thread, len(threads))
     tracks = []
     for place, under in enumerate(threads.tolist()):

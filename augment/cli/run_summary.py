@@ -51,16 +51,14 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         if notes := len(sidecar["diagnostics"]):
             yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
     elif augmented:
-        # A table with a line per device of each file
         lines = []
         periods: dict[str, None] = {}
-        # The common folder of ``paths``, and their names relative to it
         paths = [result.path for result in augmented]
         if any(map(locations.protocol, paths)):
             folder = locations.common(list(map(locations.parent, paths)))
         else:
             folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
-        common, names = folder, [locations.below(path, folder) for path in paths]
+        names = [locations.below(path, folder) for path in paths]
         left_out = max(0, len(augmented) - SHOWN)
         for result, name in zip(augmented[:SHOWN], names, strict=False):
             sidecar = _sidecar(result)
@@ -71,7 +69,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             lines += [[*of_file, str(row["device"]), *_figures(row)] for row in rows]
             if not rows:
                 lines.append([*of_file, "–", *["–"] * (1 + len(_HEADS))])
-        yield f"in {common}:"
+        yield f"in {folder}:"
         yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
         if left_out:
             yield f"… and {left_out} more files"

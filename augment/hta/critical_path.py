@@ -40,8 +40,7 @@ def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Insta
         events = trace.events
         codes = [code for code, name in enumerate(trace.strings) if annotation in name]
         rows = np.flatnonzero(np.isin(events.name[:], codes) & (events.phase == COMPLETE))
-        on_host: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
-        instances = on_host
+        instances: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
         if not len(instances):
             warnings.warn(f"rank {rank}: no critical path: no name on the host contains {annotation!r}", stacklevel=3)
             return None

@@ -102,9 +102,8 @@ def assemble(
     # The offset to add to the file's times, and diagnostics of it
     recorded = outline.members.get("baseTimeNanoseconds")
     base_ns = _integer(recorded)
-    if base_ns is not None and abs(base_ns) <= -_EARLIEST:
-        base_ns, odd = base_ns, []
-    else:
+    odd: list[Diagnostic] = []
+    if base_ns is None or abs(base_ns) > -_EARLIEST:
         message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
         base_ns, odd = 0, [] if recorded is None else [Diagnostic("unusable_base_time", 1, message)]
     beyond = _drop_unusable(raw, base_ns)

@@ -60,10 +60,15 @@ def check(trace: Trace) -> rule.Answer:
     )
     if not simple.any():
         return rule.NotApplicable("no elementwise kernel runs in the steps")
-    start, stop = _chains(simple, np.array([stream.start for stream in work.streams]))
+    # First and last place, plus 1, of each long run of simple kernels on one stream
+    group = np.cumsum(np.isin(np.arange(len(simple)), np.array([stream.start for stream in work.streams]))) * 2 + simple
+    start = arrays.run_starts(group)
+    stop = np.append(start[1:], len(simple))
+    long = simple[start] & (stop - start >= LEAST_LENGTH)
+    start, stop = start[long], stop[long]
     dur = np.maximum(work.end - work.ts, 0)
     less = np.zeros(len(work), np.int64)
-    kept = _longest_of_each(dur, start, stop)
+    kept = np.array([low + int(dur[low:high].argmax()) for low, high in zip(start, stop, strict=True)], np.intp)
     places = np.concatenate(
         [np.arange(low, high) for low, high in zip(start.tolist(), stop.tolist(), strict=True)] or [start]
     )
@@ -82,17 +87,3 @@ def check(trace: Trace) -> rule.Answer:
         confidence="medium",
         cut=cut,
     )
-
-
-def _chains(simple: arrays.Bools, streams: arrays.Int64s) -> tuple[arrays.Places, arrays.Places]:
-    """First and last place, plus 1, of each long run of simple kernels on one stream."""
-    group = np.cumsum(np.isin(np.arange(len(simple)), streams)) * 2 + simple
-    start = arrays.run_starts(group)
-    stop = np.append(start[1:], len(simple))
-    long = simple[start] & (stop - start >= LEAST_LENGTH)
-    return start[long], stop[long]
-
-
-def _longest_of_each(dur: arrays.Int64s, start: arrays.Places, stop: arrays.Places) -> arrays.Places:
-    """The place of the longest kernel of each chain."""
-    return np.array([low + int(dur[low:high].argmax()) for low, high in zip(start, stop, strict=True)], np.intp)

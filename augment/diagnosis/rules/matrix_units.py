@@ -98,7 +98,11 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     ns = int(dur.sum()) // judging.measure(trace).count
-    host = _without_host(trace)
+    # The cut by which the threads that launch take no time in the steps
+    windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
+    tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
+    start, end = (np.tile(side, len(tracks)) for side in (windows.begin, windows.finish))
+    host = judging.host_cut(trace, np.repeat(tracks, len(windows)), start, end)
     later = (
         max(judging.saved_a_step(trace, facts.critical.joined([host, cut])) - judging.saved_a_step(trace, host), 0)
         if len(places)
@@ -117,14 +121,6 @@ def check(trace: Trace) -> rule.Answer:
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Found(seen, spans, "medium", saved or None, cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
-
-
-def _without_host(trace: Trace) -> facts.critical.Cut:
-    """The cut by which the threads that launch take no time in the steps."""
-    windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
-    tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
-    start, end = (np.tile(side, len(tracks)) for side in (windows.begin, windows.finish))
-    return judging.host_cut(trace, np.repeat(tracks, len(windows)), start, end)
 
 
 def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:

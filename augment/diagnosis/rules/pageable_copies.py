@@ -63,7 +63,13 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine("no step copies much from or to pageable memory")
     calls = work.launch[copies]
     calls = judging.rows_in_steps(trace, arrays.distinct(calls[calls != arrays.NO_INDEX]))
-    calls = np.union1d(calls, _waits_of(trace, calls))
+    # The waiting calls in the same operators as ``calls``: a copy that blocks waits in another call
+    waits = facts.waits.syncs(trace).row
+    waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
+    copying = facts.host.innermost(trace, calls, (Category.CPU_OP,))
+    around = facts.host.innermost(trace, waits, (Category.CPU_OP,))
+    waiting: arrays.Int64s = waits[(around >= 0) & np.isin(around, copying)]
+    calls = np.union1d(calls, waiting)
     spans = rule.Spans.of(trace, calls)
     cut = facts.critical.joined(
         [
@@ -79,13 +85,3 @@ def check(trace: Trace) -> rule.Answer:
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
     return judging.judged(trace, seen, saved, spans=spans, confidence=judging.confidence_in(trace, saved), cut=cut)
-
-
-def _waits_of(trace: Trace, calls: arrays.Int64s) -> arrays.Int64s:
-    """The waiting calls in the same operators as ``calls``: a copy that blocks waits in another call."""
-    waits = facts.waits.syncs(trace).row
-    waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
-    copying = facts.host.innermost(trace, calls, (Category.CPU_OP,))
-    around = facts.host.innermost(trace, waits, (Category.CPU_OP,))
-    waiting: arrays.Int64s = waits[(around >= 0) & np.isin(around, copying)]
-    return waiting

@@ -66,7 +66,16 @@ def check(trace: Trace) -> rule.Answer:
     saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
     if judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Fine(f"steps take {text.time(length.min())} to {text.time(length.max())}")
-    part, share = _grown(trace, outlying)
+    # The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half
+    figures = facts.steps.step_figures(trace, judging.measure(trace).windows)[0]
+    growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())
+    grown = {
+        name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())
+        for key, name in _PARTS.items()
+        if key in figures.of_device
+    }
+    most = max(grown, key=lambda name: grown[name], default="")
+    part, share = (most, min(grown[most] / growth, 1.0)) if most and 2 * grown[most] > growth else ("", 0.0)
     seen = StepOutliers(
         steps=windows.number[outlying].tolist(),
         longest_ns=int(length.max()),
@@ -76,16 +85,3 @@ def check(trace: Trace) -> rule.Answer:
     )
     spans = rule.Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
     return rule.Found(seen, spans, "medium", saved)
-
-
-def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, float]:
-    """The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half."""
-    figures = facts.steps.step_figures(trace, judging.measure(trace).windows)[0]
-    growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())
-    grown = {
-        name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())
-        for key, name in _PARTS.items()
-        if key in figures.of_device
-    }
-    most = max(grown, key=lambda name: grown[name], default="")
-    return (most, min(grown[most] / growth, 1.0)) if most and 2 * grown[most] > growth else ("", 0.0)

@@ -60,7 +60,12 @@ def check(trace: Trace) -> rule.Answer:
     )
     number = len(places) / len(rows)
     names = [text.short(name) for name in sorted(set(trace.names_of(rows)))]
-    plain = places[_single(trace)[places] & ~_fused(trace, work.row[places])]
+    # Whether each piece of GPU work is one operation on numbers, or on lists of tensors
+    families = facts.gpu.families(trace)
+    single: arrays.Bools = arrays.is_any(
+        families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
+    )
+    plain = places[single[places] & ~_fused(trace, work.row[places])]
     if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
         return rule.Fine(Optimizer(names, number))
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
@@ -73,15 +78,6 @@ def check(trace: Trace) -> rule.Answer:
     )
     seen = Optimizer(names, len(places) / judging.measure(trace).count)
     return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
-
-
-def _single(trace: Trace) -> arrays.Bools:
-    """Whether each piece of GPU work is one operation on numbers, or on lists of tensors."""
-    families = facts.gpu.families(trace)
-    single: arrays.Bools = arrays.is_any(
-        families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
-    )
-    return single
 
 
 def _fused(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:

@@ -82,7 +82,15 @@ def check(trace: Trace) -> rule.Answer:
         np.concatenate([getattr(each, name) for each in attentions]) for name in ("products", "between")
     )
     dur, steps = np.maximum(gpu.end - gpu.ts, 0), judging.measure(trace).count
-    less = np.maximum(dur[products] - _least_ns(trace, work, products), 0)
+    # How long products take at the device's peak, ns; 0 where it is unknown
+    peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
+    least = []
+    for kind in work.kind[work.owner[products]].tolist():
+        each = work.works[kind]
+        rate = max((peak.tflops.get(each.number, 0.0) for peak in peaks), default=0.0)
+        least.append(int((each.flops or 0) / rate / 1000) if rate else 0)
+    least_ns = np.array(least, np.int64)
+    less = np.maximum(dur[products] - least_ns, 0)
     seen = WrittenAttention(
         attention_count=len(attentions) / steps,
         scores=[*attentions[0].scores],
@@ -137,16 +145,3 @@ def _product(call: facts.operators.Call, first: int, second: int) -> facts.opera
     if not all(call.has(place) and len(call.dims[place]) == 3 for place in (first, second)):
         return ()
     return (*call.dims[first][:2], call.dims[second][2])
-
-
-def _least_ns(
-    trace: Trace, work: facts.operators.OperatorWork, places: arrays.Places
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How long products take at the device's peak, ns; 0 where it is unknown."""
-    peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
-    least = []
-    for kind in work.kind[work.owner[places]].tolist():
-        each = work.works[kind]
-        rate = max((peak.tflops.get(each.number, 0.0) for peak in peaks), default=0.0)
-        least.append(int((each.flops or 0) / rate / 1000) if rate else 0)
-    return np.array(least, np.int64)

@@ -96,13 +96,13 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
 class NetworkOfLog(Struct, frozen=True):
     """What NCCL's logs say of the communicators of the trace's process."""
 
-    communicator_count: int
+    communicator_count: int  #: those that the process takes part in
     node_count: int  #: of the largest communicator, 1 where no log says
     network: str  #: ``IB``, ``Socket``, ``AWS Libfabric``; empty where not logged
     path: str  #: the slowest type of path inside a node: ``NVL``, ``PIX``, ``PHB``, ``SYS``; empty where not logged
     joins_directly: bool  #: whether NVLink joins some devices
     channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  #: what NCCL warned of
     settings: tuple[str, ...]  #: of the environment, of those that choose a path, algorithm or channels
 
 

@@ -90,8 +90,7 @@ def launched_work(trace: Trace) -> LaunchedWork:
             lists.append(place[both])
             count += len(both)
         apart[bad] = span
-    listed, apart = np.concatenate(lists), apart
-    return LaunchedWork(place, listed, before, stacks.stop, apart)
+    return LaunchedWork(place, np.concatenate(lists), before, stacks.stop, apart)
 
 
 @derived(until="rules")

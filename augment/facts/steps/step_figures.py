@@ -140,10 +140,8 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     order = work.by_time[work.devices[device].places]
     first = order[:1]
     # The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends
-    ts = gpu_work(trace).ts[first]
-    if gpu_work(trace).launch[first[0]] == NO_INDEX:
-        head = ts
-    else:
+    head = ts = work.ts[first]
+    if work.launch[first[0]] != NO_INDEX:
         returned = launch_end(trace, first)
         head = np.concatenate((returned, ts)) if ts[0] - returned[0] >= KERNEL_DELAY_NS else ts
     start = np.concatenate(([-_FOREVER], head[:-1], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))

@@ -118,7 +118,7 @@ def align(
             apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
             odd += len(apart)
             units += [[member] for member in apart] + [[member for member in members if member not in apart]]
-        units, odd = [unit for unit in units if unit], odd
+        units = [unit for unit in units if unit]
         fits = _settled(ends, fits, units)
         if odd:
             message = "ranks whose collectives show a clock other than their host's; aligned separately"

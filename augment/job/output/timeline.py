@@ -175,7 +175,7 @@ class Late:
         waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
         first = np.full(len(matched), np.iinfo(np.int64).max)
         np.minimum.at(first, matched.instance[self.part[together]], self.start[together])
-        waiting, first = np.add.reduceat(waiting, matched.first), first
+        waiting = np.add.reduceat(waiting, matched.first)
         first, last = np.clip(first, *window), np.clip(self._arrival, *window)
         begin, end, of = self._of_ranks_that_do_not_wait(np.flatnonzero((waiting > 0) & (first < last)), first, last)
         late = matched.member[parted.late[of]]
@@ -289,8 +289,7 @@ def tracks(
                     scale="bus bandwidth",
                 )
             )
-        bandwidths = tracks
-        annotations += bandwidths
+        annotations += tracks
     return annotations
 
 

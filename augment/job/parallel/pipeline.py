@@ -149,9 +149,8 @@ def pipeline(
         windows = [_window(chain, [stage.of(step) for stage in chain], by_clocks=by_clocks) for step in steps]
         usual = float(np.median(windows)) if windows else 0.0
         kept = [step for step, window in zip(steps, windows, strict=True) if window <= MOST_OF_USUAL * usual]
-        steps, apart = kept, len(steps) - len(kept)
-        odd = max(odd, apart)
-        rows += _rows(number, chain, steps, summaries, clocks, late)
+        odd = max(odd, len(steps) - len(kept))
+        rows += _rows(number, chain, kept, summaries, clocks, late)
     missing = len(given) - len(complete)
     doubts = {"pipelines lack traces of stages": missing, "steps, much longer than most, are left out": odd}
     partial = "; ".join(f"{count} {why}" for why, count in doubts.items() if count) or None

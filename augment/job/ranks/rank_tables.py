@@ -232,17 +232,16 @@ class Actions(Struct, frozen=True):
 def pipeline_actions(trace: Trace) -> Actions:
     """The passes of a rank; none if it is no stage of a pipeline."""
     # Kind, microbatch and chunk of each name that is a label, by its code
-    out: dict[int, tuple[int, int, int]] = {}
+    labels: dict[int, tuple[int, int, int]] = {}
     for code, name in enumerate(trace.strings):
         if match := _PASS.match(name):
-            out[code] = (ActionKind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
+            labels[code] = (ActionKind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
         elif match := _ACTION.match(name):
-            out[code] = (ActionKind("FBIW".index(match[2])), int(match[3]), int(match[1]))
+            labels[code] = (ActionKind("FBIW".index(match[2])), int(match[3]), int(match[1]))
         elif match := _OVERLAP.match(name):
-            out[code] = (ActionKind.OVERLAPPED, int(match[2]), int(match[1]))
+            labels[code] = (ActionKind.OVERLAPPED, int(match[2]), int(match[1]))
         elif match := _MEGATRON.match(name):
-            out[code] = (ActionKind[match[1].upper()], UNKNOWN, UNKNOWN)
-    labels = out
+            labels[code] = (ActionKind[match[1].upper()], UNKNOWN, UNKNOWN)
     if labels:
         codes = np.array(sorted(labels), np.int64)
         host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
