@@ -26,8 +26,8 @@ class Occupancy(Struct, frozen=True):
     the SMs that have a block of the grid: 1 from as many blocks as SMs on.
     """
 
-    achieved: npt.NDArray[np.float64]
-    filled: npt.NDArray[np.float64]
+    achieved: npt.NDArray[np.float64]  #: share of the warps that the device can hold, by Kineto's estimate
+    filled: npt.NDArray[np.float64]  #: share of the SMs that have a block of the grid
 
     @property
     def is_known(self) -> bool:
