@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -32,12 +32,13 @@ SHARED = Path(os.environ.get("SHARED", ROOT.parent / "shared"))
 GENERATOR = SHARED / "repro" / "strangers" / "causes_sim.py"
 sys.path.insert(0, str(ROOT))
 
-from augment.core.findings import AugmentedTrace  # noqa: E402
+from augment.diagnosis.judging import measure  # noqa: E402
 from augment.diagnosis.ranking import diagnose  # noqa: E402
 from augment.diagnosis.verdict import named as rules_of_verdict  # noqa: E402
 from augment.job.answer import Answer, answer  # noqa: E402
 from augment.job.rank_answers import rank_in_job  # noqa: E402
 from augment.job.ranks.summary import summarize  # noqa: E402
+from augment.pipeline import augment  # noqa: E402
 from augment.readers import read  # noqa: E402
 from augment.results.report.health import job_findings  # noqa: E402
 
@@ -50,6 +51,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "exposed_communication": {"cf": 1e-6},
 }
 Fault = dict[str, Any]
+Bound = Literal["", "up to", "at least"]  #: of a promise; only what breaks it is an error
 
 
 def generator() -> Any:
@@ -378,17 +380,25 @@ def outcome(kind: str, seed: int) -> Outcome:
     if of.ranks_at_fault is not None:
         ranks = list(of.ranks_at_fault(fault))
     world = work.world(fault, ranks)
-    recorded, run = length(world), judged(world)
+    run = judged(world)
+    recorded = length(world, run)
+    cured = length(work.world(of.cure(work), None), run) / of.shorter
     grave = [each.rule for each in run.findings if each.is_grave]
     naming = {*of.rules, *of.named_by}
     said = {each.rule for each in run.findings} if of.is_minor else {*grave, *run.of_verdict}
-    promises = [(each.rule, each.saved) for each in run.findings if each.saved is not None and each.confidence != "low"]
+    promises = [
+        (each.rule, each.saved, each.bound)
+        for each in run.findings
+        if each.saved is not None and each.confidence != "low"
+    ]
     known = {*ALONE, *of.rules, *(("straggling_rank",) if of.on_rank else ())}
     truths = {
-        rule: 1 - length(work.world(fault, ranks, **ALONE[rule])) / recorded if rule in ALONE else 1 - cured / recorded
-        for rule in known & {*of.rules, *(rule for rule, _ in promises)}
+        rule: 1 - length(work.world(fault, ranks, **ALONE[rule]), run) / recorded
+        if rule in ALONE
+        else 1 - cured / recorded
+        for rule in known & {*of.rules, *(rule for rule, _, _ in promises)}
     }
-    errors = [(rule, saved, truths[rule]) for rule, saved in promises if rule in truths]
+    errors = [(rule, saved, kept(saved, truths[rule], bound)) for rule, saved, bound in promises if rule in truths]
     cost = max((truths[rule] for rule in of.rules), default=1 - cured / recorded)
     is_named, is_first = bool(said & naming), bool(grave) and grave[0] in naming
     stray = sorted({*grave} - {*naming, *of.also, *ALONE, "straggling_rank"})
@@ -406,13 +416,14 @@ def healthy(family: str, seed: int) -> Outcome:
     """Simulate a run without a fault, and judge what is said of it: ``stray`` is what no simulation confirms."""
     work = drawn(family, seed, {})
     world = work.world({}, None)
-    recorded, run = length(world), judged(world)
+    run = judged(world)
+    recorded = length(world, run)
     stray, errors = [f"rank {rank}: {cause}" for rank, cause, _ in run.rows], []
     for each in run.findings:
         true = 0.0
         settings = ALONE.get("launch_bound" if each.rule == "long_calls" else each.rule)
         if settings and each.saved is not None:
-            true = 1 - length(work.world({}, None, **settings)) / recorded
+            true = kept(each.saved, 1 - length(work.world({}, None, **settings), run) / recorded, each.bound)
             errors.append((each.rule, each.saved, true))
         if each.is_grave and (each.saved is None or each.saved > true + APART):
             stray.append(f"{each.rule} {100 * (each.saved or 0):.0f} %, true {100 * true:.0f}")
@@ -421,11 +432,19 @@ def healthy(family: str, seed: int) -> Outcome:
     )
 
 
+def kept(promised: float, true: float, bound: Bound) -> float:
+    """The truth of a promise; one that is kept by its bound is true."""
+    if bound == "up to":
+        return max(promised, true)
+    return min(promised, true) if bound == "at least" else true
+
+
 class Said(Struct, frozen=True):
     """A finding: its rule, and what it promises, as a share of a step."""
 
     rule: str
     saved: float | None
+    bound: Bound
     confidence: str
     is_grave: bool
 
@@ -438,6 +457,7 @@ class Judged(Struct, frozen=True):
     rows: list[tuple[int | None, str, float | None]]
     of_verdict: list[str]
     text: str
+    first: int  #: the first step that is judged: a slow one may be left out
 
 
 def judged(world: Any) -> Judged:
@@ -448,19 +468,22 @@ def judged(world: Any) -> Judged:
             rank.write(path)
         if len(paths) == 1:
             trace = read(paths[0])
-            return Judged(list(_findings(trace)), [], sorted(rules_of_verdict(trace)), "")
+            first = int(measure(trace).warm_up or measure(trace).hidden)
+            return Judged(list(_findings(trace)), [], sorted(rules_of_verdict(trace)), "", first)
         traces = [read(path) for path in paths]
-        result = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [Path(path).name for path in paths])
+        contents = [summarize(augment(trace, only=["diagnosis"])) for trace in traces]
+        result = answer(contents, [Path(path).name for path in paths])
         findings: list[Said] = []
         for member in {0, *(row.rank for row in result.verdict.rows if row.rank is not None)}:
             in_job = rank_in_job(result, member)
             findings += _findings(read(paths[member]).changed(in_job) if in_job is not None else traces[member])
-        return Judged(findings, _rows(result), _of_job(result), " ".join(result.verdict.text))
+        return Judged(findings, _rows(result), _of_job(result), " ".join(result.verdict.text), 0)
 
 
 def _findings(trace: Any) -> Iterator[Said]:
     for each in diagnose(trace).findings:
-        yield Said(each.rule, each.saved_ratio, each.found.confidence, each.is_grave)
+        bound: Bound = "up to" if each.found.at_most else "at least" if each.found.seen.at_least else ""
+        yield Said(each.rule, each.saved_ratio, bound, each.found.confidence, each.is_grave)
 
 
 def _of_job(result: Answer) -> list[str]:
@@ -473,9 +496,9 @@ def _rows(result: Answer) -> list[tuple[int | None, str, float | None]]:
     return [(row.rank, row.cause, None if row.gain_ns is None else row.gain_ns / whole) for row in rows]
 
 
-def length(world: Any) -> float:
-    """The mean length of a step, us."""
-    return float(generator().steptime(world, False)[0])
+def length(world: Any, run: Judged | None = None) -> float:
+    """The mean length of a step, us, of those that were judged in a run."""
+    return float(generator().steptime(world, run is not None and run.first > 0)[0])
 
 
 def _safely(task: tuple[str, str, int]) -> Outcome | str:

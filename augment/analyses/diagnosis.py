@@ -63,6 +63,7 @@ class Row(Struct, frozen=True):
     ]
     saved_ratio: Annotated[float | None, column("Share of a step.", "ratio")]
     at_most: Annotated[bool, column("Whether less is saved if other ranks are what the run waits for.", key=False)]
+    at_least: Annotated[bool, column("Whether more may be saved, which the recording cannot tell.", key=False)]
     confidence: Annotated[str | None, column("high, medium or low; null unless found.")]
     overlaps: Annotated[list[str], column("Rules of other findings that would save part of the same time.")]
     count: Annotated[int, column("Number of slices that the finding speaks of.", "count")]
@@ -118,6 +119,7 @@ def _found(trace: Trace, finding: Finding) -> Row:
         saved_ns=problem.saved_ns,
         saved_ratio=finding.saved_ratio,
         at_most=problem.at_most,
+        at_least=problem.seen.at_least,
         confidence=problem.confidence,
         overlaps=list(finding.overlaps),
         count=len(spans),
@@ -147,6 +149,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         saved_ns=None,
         saved_ratio=None,
         at_most=False,
+        at_least=False,
         confidence=None,
         overlaps=[],
         count=0,

@@ -110,7 +110,7 @@ def _name(words: Words, finding: Finding) -> str:
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
     saves = "may save" if finding.found.confidence == "low" else "saves"
-    saves += " up to" if finding.found.at_most else ""
+    saves += " up to" if finding.found.at_most else " at least" if finding.found.seen.at_least else ""
     share = "" if finding.saved_ratio is None else f", {saves} {percent(finding.saved_ratio)}"
     return f"{finding.rule.replace('_', ' ')}{share}: {title(words, finding)} → {advice(words, finding)}"
 

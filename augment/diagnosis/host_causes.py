@@ -23,6 +23,7 @@ from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
     idle_ns,
+    longest,
     measure,
     rows_in_steps,
     saved_a_step,
@@ -189,8 +190,11 @@ def profiler_slices(trace: Trace) -> Int64s:
 
 @derived
 def owned_times(trace: Trace) -> dict[int, Intervals]:
-    """For each thread with any, when it does what another rule names; disjoint."""
+    """For each thread with any, when it does what another rule names; disjoint. A short fetch takes a batch that is
+    there: its time is the host's own."""
     known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
+    if (cause := fetching(trace)) is not None:
+        known[0] = longest(cause.spans, int(np.count_nonzero(cause.spans.end - cause.spans.start >= LONG_NS)))
     columns = ([getattr(spans, name) for spans in known] for name in Spans.__struct_fields__)
     spans = Spans(*(np.concatenate([np.empty(0, np.int64), *parts]) for parts in columns))
     track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace))

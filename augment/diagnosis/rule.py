@@ -83,6 +83,12 @@ class Seen(Struct, frozen=True):
         return False
 
     @property
+    def at_least(self) -> bool:
+        """Whether a cure may save more than is predicted, as the recording cannot tell how much faster it makes the
+        work."""
+        return False
+
+    @property
     def figures(self) -> dict[str, Any]:
         """The fields by name, as plain data; the first :data:`MOST_LISTED` entries of a list."""
         plain: dict[str, Any] = msgspec.to_builtins(self)

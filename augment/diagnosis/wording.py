@@ -16,7 +16,8 @@ def title(words: Words, finding: Finding) -> str:
     if answer.saved_ns is None:
         return text
     saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
-    return f"{text}; {answer.seen.cure(words)} would save {'up to ' if answer.at_most else ''}{saving}"
+    bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
+    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}"
 
 
 def advice(words: Words, finding: Finding) -> str:

@@ -184,6 +184,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         "saved_ns": finding.found.saved_ns if finding else None,
         "saved_ratio": finding.saved_ratio if finding else None,
         "at_most": finding is not None and finding.found.at_most,
+        "at_least": finding is not None and finding.found.seen.at_least,
         "confidence": finding.found.confidence if finding else None,
         "overlaps": [],
         "evidence": list(evidence(words, finding)) if finding else [],

@@ -27,6 +27,10 @@ class ClockDrop(rule.Seen, frozen=True):
 
     growth_ratio: float
 
+    @property
+    def at_least(self) -> bool:
+        return True
+
     def title(self, words: text.Words) -> str:
         growth = text.percent(self.growth_ratio)
         return f"Equal kernels take {growth} longer in the last steps than in the first, as if the clock had dropped"

@@ -113,7 +113,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
         known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None)
         if job.transfer_gain_ns is None or job.is_paced_by_workers:
             return known, min(saved_ns, job.most_saved_ns)
-        return known, job.transfer_gain_ns
+        return known, min(saved_ns, job.transfer_gain_ns)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -145,7 +145,7 @@ def check(trace: Trace) -> rule.Answer:
         small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
-    saved = judging.saved_a_step(trace, cut)
+    saved = judging.saved_ahead(trace, cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 
 

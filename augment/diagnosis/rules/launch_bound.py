@@ -3,11 +3,11 @@
 A launch takes the host 5 to 20 µs with all that Python and PyTorch do around it. If kernels are shorter than that, the
 device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
 them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more are not launching and stay,
-and so does what other rules name: fetches of batches, calls of the allocator, single long calls, compilation, captures
-of graphs, standstills, and operators that launch a kernel for the first time and take far longer for it than others of
-their name. Calls that wait for the device stay, too. No more is saved than the time in which the device idles while
-the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too slow in
-launching. What a device takes between two kernels anyway, a microsecond or as the recording shows, remains.
+and so does what other rules name: longer fetches of batches, calls of the allocator, single long calls, compilation,
+captures of graphs, standstills, and operators that launch a kernel for the first time and take far longer for it than
+others of their name. Calls that wait for the device stay, too. No more is saved than the time in which the device
+idles while the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too
+slow in launching. What a device takes between two kernels anyway, a microsecond or as the recording shows, remains.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -35,6 +35,7 @@ _PARTS = {
     facts.critical.BoundBy.CPU_OPERATOR: "in operators",
     facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators",
     facts.critical.BoundBy.RUNTIME_CALL: "in calls of the runtime",
+    facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
 _BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have millions

@@ -47,6 +47,10 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     faster: float  #: so many times as fast as FP32
     fit: facts.operators.TileFit
 
+    @property
+    def at_least(self) -> bool:
+        return True
+
     def title(self, words: text.Words) -> str:
         return f"FP32 products and convolutions take {text.time(self.product_ns)} {words.per_step} without matrix units"
 

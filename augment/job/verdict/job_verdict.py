@@ -20,6 +20,7 @@ from augment.arrays import Bools, Int64s, Intervals, combinations, intervals, su
 from augment.core.attachments import Cause, Reason, SharedWait, Where
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.text import counted
+from augment.diagnosis.rule import LEAST_RATIO
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -173,11 +174,21 @@ class Judgement:
 
     @cached_property
     def transfer_gain_ns(self) -> int | None:
-        """By how much a step would be shorter if no communication took time, ns; None if the replay cannot tell."""
+        """By how much a step would be shorter if no communication took time, ns; None if the replay cannot tell. The
+        replay does not know that a device then waits for its host: no more than each rank would gain by its own trace.
+        """
         if not self.tells or self._gain_unknown:
             return None
         gain = self._unchanged - self._replay.time_ns(moving=np.zeros_like(self._replay.moving))
-        return max(gain, 0) // (self.step_count or 1)
+        steps = self.step_count or 1
+        of_ranks = (
+            LEAST_RATIO * self._time / steps if row["saved_ns"] is None else row["saved_ns"]
+            for summary in self._summaries
+            if (said := summary.own_diagnosis) is not None
+            for row in said.rows
+            if row["rule"] == "exposed_communication" and row["status"] in ("found", "fine")
+        )
+        return int(min(max(gain, 0) / steps, *of_ranks, math.inf))
 
     @cached_property
     def _gain_unknown(self) -> bool:
