@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from augment.batch.run_plan import File, Progress, Result, RunPlan
 from augment.errors import AugmentError, UnknownFormat
 
 if TYPE_CHECKING:
+    from augment.core.annotations import Annotation
+    from augment.core.findings import AugmentedTrace
     from augment.core.trace import Trace
     from augment.writers.seams import Described
 
@@ -68,6 +71,8 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
             with replacing(summaries[0]) as file:
                 file.write(plan.question.summarize(augmented))
             under.update(plan.question.under(augmented) if plan.question.under else ())
+        if plan.kept:
+            keep_tracks(plan.kept, item, augmented)
         if len(trace.events) >= THREADS_FROM:
             trace.context.begin("writing")
         formats = None if plan.metrics_only else plan.request.formats
@@ -102,6 +107,27 @@ def _several_ranks(trace: Trace) -> Iterator[str]:
     if ranks:
         name = trace.source.label
         yield f"{name}: holds {ranks} ranks, taken as one; augment cut {name} -o DIR --part writes a trace of each"
+
+
+def keep_tracks(folder: str, item: Input, augmented: AugmentedTrace) -> None:
+    """Keep the tracks of a rank for the timeline of its job, if its folder is on this machine."""
+    if os.path.isdir(folder):
+        with open(_kept(folder, item), "wb") as file:
+            pickle.dump(augmented.annotations, file, pickle.HIGHEST_PROTOCOL)
+
+
+def kept_tracks(folder: str, item: Input) -> list[Annotation] | None:
+    """The tracks of a rank that this run has kept."""
+    try:
+        with open(_kept(folder, item), "rb") as file:
+            tracks: list[Annotation] = pickle.load(file)  # noqa: S301 - by a process of this run, in a folder of its own
+        return tracks
+    except OSError:
+        return None
+
+
+def _kept(folder: str, item: Input) -> str:
+    return os.path.join(folder, hashlib.sha256(os.fsencode(item.path)).hexdigest())
 
 
 def delivered(written: Sequence[Path], item: Input, seams: Sequence[Described | None] = ()) -> tuple[File, ...]:

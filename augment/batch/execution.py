@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from augment.batch.convert import convert
 from augment.batch.inputs import Input, sweep
@@ -16,10 +19,12 @@ from augment.batch.run_plan import Progress, Result, RunPlan
 
 if TYPE_CHECKING:
     from augment.batch.job_question import Concluded
+    from augment.batch.jobs import Job
     from augment.batch.manifest import Manifest
     from augment.batch.remote import Folder, RemoteJob
     from augment.batch.run_plan import Executor
     from augment.batch.workers import Task, Workers
+    from augment.job.answer import Answer
 
 WORKERS_FROM = 256 << 20  #: bytes of outputs; for less, starting workers takes longer than drawing
 
@@ -39,8 +44,11 @@ class Run:
     """
 
     def __init__(self, inputs: Sequence[Input], plan: RunPlan, progress: Progress | None = None) -> None:
+        self._kept = _folder_for_tracks(plan)
+        plan = replace(plan, kept=self._kept.name) if self._kept else plan
         self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
         self._remote: RemoteJob | None = None
+        self._answers: list[tuple[Job, Answer]] = []  #: of jobs that are merged
         self.results: dict[str, Result] = {}
 
     def convert(self) -> Iterator[Result]:
@@ -71,7 +79,10 @@ class Run:
             from augment.batch.job_question import conclude
 
             plan = self._plan
-            yield from conclude(self._plan.question, self._inputs, self.results, plan.request, executor_of(plan))
+            for job in conclude(self._plan.question, self._inputs, self.results, plan.request, executor_of(plan)):
+                if plan.merge and job.answer is not None:
+                    self._answers.append((job.job, job.answer))
+                yield job
 
     def draw(self, job: Concluded) -> list[Result]:
         """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once."""
@@ -108,10 +119,13 @@ class Run:
         elif self._plan.merge and not self._plan.shard:
             from augment.batch.merged_timeline import merge_all
 
-            for path, merged in merge_all(self._inputs, self.results, self._plan, self._progress.stage):
+            plan, stage = self._plan, self._progress.stage
+            for path, merged in merge_all(self._inputs, self.results, plan, stage, executor_of(plan), self._answers):
                 yield path
                 if merged and merged.left_out:
                     self._progress.announce(f"{path}: {merged.left_out}")
+        if self._kept:
+            self._kept.cleanup()
 
     def _folder_for_server(self) -> Folder | None:
         """The folder of the inputs if a server can do all of it as one job."""
@@ -152,6 +166,12 @@ class Run:
                 return lambda: convert(item, plan, self._progress)
 
         yield from _worked(inputs, task_of, workers, finished, limited=not plan.scheduler, bound=plan.memory)
+
+
+def _folder_for_tracks(plan: RunPlan) -> TemporaryDirectory[str] | None:
+    """Where the tracks of ranks are kept for the timeline of their job (``TMPDIR``); None if that makes them anew."""
+    apart = plan.client or plan.scheduler or plan.shard or plan.request.steps
+    return TemporaryDirectory(prefix="augment-") if plan.merge and not apart else None
 
 
 class _Manifests:

@@ -71,6 +71,7 @@ class Concluded(Struct, frozen=True):
     verdict: Sequence[str] = ()
     joined: bool = True
     notes: Sequence[str] = ()
+    answer: Answer | None = None
 
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
@@ -118,7 +119,9 @@ def conclude(
                 redraws.append(Redraw(member.input, before, tracks or tuple, conclusion.digest))
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
-        yield Concluded(job, written, possible, seamless, conclusion.verdict, conclusion.joined, conclusion.notes)
+        yield Concluded(
+            job, written, possible, seamless, conclusion.verdict, conclusion.joined, conclusion.notes, conclusion.answer
+        )
 
 
 def summary_of(result: Result, question: Question) -> str | None:
@@ -206,7 +209,7 @@ def compare_ranks(
     digest = job_digest(result.hashes, request)
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
-    return Conclusion(files, tracks, result.verdict.text, digest, result.verdict.joined, notes)
+    return Conclusion(files, tracks, result.verdict.text, digest, result.verdict.joined, notes, result)
 
 
 def _drawn(result: Answer, rank: int) -> list[Addable]:

@@ -1,15 +1,19 @@
 """One timeline of a job: all ranks in one file, one after the other, on a common clock.
 
-Each rank is read twice. The first pass collects the steps, the length of the text, and the summary that serves to align
-clocks and to match collectives. The second pass reads, analyses and writes. Only one rank is in memory at a time.
+What the job knows of its ranks comes from their summaries, which a run has; else each rank is read for one. Then the
+part of each rank is written to a file of its own, perhaps several at once by other processes, and the parts are joined.
+A rank is analysed only if this run has not kept its tracks, or if only some of its steps are shown.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -20,22 +24,23 @@ from augment.arrays.columns import looked_up
 from augment.arrays.types import Int64s
 from augment.batch import locations
 from augment.batch import memory_limit as memory
+from augment.batch.convert import kept_tracks
 from augment.batch.inputs import Input
-from augment.batch.job_question import jobs_of
+from augment.batch.job_question import alone, jobs_of
 from augment.batch.jobs import Job, Member, group
-from augment.batch.run_plan import Report, RunPlan
+from augment.batch.run_plan import Executor, Report, RunPlan
 from augment.batch.timeline_contents import JOB, BrowserFit, Extent, first_view, fit, window_of
 from augment.core.trace import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
-from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
     from augment.batch.run_plan import Result
-    from augment.core.annotations import Annotation
-    from augment.core.findings import AugmentedTrace
+    from augment.core.annotations import Annotation, CounterTrack, SliceTrack
     from augment.job.answer import Answer
-    from augment.writers.perfetto.packets import Links
-    from augment.writers.perfetto.several import Archive, Several
+    from augment.job.matching.clocks import Clock
+    from augment.job.ranks.summary import RankSummary
+    from augment.pipeline.request import Request
+    from augment.writers.perfetto.several import Several, TraceGroup
 
 
 class Merged(Struct, frozen=True):
@@ -53,13 +58,17 @@ class Merged(Struct, frozen=True):
 
 
 class _MergedRank(Struct, frozen=True):
-    """The result of the first pass for a rank; ``first_ns`` is None for a trace without events."""
+    """What is known of a rank before its part is written."""
 
     member: Member
     label: str
-    extent: Extent
-    first_ns: int | None
-    summary: bytes
+    summary: RankSummary
+
+    @property
+    def extent(self) -> Extent:
+        """Its size."""
+        numbers = self.summary.step_column("number")
+        return Extent(self.label, self.summary.text_bytes, tuple(numbers[numbers >= 0].tolist()))
 
 
 def only_job(inputs: Sequence[Input]) -> Job:
@@ -87,7 +96,7 @@ def only_job(inputs: Sequence[Input]) -> Job:
 def _of_traces(job: Job) -> bool:
     """Whether the files are traces, judged by the first, and not other files with similar names."""
     try:
-        with _read(job.members[0]):
+        with _read(job.members[0].input):
             return True
     except UnknownFormat:
         return False
@@ -96,7 +105,12 @@ def _of_traces(job: Job) -> bool:
 
 
 def merge_all(
-    inputs: Sequence[Input], results: Mapping[str, Result], plan: RunPlan, report: Report
+    inputs: Sequence[Input],
+    results: Mapping[str, Result],
+    plan: RunPlan,
+    report: Report,
+    executor: Executor = alone,
+    answers: Sequence[tuple[Job, Answer]] = (),
 ) -> Iterator[tuple[str, Merged | None]]:
     """Write the timeline of each job among ``inputs`` with more than one rank: its path, and the outcome.
 
@@ -107,6 +121,8 @@ def merge_all(
         results: their results by path.
         plan: what to merge, and how.
         report: called with the current activity.
+        executor: writes the parts of ranks.
+        answers: of jobs whose summaries were read.
 
     Raises:
         AugmentError: as for :func:`merge`.
@@ -115,7 +131,14 @@ def merge_all(
         if len(job.members) > 1:
             out = default_output(job)
             before = all(results[member.input.path].status == "done_before" for member in job.members)
-            yield out, None if before and locations.size(out) is not None else merge(job, out, plan, report)
+            if before and locations.size(out) is not None:
+                yield out, None
+                continue
+            known = next((answer for each, answer in answers if each == job), None)
+            if known is None or len(known.summaries) != len(job.members):
+                yield out, merge(job, out, plan, report, executor)
+            else:
+                yield out, merge(job, out, plan, report, executor, known)
 
 
 def default_output(job: Job) -> str:
@@ -125,7 +148,14 @@ def default_output(job: Job) -> str:
     return locations.join(job.folder, job.stem + SUFFIX)
 
 
-def merge(job: Job, out: str, plan: RunPlan, report: Report = lambda _: None) -> Merged:
+def merge(
+    job: Job,
+    out: str,
+    plan: RunPlan,
+    report: Report = lambda _: None,
+    executor: Executor = alone,
+    known: Answer | None = None,
+) -> Merged:
     """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR archive of such if the name ends so.
 
     Args:
@@ -133,74 +163,80 @@ def merge(job: Job, out: str, plan: RunPlan, report: Report = lambda _: None) ->
         out: a path or URL, written atomically.
         plan: what to merge, and how.
         report: called with the current activity.
+        executor: writes the parts of ranks.
+        known: the answer of the job, of all its members; None: they are read for it.
 
     Raises:
         AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
-    bound = memory.bound_for([member.input for member in job.members], plan.memory)
-    with _written(out) as path, memory.bounded(bound, path.parent) as expect_room:
-
-        def stage(what: str) -> None:
-            expect_room()
-            report(what)
-
-        from augment.job.answer import answer
-
-        ranks, failed = _looked_at(job, plan.request, stage)
-        answers = answer(
-            [rank.summary for rank in ranks],
-            [rank.label for rank in ranks],
-            plan.request.parallelism,
-            trust_clocks=plan.request.trust_clocks,
-        )
-        chosen = fit(
-            [rank.extent for rank in ranks], plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes
-        )
-        timeline = _Timeline(ranks, answers, plan, chosen)
-        diagnostics = timeline.write(path, stage)
-        verdict = tuple(answers.verdict.text)
+    with _written(out) as path:
+        failed: list[tuple[str, AugmentError]] = []
+        if known is None:
+            members, known, failed = _looked_at(job, plan, report, path.parent)
+        else:
+            members = list(job.members)
+        ranks = [
+            _MergedRank(member, _label(member, summary), summary)
+            for member, summary in zip(members, known.summaries, strict=True)
+        ]
+        extents = [rank.extent for rank in ranks]
+        chosen = fit(extents, plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes)
+        apart = not plan.scheduler or path.parent == Path(locations.parent(out))  # else others do not see the folder
+        timeline = _Timeline(ranks, known, plan, chosen)
+        diagnostics = timeline.write(path, report, executor if apart else alone)
+        verdict = tuple(known.verdict.text)
         return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
-def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_MergedRank], list[tuple[str, AugmentError]]]:
-    ranks: list[_MergedRank] = []
+def _label(member: Member, summary: RankSummary) -> str:
+    rank = member.rank if summary.rank is None else summary.rank
+    return f"rank {rank}" if rank is not None else member.input.basename
+
+
+def _looked_at(
+    job: Job, plan: RunPlan, report: Report, folder: Path
+) -> tuple[list[Member], Answer, list[tuple[str, AugmentError]]]:
+    """The members that can be read, their answer, and the errors of the others."""
+    from augment.job.answer import answer
+
+    members: list[Member] = []
+    contents: list[bytes] = []
     failed: list[tuple[str, AugmentError]] = []
     for member in job.members:
         report(f"looking at {member.input.basename}")
         try:
-            ranks.append(_look(member, request))
+            with memory.bounded(memory.bound_for([member.input], plan.memory), folder):
+                contents.append(_look(member, plan.request))
+            members.append(member)
         except UnknownFormat as error:
             if member.input.named:
                 failed.append((member.input.path, error))
         except AugmentError as error:
             failed.append((member.input.path, error))
-    if not ranks:
+    if not members:
         raise failed[0][1] if failed else InputError(job.folder, "no trace to merge")
-    return ranks, failed
+    names = [member.input.basename for member in members]
+    found_out = answer(contents, names, plan.request.parallelism, trust_clocks=plan.request.trust_clocks)
+    return members, found_out, failed
 
 
-def _look(member: Member, request: Request) -> _MergedRank:
+def _look(member: Member, request: Request) -> bytes:
+    """The summary of a rank without its figures."""
     from augment.core.findings import AugmentedTrace
-    from augment.facts.steps.step_windows import steps
     from augment.job.ranks.summary import summarize
     from augment.readers.attachments.tables import with_tables
 
-    with _read(member) as source:
-        trace = with_tables(source, *request.tables)
-        rank = member.rank if trace.rank is None else trace.rank
-        label = f"rank {rank}" if rank is not None else member.input.basename
-        extent = Extent(label, trace.source.text_bytes, tuple(steps(trace).number.tolist()))
-        first_ns = int(trace.events.ts[0]) if len(trace.events) else None
-        return _MergedRank(member, label, extent, first_ns, summarize(AugmentedTrace(trace, {})))
+    with _read(member.input) as source:
+        return summarize(AugmentedTrace(with_tables(source, *request.tables), {}))
 
 
 @contextlib.contextmanager
-def _read(member: Member) -> Iterator[Trace]:
+def _read(item: Input) -> Iterator[Trace]:
     from augment.readers import read
 
-    with locations.at_hand(member.input.path, member.input.folder, member.input.size) as (path, _):
+    with locations.at_hand(item.path, item.folder, item.size) as (path, _):
         yield read(path)
 
 
@@ -216,68 +252,86 @@ def _written(out: str) -> Iterator[Path]:
 
 
 class _Timeline:
-    """The second pass over the ranks."""
+    """The file, of the parts of its ranks."""
 
     def __init__(self, ranks: Sequence[_MergedRank], answers: Answer, plan: RunPlan, chosen: BrowserFit) -> None:
         self._ranks, self._answers, self._plan, self._chosen = ranks, answers, plan, chosen
         self._instance, self._member, self._row = answers.links()
-        self._shift_ns = 0
         self._unused: list[str] = []
-        known = [(at, first_ns) for at in chosen.ranks if (first_ns := ranks[at].first_ns) is not None]
-        first = [int(self._clock(at)(np.array([first_ns]))[0]) for at, first_ns in known]
+        first = [
+            int(self._clock(at, 0)(np.array([first_ns]))[0])
+            for at in chosen.ranks
+            if (first_ns := ranks[at].summary.first_ns) is not None
+        ]
         self._shift_ns = max(0, -min(first, default=0))  # Perfetto drops what lies before time 0
 
-    def write(self, path: Path, report: Report) -> tuple[Diagnostic, ...]:
+    def write(self, path: Path, report: Report, executor: Executor) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
         from augment.writers.files import replacing
         from augment.writers.perfetto.several import SUFFIX, Archive
 
         counts: Counter[tuple[str, str]] = Counter()
-        with replacing(path) as file:
-            target = Archive(file) if path.name.lower().endswith(SUFFIX) else self._several(file)
-            for number, at in enumerate(self._chosen.ranks, 1):
-                report(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
-                for diagnostic in self._add(target, at):
-                    counts[diagnostic.code, diagnostic.message] += diagnostic.count
+        with replacing(path) as file, TemporaryDirectory(prefix=".augment-", dir=path.parent) as folder:
+            archived = path.name.lower().endswith(SUFFIX)
+            tracks = [] if archived or not self._plan.align else self._of_job()
+            target = Archive(file) if archived else self._several(file, tracks)
+            parts = list(self._parts(folder, bool(tracks), archived=archived))
+            with contextlib.closing(executor([partial(write_rank, part) for part in parts])) as written:
+                for number, part in enumerate(parts, 1):
+                    report(f"{part.group.short} ({number} of {len(parts)})")
+                    diagnostics, unused = next(written)
+                    size = os.path.getsize(part.path)
+                    with open(part.path, "rb") as source:
+                        target.copy(part.group.name, source, 0, size)
+                    os.unlink(part.path)
+                    self._unused += unused
+                    for diagnostic in diagnostics:
+                        counts[diagnostic.code, diagnostic.message] += diagnostic.count
             target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
 
-    def _several(self, file: BinaryIO) -> Several:
-        """The file, begun with the job's own group if clocks are aligned and ranks are joined."""
+    def _of_job(self) -> list[SliceTrack | CounterTrack]:
+        """The tracks of the job's own group; none if no ranks are joined."""
+        return self._answers.of_job(window_of(self._answers, self._chosen.ranks, self._chosen.steps))
+
+    def _several(self, file: BinaryIO, tracks: Sequence[SliceTrack | CounterTrack]) -> Several:
+        """The file, begun with the job's own group if there is one."""
         from augment.writers.perfetto.several import Several, TraceGroup
 
-        chosen = self._chosen
-        window = window_of(self._answers, chosen.ranks, chosen.steps)
-        tracks = self._answers.of_job(window) if self._plan.align else []
         if not tracks:
             return Several(file)
-        labels = {at: self._ranks[at].label for at in chosen.ranks}
+        labels = {at: self._ranks[at].label for at in self._chosen.ranks}
         names = [track.name for track in tracks]
-        target = Several(file, first_view(self._answers, labels, names, chosen.steps, self._shift_ns))
+        target = Several(file, first_view(self._answers, labels, names, self._chosen.steps, self._shift_ns))
         target.add_tracks(TraceGroup(JOB, " ".join(self._answers.verdict.text)), tracks, self._shift_ns)
         return target
 
-    def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
-        """Write one rank; its memory is free on return."""
-        from augment.facts.source.several_ranks import on_clock
-        from augment.facts.steps.window import within
-        from augment.job.rank_answers import rank_in_job
-        from augment.readers.assembly import distributed
-        from augment.writers.perfetto.several import TraceGroup
+    def _parts(self, folder: str, after_job: bool, *, archived: bool) -> Iterator[RankPart]:
+        """What makes the part of each rank."""
+        from augment.job.rank_answers import track
+        from augment.writers.perfetto.several import TraceGroup, free_name
 
-        rank = self._ranks[at]
-        with _read(rank.member) as trace:
-            size = distributed(trace.source.metadata, "world_size")
-            evidence = self._plan.request.evidence.near(trace.source.path, trace.rank, size)
-            trace = evidence.added_to(trace)
-            part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
-            job = rank_in_job(self._answers, at)
-            if job is not None:
-                part = replace(part, context=part.context.fresh(job, facts=dict(part.context.facts)))
-            augmented = on_clock(self._augmented(at, part), self._clock(at))
-            self._unused += evidence.unused(augmented)
-            links = self._links(at, trace, part), *self._handovers(augmented)
-            return target.add(augmented, TraceGroup(rank.label, self._description(at), rank.label), *links)
+        names: set[str] = {JOB} if after_job else set()
+        answers = self._answers
+        for number, at in enumerate(self._chosen.ranks):
+            rank, mine = self._ranks[at], self._member == at
+            name = free_name(rank.label, names)
+            names.add(name)
+            yield RankPart(
+                rank.member.input,
+                os.path.join(folder, str(number)),
+                TraceGroup(name, self._description(at), rank.label),
+                number,
+                number + after_job,
+                self._clock(at, self._shift_ns),
+                self._chosen.steps,
+                self._plan,
+                [track(answers, at), *answers.annotations(at)] if answers.is_drawn(at) else [],
+                self._row[mine],
+                self._instance[mine],
+                len(answers.matched),
+                archived,
+            )
 
     def notes(self) -> tuple[str, ...]:
         """Notes on the clocks, the linked collectives, and the unused files recorded with the ranks."""
@@ -294,12 +348,9 @@ class _Timeline:
         text = f"{moved} corrected, {len(chosen) - moved - apart} kept"
         return text + (f", {apart} not comparable (see the rank's description)" if apart else "")
 
-    def _clock(self, at: int) -> Callable[[Int64s], Int64s]:
+    def _clock(self, at: int, shift_ns: int) -> Callable[[Int64s], Int64s]:
         """Maps times of a rank to times of the file."""
-        clock, shift_ns = self._answers.clocks[at], self._shift_ns
-        if not self._plan.align:
-            return lambda ts: ts + shift_ns
-        return lambda ts: clock.to_common(ts) + shift_ns
+        return partial(_moved, clock=self._answers.clocks[at] if self._plan.align else None, shift_ns=shift_ns)
 
     def _description(self, at: int) -> str:
         """The file name of a rank, and how its clock was treated."""
@@ -310,30 +361,69 @@ class _Timeline:
             return f"{name}; clock as recorded: {clock.refused}"
         return f"{name}; its clock is {clock.offset_ns:+,} ns off, known to {clock.uncertainty_ns:,} ns"
 
-    def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
-        """The rank's ``part`` with all additions, on the rank's own clock."""
-        from augment.core.findings import AugmentedTrace, Findings
-        from augment.pipeline import augment
 
-        augmented = augment(part, self._plan.request, steps=None, later="writing")
-        across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
-        return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
+def _moved(ts: Int64s, clock: Clock | None, shift_ns: int) -> Int64s:
+    return (ts if clock is None else clock.to_common(ts)) + shift_ns
 
-    def _links(self, at: int, trace: Trace, part: Trace) -> Links:
-        """The collectives in the rank's ``part`` that link to other ranks."""
-        from augment.writers.perfetto.packets import Links
 
-        is_member = self._member == at
-        rows = _rows_in(part, trace, self._row[is_member])
-        return Links(rows[rows >= 0], self._instance[is_member][rows >= 0])
+class RankPart(Struct, frozen=True):
+    """What makes the part of a rank in a timeline, for :func:`write_rank`, perhaps in another process.
 
-    def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
-        """The slices where the critical path of the job enters and leaves the rank, numbered after the collectives."""
-        from augment.job.output.timeline import handovers
-        from augment.writers.perfetto.packets import Links
+    ``path`` is where it is written. ``number`` counts the ranks before it, ``place`` the groups. ``clock`` maps times
+    of the rank to times of the file. ``of_job`` are the job's tracks on the rank, on its own clock. ``rows`` of the
+    rank's event table are those of the collectives ``instances``, of ``matched`` in all.
+    """
 
-        for track, rows, numbers in handovers(augmented.annotations):
-            yield Links(rows, len(self._answers.matched) + numbers, track)
+    input: Input
+    path: str
+    group: TraceGroup
+    number: int
+    place: int
+    clock: Callable[[Int64s], Int64s]
+    steps: tuple[int, int] | None
+    plan: RunPlan
+    of_job: list[SliceTrack | CounterTrack]
+    rows: Int64s
+    instances: Int64s
+    matched: int
+    archived: bool  #: in a file of its own
+
+
+def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
+    """Write the part of a rank; its memory is free on return. Diagnostics of what was changed or left out, and what is
+    to be said of unused files."""
+    from augment.core.findings import AugmentedTrace, Findings
+    from augment.facts.source.several_ranks import on_clock
+    from augment.facts.steps.window import within
+    from augment.job.output.timeline import handovers
+    from augment.job.rank_answers import with_its_ranks
+    from augment.pipeline import augment
+    from augment.readers.assembly import distributed
+    from augment.writers.perfetto import write_part
+    from augment.writers.perfetto.packets import Links, Part
+    from augment.writers.perfetto.several import write_trace
+    from augment.writers.perfetto.tracks import Tracks
+
+    request, folder = part.plan.request, Path(part.path).parent
+    with memory.bounded(memory.bound_for([part.input], part.plan.memory), folder), _read(part.input) as source:
+        evidence = request.evidence.near(
+            source.source.path, source.rank, distributed(source.source.metadata, "world_size")
+        )
+        whole = with_its_ranks(evidence.added_to(source))
+        trace = whole if part.steps is None else within(whole, *part.steps)
+        kept = kept_tracks(part.plan.kept, part.input) if part.plan.kept and part.steps is None else None
+        outcomes = {"": Findings([], kept)} if kept else augment(trace, request, steps=None, later="writing").outcomes
+        unused = [] if kept else list(evidence.unused(AugmentedTrace(trace, outcomes)))
+        across = [track for track in map(_cut(trace), part.of_job) if len(track.ts)]
+        augmented = on_clock(AugmentedTrace(trace, {**outcomes, "across ranks": Findings([], across)}), part.clock)
+        with open(part.path, "wb") as file:
+            if part.archived:
+                return write_part(augmented, file, Tracks(augmented.trace), Part()), unused
+            rows = _rows_in(trace, whole, part.rows)
+            links = [Links(rows[rows >= 0], part.instances[rows >= 0])]
+            for track, at, numbers in handovers(augmented.annotations):
+                links.append(Links(at, part.matched + numbers, track))
+            return write_trace(augmented, file, part.group, part.number, part.place, *links), unused
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:

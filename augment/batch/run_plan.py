@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from augment.batch.jobs import Job, Member
     from augment.client import Client
     from augment.core.findings import AugmentedTrace
+    from augment.job.answer import Answer
     from augment.readers.limits import Limits
     from augment.writers.seams import Addable, Described
 
@@ -40,6 +41,7 @@ class RunPlan(Struct, frozen=True):
     align: bool = True  #: in it, correct clocks as far as collectives determine them
     fixed_ranks: bool = False  #: leave none of its ranks out, because the user chose them
     timeline_bytes: int | None = BROWSER_TEXT_BYTES  #: most text in it, unless the request has steps; None: all
+    kept: str = ""  #: a folder where processes of this machine keep the tracks of each rank for it
 
     jobs: int = 1  #: inputs converted at once, by as many processes or by the server
     scheduler: str | None = None  #: convert on this Dask cluster instead
@@ -143,6 +145,7 @@ class Conclusion(Struct, frozen=True):
     digest: str = ""
     joined: bool = True
     notes: Sequence[str] = ()
+    answer: Answer | None = None  #: from which all of it is
 
 
 class Question(Struct, frozen=True):

@@ -45,7 +45,6 @@ OF_CATEGORY = f"""{ROOTS}
     join root ra on ra.id = a.track_id join root rb on rb.id = b.track_id where ra.top <> rb.top and a.category = '{{}}'
 """
 ACROSS, HANDOVERS = OF_CATEGORY.format("kernel"), OF_CATEGORY.format("augment.cross_rank_critical_path")
-DIAGNOSIS = "augment.diagnosis"
 OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
 
 
@@ -68,7 +67,7 @@ def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Coun
 
 def of_job(result: Counter[tuple[Cell, ...]]) -> Counter[tuple[Cell, ...]]:
     """Those of ``found`` that the comparison of ranks added."""
-    ours = "augment.job_collectives", "augment.cross_rank_critical_path"
+    ours = "augment.job_collectives", "augment.cross_rank_critical_path", "augment.told_by_job"
     return Counter({each: count for each, count in result.items() if each[1] in ours})
 
 
@@ -80,8 +79,6 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
         alone = tmp_path / "alone.pftrace"
         native.write(augment(read(str(path))), alone)
         expected, result = slices(perfetto, alone), slices(perfetto, tmp_path / "job.pftrace", f"rank {rank}")
-        for each in [each for each in {*expected, *result} if each[1] == DIAGNOSIS]:  # it knows more with the others
-            del expected[each], result[each]
         assert not expected - result
         assert result - expected == of_job(result)
     roots = "select name from track where parent_id is null order by extract_arg(source_arg_set_id, '{}')"

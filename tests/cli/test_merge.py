@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import Augment, unpacked
@@ -108,6 +109,35 @@ def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto:
     write_trace(job / "rank1.json", step(0), kernel("other"))
     assert augment("run", job, "-o", out, "--merge", "--steps", "0").code == 0
     assert kernels(perfetto, merged) == ["k0", "k2", "other"]
+
+
+@pytest.mark.parametrize("formats", ["perfetto", "chrome"])
+def test_no_rank_is_analysed_again(
+    job: Path, tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch, formats: str
+) -> None:
+    """A run keeps the tracks of its ranks for the timeline; where it has none, as of those converted before, they are
+    made again, to the same bytes; so they are by several processes."""
+    from augment.pipeline import augment as analyse
+
+    calls: list[object] = []
+
+    def counted(*args: Any, **how: Any) -> Any:
+        calls.append(args)
+        return analyse(*args, **how)
+
+    monkeypatch.setattr("augment.pipeline.augment", counted)
+    assert augment("run", job, "-o", tmp_path / "o", "--to", formats, "--merge").code == 0
+    timeline = tmp_path / "o" / "job.augmented.pftrace"
+    first, ranks = timeline.read_bytes(), len(list((tmp_path / "o").glob("rank*.metrics.json")))
+    assert len(calls) == ranks
+    timeline.unlink()
+    assert augment("run", job, "-o", tmp_path / "o", "--to", formats, "--merge").code == 0
+    assert len(calls) == 2 * ranks
+    assert timeline.read_bytes() == first
+    timeline.unlink()
+    assert augment("run", job, "-o", tmp_path / "o", "--to", formats, "--merge", "--jobs", "2", "--force").code == 0
+    assert timeline.read_bytes() == first
+    assert [path.name for path in (tmp_path / "o").iterdir() if path.is_dir()] == []
 
 
 def test_trusted_clocks(tmp_path: Path, augment: Augment) -> None:

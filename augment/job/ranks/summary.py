@@ -38,7 +38,7 @@ from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 8
+VERSION = 9
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -141,6 +141,8 @@ class RankSummary(msgspec.Struct):
     tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.ranks.rank_tables`
     texts: dict[str, list[str]] = {}
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
+    text_bytes: int = 0  #: of the source
+    first_ns: int | None = None  #: when its first event begins; None without events
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
     diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, if the rules were asked
 
@@ -218,6 +220,8 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         name=trace.source.label,
         partial=trace.partial,
         world=world,
+        text_bytes=trace.source.text_bytes,
+        first_ns=int(trace.events.ts[0]) if len(trace.events) else None,
         main_track=main_track(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,

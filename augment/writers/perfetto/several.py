@@ -16,8 +16,9 @@ Below a trace's root lie its devices, then its processes with their threads::
 All are plain tracks, none a process or thread as Perfetto has them: those it knows by their pids, which the traces of
 several machines or containers share, and older versions order them as they please.
 
-A trace is written while no other is at hand. What packets share by number begins anew with each (the incremental state
-is cleared); the numbers of tracks go on; and each has its own range of numbers for arrows.
+A trace is written while no other is at hand, perhaps by another process into a file of its own, which is copied. What
+packets share by number begins anew with each (the incremental state is cleared); each has its own range of numbers for
+tracks and for arrows.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from msgspec.structs import replace
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Identity, Trace
 from augment.version import __version__
+from augment.writers.files import copy_bytes
 from augment.writers.perfetto import add, wire, write_part
 from augment.writers.perfetto.added import Room
 from augment.writers.perfetto.packets import Links, Part
@@ -47,12 +49,12 @@ from augment.writers.seams import Addable
 _FIRST_PROCESS = 10_000  #: ranks of root tracks; devices come before
 
 
+TRACKS = 1 << 20  #: of each trace; the numbers of the first begin after those of tracks of no single trace
 _MARK = "augment.several"  #: the name of the metadata at the beginning of such a file
 _VIEW = b"augment.view"  #: the name of the metadata after it, if a first view is known
 _HEAD = 1 << 14  #: the number of bytes that hold both
 _PARTS = b"augment.parts"  #: the name of the metadata at the end of such a file
 _TAIL = 1 << 20  #: the number of bytes that hold it
-_CHUNK = 1 << 20
 
 
 class FirstView(msgspec.Struct, frozen=True):
@@ -138,6 +140,15 @@ def free_name(name: str, taken: Container[str]) -> str:
     return free
 
 
+def write_trace(
+    augmented: AugmentedTrace, file: BinaryIO, group: TraceGroup, number: int, place: int, *links: Links
+) -> list[Diagnostic]:
+    """Write what :meth:`Several.copy` takes as the trace of this number, ``place``-th among all root tracks. Returns
+    diagnostics of what was changed or left out."""
+    tracks = GroupTracks(augmented.trace, (number + 1) * TRACKS, group=group, place=place)
+    return write_part(augmented, file, tracks, Part(number, group.name, links))
+
+
 class Several:
     """A file of several traces, added one after the other and shown in this order.
 
@@ -152,7 +163,7 @@ class Several:
             said[_VIEW.decode()] = msgspec.json.encode(view).decode()
         for name, value in said.items():
             file.write(_said(name, value))
-        self._traces = self._tracks = self._roots = 0
+        self._tracks = self._roots = 0
         self._taken: set[str] = set()
         self._parts: list[tuple[str, int, int]] = []  #: the name, first byte, and number of bytes of each trace
 
@@ -164,23 +175,18 @@ class Several:
         """Write a trace. Returns diagnostics of what was changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
-        tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._roots)
         start = self._file.tell()
-        written = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
+        group = replace(group, name=name)
+        written = write_trace(augmented, self._file, group, len(self._parts), self._roots, *links)
         self._parts.append((name, start, self._file.tell() - start))
-        self._traces += 1
         self._roots += 1
-        self._tracks = tracks.count
         return written
 
     def copy(self, name: str, file: BinaryIO, start: int, length: int) -> None:
-        """Copy a trace from another file of several traces. No other trace may be added afterwards."""
+        """Copy a trace from another file: of several traces, or by :func:`write_trace`."""
         self._parts.append((name, self._file.tell(), length))
         file.seek(start)
-        while length > 0:
-            piece = file.read(min(length, _CHUNK))
-            self._file.write(piece)
-            length -= len(piece)
+        copy_bytes(file, self._file, length)
 
     def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
         """Write a root track for tracks that belong to no single trace. ``shift_ns`` is added to all times."""
@@ -267,13 +273,14 @@ class Archive:
         self._file = file
         self._names: dict[str, str] = {}
 
-    def add(self, augmented: AugmentedTrace, group: TraceGroup, *_links: Links) -> list[Diagnostic]:
-        """Write a trace. Returns diagnostics of what was changed or left out."""
-        name = free_name(group.name, self._names)
+    def copy(self, name: str, file: BinaryIO, start: int, length: int) -> None:
+        """Copy a trace, a native file."""
+        file.seek(start)
+        name = free_name(name, self._names)
         plain = _ODD.sub("-", name)[:_LONGEST]
         self._names[name] = f"{len(self._names):04}-{plain}.pftrace"
         with _member(self._file, self._names[name]):
-            return write_part(augmented, self._file, Tracks(augmented.trace), Part())
+            copy_bytes(file, self._file, length)
 
     def close(self) -> None:
         """Write the manifest and the end of the archive."""
