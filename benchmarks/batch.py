@@ -84,7 +84,8 @@ def killed(source: Path, folder: Path, kills: int) -> None:
             left -= 1
     took = time.perf_counter() - began
     manifest = (out / "augment-manifest.jsonl").read_text().splitlines()
-    counts = Counter(json.loads(line)["input"] for line in manifest if line.endswith("}"))
+    recorded = [json.loads(line) for line in manifest if line.endswith("}")]
+    counts = Counter(line["input"] for line in recorded if line["status"] != "concluded")
     lines = [line.split() for line in log.read_text().splitlines()]
     begun = Counter(name for name, *_ in lines if name != "end")
     count = len(list(source.iterdir()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
@@ -18,7 +17,9 @@ from augment.batch.inputs import Input, sweep
 from augment.batch.run_plan import Progress, Result, RunPlan
 
 if TYPE_CHECKING:
-    from augment.batch.job_question import Concluded
+    from tempfile import TemporaryDirectory
+
+    from augment.batch.job_question import Concluded, Earlier
     from augment.batch.jobs import Job
     from augment.batch.manifest import Manifest
     from augment.batch.remote import Folder, RemoteJob
@@ -44,6 +45,7 @@ class Run:
     """
 
     def __init__(self, inputs: Sequence[Input], plan: RunPlan, progress: Progress | None = None) -> None:
+        self._earlier: dict[str, Earlier] = {}  #: what is recorded of whole jobs
         self._kept = _folder_for_tracks(plan)
         plan = replace(plan, kept=self._kept.name) if self._kept else plan
         self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
@@ -56,6 +58,7 @@ class Run:
         with contextlib.closing(_Manifests(self._plan)) as manifests:
             before = [manifests.done(item) for item in self._inputs]
             to_do = [item for item, result in zip(self._inputs, before, strict=True) if result is None]
+            self._earlier = manifests.jobs()
             sweep(to_do)
             self._progress.begun(to_do)
 
@@ -79,15 +82,32 @@ class Run:
             from augment.batch.job_question import conclude
 
             plan = self._plan
-            for job in conclude(self._plan.question, self._inputs, self.results, plan.request, executor_of(plan)):
+            earlier = {} if plan.force else self._earlier
+            executor = executor_of(plan)
+            for job in conclude(self._plan.question, self._inputs, self.results, plan.request, executor, earlier):
                 if plan.merge and job.answer is not None:
                     self._answers.append((job.job, job.answer))
                 yield job
 
     def draw(self, job: Concluded) -> list[Result]:
-        """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once."""
-        if not job.redraws:
-            return []
+        """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once, then the job."""
+        drawn = self._drawn(job) if job.redraws else []
+        if not self._remote and not self._plan.client:
+            self._record(job)
+        return drawn
+
+    def _record(self, job: Concluded) -> None:
+        from augment.batch.job_question import recordable
+
+        root = job.job.members[0].input.root
+        if root is None or any(member.input.root != root for member in job.job.members):
+            return
+        recorded = recordable(job, self.results)
+        if recorded and self._earlier.get(job.written[0]) != recorded:
+            with contextlib.closing(_Manifests(self._plan)) as manifests:
+                manifests.record_job(job.job.members[0].input, job.written[0], recorded)
+
+    def _drawn(self, job: Concluded) -> list[Result]:
         from augment.batch import job_question
 
         by_path = {redraw.input.path: redraw for redraw in job.redraws}
@@ -105,6 +125,7 @@ class Run:
                     self.results[item.path] = result
                 else:
                     manifests.record(item, result)
+                    self.results[item.path] = replace(result, status=self.results[item.path].status)
 
             sweep(inputs)
             few = sum(redraw.size for redraw in job.redraws) < WORKERS_FROM
@@ -170,8 +191,11 @@ class Run:
 
 def _folder_for_tracks(plan: RunPlan) -> TemporaryDirectory[str] | None:
     """Where the tracks of ranks are kept for the timeline of their job (``TMPDIR``); None if that makes them anew."""
-    apart = plan.client or plan.scheduler or plan.shard or plan.request.steps
-    return TemporaryDirectory(prefix="augment-") if plan.merge and not apart else None
+    if not plan.merge or plan.client or plan.scheduler or plan.shard or plan.request.steps:
+        return None
+    import tempfile
+
+    return tempfile.TemporaryDirectory(prefix="augment-")
 
 
 class _Manifests:
@@ -194,6 +218,15 @@ class _Manifests:
         """The earlier result of ``item`` if it need not be converted again."""
         manifest = self._of(item)
         return None if manifest is None or self._plan.force else manifest.done(item)
+
+    def jobs(self) -> dict[str, Earlier]:
+        """What is recorded of whole jobs, by the paths of their files."""
+        return {path: job for manifest in self._open.values() for path, job in manifest.jobs.items()}
+
+    def record_job(self, item: Input, path: str, job: Earlier) -> None:
+        """Record the outcome of the job of ``item``, whose file is at ``path``."""
+        if manifest := self._of(item):
+            manifest.record_job(path, job)
 
     def record(self, item: Input, result: Result) -> None:
         """Record a result, if it is that of a file of a folder."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from augment.batch.jobs import Job, Member, group
 from augment.batch.peek import FileIdentity
 from augment.batch.run_plan import Conclusion, Executor, File, Question, Result, T, Tracks
 from augment.errors import AugmentError
+from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.core.findings import AugmentedTrace
@@ -71,7 +73,20 @@ class Concluded(Struct, frozen=True):
     verdict: Sequence[str] = ()
     joined: bool = True
     notes: Sequence[str] = ()
-    answer: Answer | None = None
+    answer: Answer | None = None  #: None if an earlier run concluded it
+    digest: str = ""  #: of the conclusion
+
+
+class Earlier(Struct, frozen=True):
+    """The outcome for a job that an earlier run has recorded: the size of its file, how many of its ranks show it, and
+    what was said."""
+
+    digest: str
+    size: int
+    drawn_count: int
+    verdict: Sequence[str] = ()
+    joined: bool = True
+    notes: Sequence[str] = ()
 
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
@@ -88,8 +103,11 @@ def conclude(
     results: Mapping[str, Result],
     request: Request,
     executor: Executor = alone,
+    earlier: Mapping[str, Earlier] = MappingProxyType({}),
 ) -> Iterator[Concluded]:
     """The answer for every job among ``inputs`` that has summaries of more than one rank.
+
+    A job that an earlier run has concluded from the same summaries is not concluded again: none of its files is opened.
 
     Args:
         question: the question.
@@ -97,6 +115,7 @@ def conclude(
         results: the results of the inputs by path; a failed input is missing from its job.
         request: what the user asks.
         executor: reads the summaries of large jobs.
+        earlier: the outcomes that are known, by the path of the job's file.
 
     Raises:
         InputError: a summary cannot be read.
@@ -106,6 +125,12 @@ def conclude(
         paths = ((member, summary_of(results[member.input.path], question)) for member in job.members)
         summaries = [(member, path) for member, path in paths if path]
         if len(summaries) < 2:
+            continue
+        known = earlier.get(locations.join(job.folder, job.stem + METRICS_SUFFIX))
+        of_ranks = [results[member.input.path] for member, _ in summaries]
+        if known and known == _still(known, job, of_ranks, question, request):
+            path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
+            yield Concluded(job, [path], [], 0, known.verdict, known.joined, known.notes, digest=known.digest)
             continue
         conclusion = question.conclude(job, summaries, request, executor)
         written = [locations.join(job.folder, job.stem + suffix) for suffix in conclusion.files]
@@ -119,9 +144,27 @@ def conclude(
                 redraws.append(Redraw(member.input, before, tracks or tuple, conclusion.digest))
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
-        yield Concluded(
-            job, written, possible, seamless, conclusion.verdict, conclusion.joined, conclusion.notes, conclusion.answer
-        )
+        said = conclusion.verdict, conclusion.joined, conclusion.notes
+        yield Concluded(job, written, possible, seamless, *said, conclusion.answer, conclusion.digest)
+
+
+def _still(known: Earlier, job: Job, results: Sequence[Result], question: Question, request: Request) -> Earlier:
+    """What ``known`` would be now."""
+    path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
+    files = [file for result in results for file in result.summaries if file.path.endswith(question.suffix)]
+    digest = job_digest([bytes.fromhex(file.sha256) for file in files], request)
+    drawn = sum(result.drawn == digest for result in results)
+    return replace(known, digest=digest, size=locations.size(path) or 0, drawn_count=drawn)
+
+
+def recordable(job: Concluded, results: Mapping[str, Result]) -> Earlier | None:
+    """What is to be recorded of a job when its ranks show it; None if some do not."""
+    of_ranks = [results[member.input.path] for member in job.job.members]
+    if not job.digest or job.seamless or not job.written or any(result.status == "failed" for result in of_ranks):
+        return None
+    drawn = sum(result.drawn == job.digest for result in of_ranks)
+    size = locations.size(job.written[0]) or 0
+    return Earlier(job.digest, size, drawn, list(job.verdict), job.joined, list(job.notes))
 
 
 def summary_of(result: Result, question: Question) -> str | None:

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from augment.batch import job_question, locations
 from augment.batch.inputs import Input
+from augment.batch.job_question import Earlier
 from augment.batch.run_plan import File, Result, RunPlan
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
@@ -132,6 +134,23 @@ class Manifest:
         else:
             self._recorded = True
             self._journal.append(json.dumps(line).encode())
+
+    @property
+    def jobs(self) -> dict[str, Earlier]:
+        """What is recorded of whole jobs, by the path of a job's file."""
+        return {
+            locations.join(self._root, record["input"]): msgspec.convert(record["job"], Earlier)
+            for record in self._known.values()
+            if record["status"] == "concluded" and record["tool"] == __version__
+        }
+
+    def record_job(self, path: str, job: Earlier) -> None:
+        """Record the outcome of a job, whose file is at ``path``."""
+        name = locations.below(path, self._root)
+        output = {"path": name, "size": job.size, "sha256": ""}
+        line = {"input": name, "tool": __version__, "status": "concluded", "finished_ns": time.time_ns()}
+        line |= {"outputs": [output], "summaries": [], "partial": "", "rank": None, "job": asdict(job)}
+        self._journal.append(json.dumps(line).encode())
 
     def close(self) -> None:
         """Write what is left and release the file. A folder without traces stays as it is."""

@@ -26,7 +26,7 @@ from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.convert import kept_tracks
 from augment.batch.inputs import Input
-from augment.batch.job_question import alone, jobs_of
+from augment.batch.job_question import alone, jobs_of, summary_of
 from augment.batch.jobs import Job, Member, group
 from augment.batch.run_plan import Executor, Report, RunPlan
 from augment.batch.timeline_contents import JOB, BrowserFit, Extent, first_view, fit, window_of
@@ -134,11 +134,23 @@ def merge_all(
             if before and locations.size(out) is not None:
                 yield out, None
                 continue
-            known = next((answer for each, answer in answers if each == job), None)
-            if known is None or len(known.summaries) != len(job.members):
-                yield out, merge(job, out, plan, report, executor)
-            else:
-                yield out, merge(job, out, plan, report, executor, known)
+            known = next((answer for each, answer in answers if each == job), None) or _of_run(job, results, plan)
+            whole = known is not None and len(known.summaries) == len(job.members)
+            yield out, merge(job, out, plan, report, executor, known if whole else None)
+
+
+def _of_run(job: Job, results: Mapping[str, Result], plan: RunPlan) -> Answer | None:
+    """The answer of a job from the summaries of its conversions; None if some left none."""
+    from augment.job.answer import answer
+
+    if plan.question is None:
+        return None
+    paths = [summary_of(results[member.input.path], plan.question) for member in job.members]
+    there = [path for path in paths if path]
+    if len(there) < len(paths):
+        return None
+    contents, request = map(locations.read, there), plan.request
+    return answer(contents, there, request.parallelism, trust_clocks=request.trust_clocks)
 
 
 def default_output(job: Job) -> str:
@@ -314,7 +326,7 @@ class _Timeline:
         names: set[str] = {JOB} if after_job else set()
         answers = self._answers
         for number, at in enumerate(self._chosen.ranks):
-            rank, mine = self._ranks[at], self._member == at
+            rank, is_of_rank = self._ranks[at], self._member == at
             name = free_name(rank.label, names)
             names.add(name)
             yield RankPart(
@@ -327,8 +339,8 @@ class _Timeline:
                 self._chosen.steps,
                 self._plan,
                 [track(answers, at), *answers.annotations(at)] if answers.is_drawn(at) else [],
-                self._row[mine],
-                self._instance[mine],
+                self._row[is_of_rank],
+                self._instance[is_of_rank],
                 len(answers.matched),
                 archived,
             )

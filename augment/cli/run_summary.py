@@ -50,7 +50,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from not_recorded(sidecar)
         if notes := len(sidecar["diagnostics"]):
             yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
-    elif augmented:
+    elif any(result.status == "augmented" for result in augmented):  # else nothing is opened again
         lines = []
         periods: dict[str, None] = {}
         paths = [result.path for result in augmented]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def job(tmp_path: Path) -> Path:
 
 def lines(folder: Path, name: str = MANIFEST) -> list[dict[str, Any]]:
     recorded = map(json.loads, (folder / name).read_text().splitlines())
-    return [line for line in recorded if line["status"] != "passed_over"]
+    return [line for line in recorded if line["status"] not in ("passed_over", "concluded")]
 
 
 def converted(folder: Path) -> list[str]:
@@ -128,7 +129,7 @@ def test_failures_are_tried_again(job: Path, augment: Augment) -> None:
 
 def test_a_line_that_was_cut_off_counts_for_nothing(job: Path, augment: Augment) -> None:
     augment("run", job)
-    content = (job / MANIFEST).read_bytes()
+    content = b"".join(line for line in (job / MANIFEST).read_bytes().splitlines(True) if b'"concluded"' not in line)
     (job / MANIFEST).write_bytes(content[:-40])
     assert "1 augmented, 2 done before" in augment("run", job).err
     assert (job / MANIFEST).read_bytes().startswith(content[:-40] + b"\n{")
@@ -266,3 +267,30 @@ def test_traces_that_share_no_collectives_are_no_job(tmp_path: Path, augment: Au
     assert f"2 traces in {tmp_path.name} share no collectives" in run.err
     assert "These two traces share no collectives: nothing shows that they are ranks of one job." in run.err
     assert "job" not in run.err.replace("one job", "").replace(tmp_path.name, "").replace("job.metrics.json", "")
+
+
+def test_a_run_with_nothing_to_do_opens_no_file_and_makes_no_figure(tmp_path: Path, augment: Augment) -> None:
+    simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "in")
+    assert augment("run", tmp_path / "in", "-o", tmp_path / "o").code == 0
+    opened: list[str] = []
+
+    def opening(event: str, args: tuple[object, ...]) -> None:
+        if event == "open" and listening:
+            opened.append(str(args[0]))
+
+    listening = True
+    sys.addaudithook(opening)  # cannot be removed
+    again = augment("run", tmp_path / "in", "-o", tmp_path / "o")
+    listening = False
+    assert again.code == 0
+    assert {name for name in opened if name.startswith(str(tmp_path))} == {str(tmp_path / "o" / MANIFEST)}
+    verdict = json.loads((tmp_path / "o" / "job.metrics.json").read_bytes())["verdict"]["text"]
+    assert all(sentence in again.err for sentence in verdict)
+    assert str(tmp_path / "o" / "job.metrics.json") in again.lines
+
+    (tmp_path / "o" / "job.metrics.json").unlink()
+    assert augment("run", tmp_path / "in", "-o", tmp_path / "o").code == 0
+    assert (tmp_path / "o" / "job.metrics.json").exists(), "it is concluded again where its file is gone"
+    stated = augment("run", tmp_path / "in", "-o", tmp_path / "o", "--parallelism", "dp=3")
+    assert stated.code == 0
+    assert (tmp_path / "o" / MANIFEST).read_text().count("concluded") == 2, "by what is stated of it"

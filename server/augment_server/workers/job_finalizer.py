@@ -98,7 +98,7 @@ class Gathering:
             return []
         stage("merging")
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
-        plan = RunPlan(self._request, align=wanted["align"], timeline_bytes=limit)
+        plan = RunPlan(self._request, COMPARISON, align=wanted["align"], timeline_bytes=limit)
         paths = []
         for path, merged in merge_all(self._inputs, self._results, plan, lambda _: None):
             paths.append(Path(path))
