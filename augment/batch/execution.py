@@ -257,9 +257,9 @@ def executor_of(plan: RunPlan) -> Executor:
 def _workers(plan: RunPlan, count: int) -> Workers | None:
     """The workers for ``count`` tasks; None: this process."""
     if plan.scheduler and count:
-        from augment.batch.workers import Cluster
+        from augment.batch.workers import cluster
 
-        return Cluster(plan.scheduler)
+        return cluster(plan.scheduler)
     if min(plan.jobs, count) > 1:
         from augment.batch.workers import Processes
 

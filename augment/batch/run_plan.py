@@ -44,7 +44,7 @@ class RunPlan(Struct, frozen=True):
     kept: str = ""  #: a folder where processes of this machine keep the tracks of each rank for it
 
     jobs: int = 1  #: inputs converted at once, by as many processes or by the server
-    scheduler: str | None = None  #: convert on this Dask cluster instead
+    scheduler: str | None = None  #: convert on this Dask or Ray cluster instead
     client: Client | None = None  #: convert through its server instead
     force: bool = False  #: convert inputs again that are done
     shard: str = ""  #: distinguishes processes that share an output folder

@@ -1,4 +1,4 @@
-"""Many tasks on several workers: processes of this machine, or a Dask cluster. Results come in the inputs' order."""
+"""Many tasks on several workers: processes of this machine, a Dask or a Ray cluster. Results are in order."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ T = TypeVar("T")
 Task = Callable[[], Result]
 
 PATIENCE_S = 5  #: timeout for a scheduler's first answer
+RETRIES = 2  #: how often Ray tries a task again whose process or node died
 AHEAD = 2  #: inputs submitted per thread of a cluster: none runs dry, and an adaptive cluster sees the demand
 AT_LEAST = 8  #: inputs submitted while there is no thread yet
 _DISCONNECTED = "the cluster connection was lost; run the same command again to go on"
@@ -326,7 +327,19 @@ def _guarded(task: Callable[[], T]) -> T:
         os._exit(143)
 
 
-class Cluster:
+def cluster(address: str) -> Workers:
+    """The workers of the cluster at ``address``: ``dask://10.0.0.1:8786`` (or ``tcp://…``), ``ray://10.0.0.1:10001``.
+
+    Raises:
+        UsageError: its package is not installed.
+        OutputError: nothing answers there.
+    """
+    if address.startswith("ray://"):
+        return RayCluster(address)
+    return DaskCluster(address.replace("dask://", "tcp://", 1))
+
+
+class DaskCluster:
     """The workers of the Dask scheduler at ``address``, such as ``tcp://10.0.0.1:8786``.
 
     They read the inputs and write the outputs themselves. When a worker dies, Dask gives its input to another, until
@@ -373,3 +386,80 @@ class Cluster:
     def close(self) -> None:
         """Disconnect from the cluster, which keeps running."""
         self._client.close()
+
+
+class RayCluster:
+    """The workers of the Ray cluster whose client server is at ``address``, such as ``ray://10.0.0.1:10001``.
+
+    They read the inputs and write the outputs themselves. A task has a process of its own: one that dies ends no other.
+    Ray tries it again, on another node if its own is gone.
+
+    Raises:
+        UsageError: Ray is not installed.
+        OutputError: nothing answers at ``address``.
+    """
+
+    class Lost(Exception):
+        """A process or node died."""
+
+    lost: type[Exception] = Lost
+
+    def __init__(self, address: str) -> None:
+        import socket
+
+        try:
+            import ray
+        except ImportError as error:
+            because = f"needs Ray ({error}); pip install 'kineto-augment[ray]'"
+            raise UsageError(f"--scheduler {address}: {because}") from error
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()  # Ray itself waits for long
+            self._ray: Any = ray
+            ray.init(address, logging_level="ERROR", log_to_driver=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise OutputError(f"--scheduler {address}: no Ray cluster answers: {error}") from error
+        self._run = ray.remote(num_cpus=1, max_retries=RETRIES)(_run)
+        self._under_way: dict[Future[Any], Any] = {}
+
+    def capacity(self) -> int:
+        """Twice the number of CPUs: an input that runs and the next, for each."""
+        return max(AT_LEAST, AHEAD * int(self._ray.cluster_resources().get("CPU", 0)))
+
+    def submit(self, task: Callable[[], T]) -> Future[T]:
+        """Submit a task to the cluster."""
+        reference = self._run.remote(task)
+        result: Future[T] = Future()
+        self._under_way[result] = reference
+        reference.future().add_done_callback(partial(self._take, result))
+        return result
+
+    def _take(self, result: Future[T], done: Future[T]) -> None:
+        self._under_way.pop(result, None)
+        error = done.exception()
+        errors = self._ray.exceptions
+        if error is None:
+            result.set_result(done.result())
+        elif isinstance(error, (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError)):
+            result.set_exception(self.Lost(str(error)))
+        else:
+            result.set_exception(getattr(error, "cause", None) or error)
+
+    def renew(self) -> None:
+        """Do nothing: the cluster replaces its workers itself."""
+
+    def stop(self) -> None:
+        """Cancel what has not ended."""
+        for reference in list(self._under_way.values()):
+            with contextlib.suppress(Exception):
+                self._ray.cancel(reference)
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect from the cluster, which keeps running."""
+        self._ray.shutdown()
+
+
+def _run(task: Callable[[], T]) -> T:
+    """Run a task in a worker of Ray."""
+    return task()

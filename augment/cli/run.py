@@ -72,7 +72,11 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     "Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted with "
     "its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]"
 )
-@click.option("--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask]).")
+@click.option(
+    "--scheduler",
+    metavar="dask://…|ray://…",
+    help="Convert on the Dask or Ray cluster at this address (extra [dask] or [ray]).",
+)
 @ranks_option
 @click.option(
     "--shard",

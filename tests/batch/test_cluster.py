@@ -1,4 +1,4 @@
-"""A Dask cluster does what processes do."""
+"""A Dask or Ray cluster does what processes do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from traces import kernel, write_trace
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("distributed")
 
-
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[str]:
+@pytest.fixture(scope="module", params=["dask", "ray"])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a cluster of two workers, of which each may die once of an input."""
-    more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-    command = [sys.executable, str(Path(__file__).with_name("dask_cluster.py"))]
+    pytest.importorskip("distributed" if request.param == "dask" else "ray")
+    more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, str(Path(__file__).with_name(f"{request.param}_cluster.py"))]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment(**more)
@@ -59,7 +58,8 @@ def test_equal_bytes_and_going_on(tmp_path: Path, scheduler: str) -> None:
     assert len(contents(tmp_path / "dask")) == 61  # three of each, one of the job
     manifest = tmp_path / "dask" / "augment-manifest.jsonl"
     assert len(manifest.read_text().splitlines()) == 22  # and that of the job
-    run(tmp_path / "in", "-o", tmp_path / "dask", "--scheduler", scheduler)
+    again = run(tmp_path / "in", "-o", tmp_path / "dask", "--scheduler", scheduler)
+    assert (again.code, again.err) == (here.code, here.err)
     assert len(manifest.read_text().splitlines()) == 23  # the failure is tried again
 
 
@@ -78,28 +78,34 @@ def test_portions_of_a_large_job_are_read_by_the_cluster(scheduler: str) -> None
 
 
 def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:
-    from augment.batch.workers import Cluster
+    from augment.batch.workers import cluster
 
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), Cluster(scheduler)))
+    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), cluster(scheduler)))
     assert [(result.path, result.status) for result in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "kind"), [("tcp", "Dask scheduler"), ("dask", "Dask scheduler"), ("ray", "Ray cluster")]
+)
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, scheme: str, kind: str) -> None:
     from augment.batch import workers
 
     monkeypatch.setattr(workers, "PATIENCE_S", 0.2)
-    with pytest.raises(OutputError, match="no Dask scheduler answers"):
-        workers.Cluster("tcp://127.0.0.1:1")
+    with pytest.raises(OutputError, match=f"no {kind} answers"):
+        workers.cluster(f"{scheme}://127.0.0.1:1")
 
 
-def test_dask_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from augment.batch.workers import Cluster
+@pytest.mark.parametrize(("scheme", "package", "extra"), [("dask", "distributed", "dask"), ("ray", "ray", "ray")])
+def test_a_package_is_named_where_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, package: str, extra: str
+) -> None:
+    from augment.batch.workers import cluster
 
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[dask\]'"):
-        Cluster("tcp://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf"pip install 'kineto-augment\[{extra}\]'"):
+        cluster(f"{scheme}://127.0.0.1:1")

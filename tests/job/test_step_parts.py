@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from augment.core.findings import AugmentedTrace
 from augment.facts.steps.step_windows import step_windows
 from augment.job.answer import Answer, answer
 from augment.job.path.step_parts import Row
-from augment.job.ranks.summary import summarize
+from augment.job.ranks.summary import read_summary, summarize
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -144,3 +146,17 @@ def test_efficiency_of_the_rank_is_beside_it(tmp_path: Path) -> None:
         assert (row.wall_ns, exposed, row.exposed_memory_ns) == (
             alone.wall_ns, alone.exposed_communication_ns, alone.exposed_memory_ns
         )  # fmt: skip
+
+
+def test_collectives_that_a_rank_came_to_before_the_first_step_began(tmp_path: Path) -> None:
+    """They are no stretch of own work; the others keep their moments."""
+    contents = []
+    for path, _ in simulate(JobOptions(ranks=2, steps=2, layers=2), tmp_path):
+        summary = read_summary(summarize(AugmentedTrace(read(str(path)), {})), path.name)
+        starts = summary.step_column("start").copy()
+        starts[0] = summary.column("ts")[1] + 1
+        summary.steps["start"] = starts.tobytes()
+        contents.append(zlib.compress(msgspec.msgpack.encode(summary)))
+    result = answer(contents, ["rank0", "rank1"])
+    assert len(result.matched) > 2
+    assert result.verdict.text

@@ -238,7 +238,8 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         rows_ = rows_[_as_launched(matched, summary, rows_)]
         ts = np.maximum.accumulate(progress.came[rows_])
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
-        rows_ = rows_[progress.came[rows_] >= begin]
+        is_after = progress.came[rows_] >= begin
+        rows_, ts = rows_[is_after], ts[is_after]
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
         before = np.concatenate(([NO_INDEX], _numbered(sort[matched.instance[rows_]])))[:-1]
