@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-service bench-truth clean quick fuzz wheels
+.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-history bench-service bench-truth clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -60,6 +60,9 @@ bench-batch: $(STAMP)  ## ranks a minute with one process and two; merging; 1 00
 
 bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, by default of the examples
 	$(BIN)/python benchmarks/hta_compare.py $(or $(TRACES),examples/traces)
+
+bench-history: $(STAMP)  ## years of runs that never changed: how many have a change of six kinds of noise, and how often one is found
+	$(BIN)/python benchmarks/history.py
 
 bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory; crowds and kills
 	$(BIN)/python benchmarks/service.py

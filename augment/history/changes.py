@@ -1,10 +1,13 @@
 """When did a figure change from run to run, and is a new run like those before it?
 
-Both rules are for runs that vary independently and alike around a level that changes now and then; single outliers are
-allowed. All-positive values are compared by their logarithms.
+Both rules are for runs that vary around a level that changes now and then; single outliers are allowed, and runs may
+depend on those before them or be of two kinds. All-positive values are compared by their logarithms.
 
 **Change points.** The spread is Qn (Rousseeuw and Croux 1993) of the differences between successive runs, divided by
-the square root of 2: a level that changes affects one difference. Values further than :data:`CLIP` spreads from the
+the square root of 2: a level that changes affects one difference. Runs that depend on each other, or are of two kinds
+of machines, vary more from month to month than that says: so the spread is also that of the differences between the
+means of successive blocks of 2, 4, 8 … runs, times the root of half their length, which is the same for independent
+runs; the largest counts. Values further than :data:`CLIP` spreads from the
 running median of five are moved there. For each split of the runs into two parts of at least :data:`FEWEST`, t is the
 difference of the parts' means over its standard error; the largest is a change if its probability by Student's t, times
 the number of splits (Bonferroni), is below half of :data:`ALPHA`. If none is, the same is done for each stretch against
@@ -36,6 +39,8 @@ FEWEST = 3  #: runs on each side of a change
 CLIP = 2.0  #: spreads
 LEAST_CHANGE = 0.01  #: smaller changes of the level, relative to it, are not told
 EFFICIENCY = 0.65  #: degrees of freedom of Qn, relative to those of the standard deviation
+BLOCKS = 12  #: blocks of runs, at least, whose means tell how much runs depend on each other
+DEPENDENCE_FROM = 32  #: runs; fewer do not tell
 _WINDOW = 5
 _SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
 
@@ -92,6 +97,12 @@ def changes(runs: Floats, alpha: float = ALPHA) -> list[Change]:
     values = np.log(runs) if (runs > 0).all() else runs
     differences = np.diff(values)
     spread = (qn(differences) or float(differences.std(ddof=1))) / math.sqrt(2)
+    # That of runs from which that of a mean follows as of independent ones
+    length = 2 if len(values) >= DEPENDENCE_FROM else len(values)
+    while BLOCKS * length <= len(values):
+        means = np.convolve(values, np.full(length, 1 / length), "valid")
+        spread = max(spread, qn(means[length:] - means[:-length]) * math.sqrt(length / 2))
+        length *= 2
     # The values with outliers moved towards the running median
     padded = np.pad(values, _WINDOW // 2, mode="reflect")
     middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)

@@ -49,6 +49,46 @@ def test_other_noise_has_few_changes(kind: str) -> None:
     assert rate([bool(changes(LEVEL * np.exp(noise(seed)))) for seed in range(TRIALS)]) <= 0.06
 
 
+def year(kind: str, seed: int, count: int = 200) -> Floats:
+    """A year of runs whose level never changes."""
+    random = np.random.default_rng(seed)
+    values = random.normal(0, SPREAD, count)
+    if kind == "outliers":
+        values[random.random(count) < 0.1] += 5 * SPREAD
+    elif kind == "heavy tails":
+        values = random.standard_t(3, count) * SPREAD / 1.7
+    elif kind.startswith("depending"):  # each on the one before it
+        share = float(kind.rpartition(" ")[2])
+        values = values * np.sqrt(1 - share**2)
+        for index in range(1, count):
+            values[index] += share * values[index - 1]
+    elif kind == "two kinds of machines":
+        values += (random.random(count) < 0.5) * 5 * SPREAD
+    elif kind == "two kinds in turns":
+        values += np.cumsum(random.random(count) < 0.3) % 2 * 5 * SPREAD
+    return np.asarray(LEVEL * np.exp(values))
+
+
+KINDS = ("alike", "outliers", "heavy tails", "depending by 0.8", "two kinds of machines", "two kinds in turns")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_years_that_never_changed_rarely_have_a_change(kind: str) -> None:
+    assert rate([bool(changes(year(kind, seed))) for seed in range(60)]) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("kind", "shift"), [("alike", 1.25), ("depending by 0.6", 3.0), ("two kinds of machines", 4.0)]
+)
+def test_changes_within_a_year_are_found(kind: str, shift: float) -> None:
+    rows = []
+    for seed in range(40):
+        values = year(kind, seed)
+        values[120:] *= np.exp(shift * SPREAD)
+        rows.append(any(abs(change.first - 120) <= 12 for change in changes(values)))
+    assert rate(rows) >= 0.9
+
+
 @pytest.mark.parametrize(
     ("shift", "after", "least_rate"), [(5.0, FEWEST, 0.95), (3.0, 5, 0.75), (3.0, 10, 0.95), (2.0, 15, 0.5)]
 )
