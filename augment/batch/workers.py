@@ -416,9 +416,10 @@ class RayCluster:
         try:
             socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()  # Ray itself waits for long
             self._ray: Any = ray
-            ray.init(address, logging_level="ERROR", log_to_driver=False)
+            _connect(ray, address)
         except (OSError, ValueError, RuntimeError) as error:
-            raise OutputError(f"--scheduler {address}: no Ray cluster answers: {error}") from error
+            because = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise OutputError(f"--scheduler {address}: no Ray cluster answers: {because}") from error
         self._run = ray.remote(num_cpus=1, max_retries=RETRIES)(_run)
         self._under_way: dict[Future[Any], Any] = {}
 
@@ -458,6 +459,15 @@ class RayCluster:
     def close(self) -> None:
         """Disconnect from the cluster, which keeps running."""
         self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect to a client server that listens; it may be too busy to serve one more client at once."""
+    for _ in range(RETRIES):
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            ray.init(address, logging_level="ERROR", log_to_driver=False)
+            return
+    ray.init(address, logging_level="ERROR", log_to_driver=False)
 
 
 def _run(task: Callable[[], T]) -> T:
