@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,9 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trace = compressed(given.trace)
         command = [sys.executable, "-m", "augment", "run", str(trace), "-o", str(trace.parent), "--quiet", *given.more]
         code = subprocess.run(command, check=False).returncode
+    if why := killed_by(code):
+        sys.stderr.write(f"{why}\n")
+        return 128 - code
     if code == 0 and given.remove_source:
         trace.unlink(missing_ok=True)
     return code
+
+
+def killed_by(code: int) -> str:
+    """What ended a process, of the code that :mod:`subprocess` gives it; empty if it ended by itself."""
+    if code >= 0:
+        return ""
+    why = "; the kernel does this where memory is short" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{why}"
 
 
 @contextlib.contextmanager

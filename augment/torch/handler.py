@@ -16,12 +16,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from augment.errors import UsageError
 
+MOST_WAITING = 8  #: traces of one process that wait to be augmented
 WAIT_S = 120.0  #: how long the end of the training process waits for traces that are being augmented
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _LOG = logging.getLogger("augment.torch")
@@ -114,11 +116,11 @@ def trace_handler(
     Args:
         folder: where traces and outputs go; made if necessary.
         run: the name of this run, a subfolder.
-        server: ``HOST:PORT`` of a service (``augment serve``) that does the work.
+        server: ``grpc://HOST:PORT`` of a service (``augment serve``) that does the work.
         keep_source: whether to keep the trace itself once it is augmented.
-        arguments: more arguments of ``augment run``, such as ``["--only", "steps"]`` or ``["--token-file", FILE]``.
-        wait_s: how long the training process waits at its end for traces that are being augmented. Those that are not
-            ready go on, unless the machine or container ends with the process.
+        arguments: more arguments of ``augment run``, such as ``["--only", "steps"]``.
+        wait_s: how long the training process waits at its end for traces that are being augmented. One that is not
+            ready goes on, unless the machine or container ends with the process; those that wait are named in the log.
     """
     target = Path(folder, run) if run else Path(folder)
     follow_up = file_handler(server=server, keep_source=keep_source, arguments=arguments, wait_s=wait_s)
@@ -144,17 +146,72 @@ def file_handler(
     """
     flags = () if keep_source else ("--remove-source",)
     run_arguments = (*(("--server", server) if server else ()), *map(os.fspath, arguments))
-    started: list[threading.Thread] = []
-    atexit.register(_wait, started, wait_s)
+    queue = Queue(flags, run_arguments)
+    atexit.register(queue.wait, wait_s)
 
     def handle(trace: str | os.PathLike[str]) -> None:
         try:
-            started[:] = [thread for thread in started if thread.is_alive()]
-            started.append(_started((*flags, os.fspath(trace), *run_arguments), Path(trace)))
+            queue.put(Path(trace))
         except Exception as error:  # whatever it is, the training goes on
             _LOG.warning("augment: %s is not augmented: %s: %s", trace, type(error).__name__, error)
 
     return handle
+
+
+class Queue:
+    """Traces that wait to be augmented, one after the other, each by a process of its own; at most
+    :data:`MOST_WAITING`: a training that records faster than that is not to be overtaken by its traces."""
+
+    def __init__(self, flags: Sequence[str], arguments: Sequence[str]) -> None:
+        """``flags`` and ``arguments`` of the other process, before and after the trace."""
+        self._flags, self._arguments = flags, arguments
+        self._waiting: deque[Path] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._last: Path | None = None
+
+    def put(self, trace: Path) -> None:
+        """Have ``trace`` augmented, unless too many wait."""
+        with self._lock:
+            self._last = trace
+            if len(self._waiting) >= MOST_WAITING:
+                _LOG.warning(
+                    "augment: %s is not augmented: %d traces wait already; augment run %s augments it afterwards",
+                    *(trace, MOST_WAITING, trace.parent),
+                )
+                return
+            self._waiting.append(trace)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="augment", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                trace = self._waiting.popleft()
+            try:
+                _augment((*self._flags, os.fspath(trace), *self._arguments), trace)
+            except Exception as error:  # whatever it is, the training goes on
+                _LOG.warning("augment: %s is not augmented: %s: %s", trace, type(error).__name__, error)
+
+    def wait(self, wait_s: float) -> None:
+        """At the end of the training process: wait for the traces that are being augmented, and say what is left."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(max(0.0, wait_s))
+        with self._lock:
+            left, self._waiting = self._waiting, deque()  # none begins once the process has ended
+        if self._thread is not None:
+            _LOG.warning("augment: after %g s, a trace is still being augmented", wait_s)
+        if left:
+            _LOG.warning(
+                "augment: after %g s, %d traces are not augmented: augment run %s", wait_s, len(left), left[0].parent
+            )
+        if self._last is not None and _rank() == 0 and os.environ.get("WORLD_SIZE", "1") != "1":
+            _LOG.info("augment: figures of the whole job, once all ranks are done: augment run %s", self._last.parent)
 
 
 def _written(profiler: Profiler, folder: Path) -> Path:
@@ -182,36 +239,23 @@ def _rank() -> int | None:
     return next((int(value) for value in known if value.isdecimal()), None)
 
 
-def _started(arguments: Sequence[str], trace: Path) -> threading.Thread:
-    """A thread that waits for the process that augments ``trace``; a signal to the training does not reach that."""
+def _augment(arguments: Sequence[str], trace: Path) -> None:
+    """Run the process that augments ``trace``, to its end; a signal to the training does not reach it."""
+    from augment.torch.follow_up import killed_by  # here: the process runs that module as its program
+
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, "-m", "augment.torch.follow_up", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
         env=environment,
+        check=False,
     )
-
-    def watch() -> None:
-        _, said = process.communicate()
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        if process.returncode:
-            why = lines[-1] if lines else f"exit {process.returncode}"
-            _LOG.warning("augment: %s is not augmented: %s", trace, why)
-        else:
-            _LOG.info("augment: %s is augmented", trace)
-
-    thread = threading.Thread(target=watch, name="augment", daemon=True)
-    thread.start()
-    return thread
-
-
-def _wait(started: Sequence[threading.Thread], wait_s: float) -> None:
-    """At the end of the training process: wait for the traces that are being augmented."""
-    deadline = time.monotonic() + wait_s
-    for thread in started:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if late := sum(thread.is_alive() for thread in started):
-        _LOG.warning("augment: after %g s, %d traces are still being augmented", wait_s, late)
+    if not done.returncode:
+        _LOG.info("augment: %s is augmented", trace)
+        return
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    why = killed_by(done.returncode) or (lines[-1] if lines else f"exit {done.returncode}")
+    _LOG.warning("augment: %s is not augmented: %s", trace, why)

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,17 +57,17 @@ def _one_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def handled(folder: Path, profiler: Any, *, after: float = TIMEOUT_S, **settings: Any) -> list[str]:
     """The names of the files once everything is done."""
-    threads = started()
+    ends = started()
     augment.torch.trace_handler(folder, **settings)(profiler)
-    handler._wait(threads[0], after)
+    ends[0](after)
     return sorted(path.name.replace(time_of(path), "TIME") for path in folder.rglob("*") if path.is_file())
 
 
 def started() -> list[Any]:
-    """To be filled with the list of threads that a handler would wait for at the end of the process."""
-    lists: list[Any] = []
-    handler.atexit.register = lambda _, threads, __: lists.append(threads)  # type: ignore[assignment]
-    return lists
+    """To be filled with what a handler would call at the end of the process, with the seconds that it may wait."""
+    calls: list[Any] = []
+    handler.atexit.register = lambda call, _: calls.append(call)  # type: ignore[assignment]
+    return calls
 
 
 def time_of(path: Path) -> str:
@@ -118,7 +119,7 @@ def test_the_other_process_has_the_lowest_priority_and_a_session_of_its_own(tmp_
 
     with open(follow_up.turn_file(), "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # the process waits for its turn; the handler, which returns, does not
-        threads = started()
+        ends = started()
         augment.torch.trace_handler(tmp_path / "traces")(Recorded())
         began = time.monotonic()
         while (result := children()) is None or result[1] != follow_up.PRIORITY:
@@ -127,7 +128,45 @@ def test_the_other_process_has_the_lowest_priority_and_a_session_of_its_own(tmp_
         assert result[2] not in (os.getsid(0), 0)
         assert not list((tmp_path / "traces").glob("*.metrics.json"))
         os.kill(result[0], 9)
-    handler._wait(threads[0], TIMEOUT_S)
+    ends[0](TIMEOUT_S)
+
+
+def test_a_killed_process_is_told_and_so_is_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One process at a time; more traces than may wait are left, and named; rank 0 says how the job is analysed."""
+    caplog.set_level(logging.INFO, "augment.torch")
+    monkeypatch.setattr(handler, "MOST_WAITING", 2)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    began, go_on, running = threading.Event(), threading.Event(), list[int]()
+
+    def killed(*_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+        running.append(1)
+        began.set()
+        assert go_on.wait(TIMEOUT_S)
+        return subprocess.CompletedProcess([], -9, b"", b"reading\n")
+
+    monkeypatch.setattr(handler.subprocess, "run", killed)
+    queue = handler.Queue((), ())
+    queue.put(tmp_path / "0.json")
+    assert began.wait(TIMEOUT_S)
+    for number in (1, 2, 3):
+        queue.put(tmp_path / f"{number}.json")
+    queue.wait(0)
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "augment":
+            thread.join(TIMEOUT_S)
+    assert len(running) == 1
+    said = [record.getMessage().replace(str(tmp_path), "traces") for record in caplog.records]
+    assert said == [
+        "augment: traces/3.json is not augmented: 2 traces wait already; augment run traces augments it afterwards",
+        "augment: after 0 s, a trace is still being augmented",
+        "augment: after 0 s, 2 traces are not augmented: augment run traces",
+        "augment: figures of the whole job, once all ranks are done: augment run traces",
+        "augment: traces/0.json is not augmented: killed by SIGKILL; the kernel does this where memory is short",
+    ]
 
 
 def children() -> tuple[int, int, int] | None:
