@@ -1,7 +1,7 @@
 """How busy was each device, how far was the host ahead, and how much memory was allocated, from moment to moment?
 
 The span from the first launch or piece of GPU work to the end of the last is cut into equal parts, at most as many as
-nanoseconds; a row for each device and part. ``busy_ns`` is the time in which any work ran on the device. Of the
+nanoseconds; a row for each device and part. ``busy_ns`` is the time in which any work ran on the device. For the
 queues of the device's streams ([`queue_length`](#queue_length)) and of its allocator's totals, a
 part has the greatest value that held at any moment of it; memory before the first event is not known.
 

@@ -45,7 +45,7 @@ Nothing stands there where it is unknown. The args of a slice:
 
 A call of the host never explains why work started late that was already in the queue. ``known_by`` names the evidence:
 
-- ``recorded event``: a ``Stream Wait Event`` names it. Of several events, it is the one that was fulfilled last. The
+- ``recorded event``: a ``Stream Wait Event`` names it. If there are several, the last to be fulfilled. The
   event was fulfilled after the gap began and after the launch of the waiting work returned.
 - ``ended just before``: inferred, for work that starts more than 30 µs after the gap began and its launch returned. It
   waited for the last work of another stream of the device to end before it started (or up to 2 µs later, by the

@@ -17,7 +17,7 @@ trace without them the file is accepted if its times overlap the trace's, and th
 
 HTA plots such a file by itself.
 
-**What to do**: a large share of activations: checkpointing. Of optimizer states: shard them (FSDP, ZeRO), or a
+**What to do**: a large share of activations: checkpointing. Many optimizer states: shard them (FSDP, ZeRO), or a
 lighter optimizer.
 """
 

@@ -9,7 +9,7 @@ row for each operator and each sequence of work that it launches itself, without
 The first is the host's overhead before anything is launched. The second is the launch itself and the queue; it is 0
 where the work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches (if several
 begin at one moment, in the order of their correlations), the work of a CUDA graph in the order in which it began. Work
-launched outside of any operator is counted in the diagnostics. Of PyTorch for Ascend, which calls the runtime on a
+launched outside of any operator is counted in the diagnostics. With PyTorch for Ascend, which calls the runtime on a
 thread of its own, the operators are tasks of that thread, ``Dequeue@NAME``: delays are from the begin of the task.
 
 **What to do**: operators that launch late spend time on the host first: shape checks, Python, dispatch. Compile them,

@@ -40,7 +40,7 @@ class FigureRow(Struct, frozen=True):
             "Whether the difference exceeds the noise; different: neither way is better; unknown: one step per side."
         ),
     ]
-    control_peak: Annotated[str | None, column("Of MFU and HFU: the peaks that the control is held against.")]
+    control_peak: Annotated[str | None, column("The peaks behind MFU and HFU of the control.")]
     test_peak: Annotated[str | None, column("Those of the test; where they differ, neither way is better.")]
 
 

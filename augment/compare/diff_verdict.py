@@ -13,7 +13,7 @@ from augment.compare.diff_rows import FigureRow, PartRow
 from augment.compare.totals import TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core.findings import Findings, Outcome, Verdict
-from augment.core.text import signed_text, value_text
+from augment.core.text import rough_interval, rough_time
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
@@ -49,7 +49,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     parts = sorted(large, key=lambda name: -abs(changes[name]))[:PARTS]
     text = [_of_step(step, unit)]
     if parts:
-        said = (f"{signed_text(changes[name], 'ns')} {name}" for name in parts)
+        said = (f"{rough_time(changes[name])} {name}" for name in parts)
         text.append(f"Its largest parts: {', '.join(said)}.")
     if late and not _is_none(step):
         text.append(late)
@@ -72,18 +72,18 @@ def _is_none(step: FigureRow) -> bool:
 def _of_step(row: FigureRow, unit: str) -> str:
     if not row.delta:
         return f"No difference: {unit.lower()} is as long on both sides."
-    size = value_text(abs(row.delta), "ns")
+    size = rough_time(abs(row.delta)).removeprefix("+")
     share = "" if row.change_ratio is None else f" ({abs(100 * row.change_ratio):.1f} %)"
     faster = f"{unit} is {size}{share} {'faster' if row.delta < 0 else 'slower'}"
     if row.verdict in ("improvement", "regression", "different"):
         return f"{faster}."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None and row.low * row.high > 0:
-        noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
+        noise = rough_interval(row.low, row.high)
         return f"{faster}, {noise}: likely, but not certain among all figures compared."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
-        noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
+        noise = rough_interval(row.low, row.high)
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
-        return f"No difference beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
+        return f"No difference beyond noise: {rough_time(row.delta)}{change}; 95 % interval {noise}."
     return f"{faster}; whether beyond noise cannot be told from one step on each side."
 
 
@@ -172,7 +172,7 @@ def late_rank(ranks: Sequence[RankParts], steps: int, names: Names) -> str:
     cause, ns = ranks[late].cause(sign, names)
     if ns < MOST * (float(np.median(others)) - waits[late]):
         return ""
-    size = signed_text(sign * ns / max(steps, 1), "ns")
+    size = rough_time(sign * ns / max(steps, 1))
     who = "the other rank" if len(ranks) == 2 else "the other ranks"
     where = f"On {ranks[late].label} communication takes {'no longer' if sign > 0 else 'as long as before'}"
     return f"{where}: there it is {cause}, {size}, and {who} may only {'wait' if sign > 0 else 'have waited'} for it."

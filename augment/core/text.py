@@ -100,6 +100,18 @@ def signed_text(value: float, unit: str) -> str:
     return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
 
 
+def rough_time(ns: float) -> str:
+    """``+12.3 ms``: a difference of times with its sign, three digits."""
+    scale, sign = scale_of(ns, TIMES)
+    return f"{ns / scale:+.3g} {sign}" if ns else "0"
+
+
+def rough_interval(low_ns: float, high_ns: float) -> str:
+    """``-1.2 to +0.0939 ms``: an interval of times in one unit, three digits."""
+    scale, sign = scale_of(max(abs(low_ns), abs(high_ns)), TIMES)
+    return f"{low_ns / scale:+.3g} to {high_ns / scale:+.3g} {sign}"
+
+
 def percent(ratio: float) -> str:
     """``12 %``; one digit after the point below 10 %."""
     return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f} %"

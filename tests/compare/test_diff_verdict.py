@@ -28,7 +28,7 @@ def compared(folder: Path, **changes: Any) -> Diff:
 def test_a_slower_loader_is_named(tmp_path: Path) -> None:
     result = compared(tmp_path, host_stall_us=3_000.0)
     first, second = result.verdict.text
-    assert first.startswith("A step is 3.0")
+    assert first.startswith("A step is 3")
     assert "slower" in first
     assert "waiting for the host (enumerate(DataLoader)" in second
     assert result.verdict.rows[0].kind == "host_wait"

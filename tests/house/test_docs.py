@@ -71,6 +71,13 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests" / "house" / "sentences.txt"], ids=by_path)
+def test_no_sentence_begins_with_of(page: Path) -> None:
+    """``Of several devices, the busiest is shown``: what a sentence is about comes first in English."""
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert re.findall(r"(?:^\s*|[.:;|!?] |^- |\*\* )Of [^.]{1,60}", text, re.MULTILINE) == []
+
+
 def test_generated_parts_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert not generate.main(["--check"]), capsys.readouterr().out
 

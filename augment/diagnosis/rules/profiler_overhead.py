@@ -1,7 +1,7 @@
 """Does the profiler itself distort what it records?
 
 Kineto records its own work as slices of category ``overhead``: requesting and flushing buffers, loading kernels
-lazily. What lies on a thread that launches work delays that work. Of an unknown thread (CUDA 13 records it on thread
+lazily. What lies on a thread that launches work delays that work. On an unknown thread (CUDA 13 records it on thread
 0) it counts if no thread that launches begins or ends anything meanwhile, none waits for a device, and devices idle.
 Figures of such a recording are to be read with care, so this comes first.
 

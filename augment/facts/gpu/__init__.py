@@ -35,7 +35,7 @@ def launched(trace: Trace) -> LaunchedWork:
 
 
 def innermost_operator(trace: Trace) -> EventRows:
-    """Of each piece of work the innermost operator around its launch: ``aten::copy_`` in ``aten::contiguous``."""
+    """The innermost operator around the launch of each piece of work: ``aten::copy_`` in ``aten::contiguous``."""
     return work_operators(trace)
 
 

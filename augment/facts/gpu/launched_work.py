@@ -19,7 +19,7 @@ from augment.facts.host.queued_tasks import operators_around
 class LaunchedWork(Struct, frozen=True):
     """Work of known launch by thread, then by launch, then by start, so that a slice's is one range: see :meth:`under`.
 
-    Of launches that begin at one moment, the lower correlation comes first.
+    If launches begin at one moment, the lower correlation comes first.
     """
 
     place: WorkIndexes  #: the work

@@ -33,7 +33,7 @@ class Bound(IntEnum):
 
 
 class Roofs(Struct, frozen=True):
-    """Of each operator of ``operator_work``, what the peaks allow: equal-length columns."""
+    """What the peaks allow each operator of ``operator_work``: equal-length columns."""
 
     ns: Int64s  #: the time in which any of its kernels ran
     kernel_ns: Int64s  #: the durations of its kernels added

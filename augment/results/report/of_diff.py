@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from augment.core.text import TIMES, percent, scale_of, short, time
+from augment.core.text import percent, rough_time, short, time
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table, totals
 
@@ -68,7 +68,7 @@ def figures(sidecar: Sidecar) -> Section:
                 "colour": _colour(row["delta"], row["verdict"]),
                 "exact": f"{row['delta']:+,.0f} ns"
                 + ("" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"),
-                "shown": _signed(row["delta"]) + (", within noise:" if row["verdict"] == "within_noise" else ":"),
+                "shown": rough_time(row["delta"]) + (", within noise:" if row["verdict"] == "within_noise" else ":"),
             }
         )
     lead = "Changes of a step's figures, with the interval that holds the true change with 95 %; grey: within noise."
@@ -95,7 +95,7 @@ def waterfall(sidecar: Sidecar) -> Section:
         bars.append(_bar(label, at, at + ns, _colour(ns, step["verdict"])))
         at += ns
     bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
-    lead = f"{changes[0][0]} changed most: {_signed(changes[0][1])} per step."
+    lead = f"{changes[0][0]} changed most: {rough_time(changes[0][1])} per step."
     if step["verdict"] == "within_noise":
         lead += " The change of the whole step is within noise."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
@@ -146,13 +146,7 @@ def names(sidecar: Sidecar) -> Section:
 
 def _bar(label: str, start: float, end: float, colour: str) -> Row:
     ns = end - start
-    return charts.bar(label, start / 1e6, end / 1e6, colour, f"{ns:+,.0f} ns", _signed(ns))
-
-
-def _signed(ns: float) -> str:
-    """``+12.3 ms``: three digits."""
-    scale, sign = scale_of(ns, TIMES)
-    return f"{ns / scale:+.3g} {sign}" if ns else "0"
+    return charts.bar(label, start / 1e6, end / 1e6, colour, f"{ns:+,.0f} ns", rough_time(ns))
 
 
 def _colour(delta: float, verdict: str) -> str:
