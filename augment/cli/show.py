@@ -48,6 +48,11 @@ STEP = (
 @click.option("--csv", "as_csv", is_flag=True, help="Print the table of the one ANALYSIS as CSV, with all rows.")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--parquet", metavar="DIR", help="Write ANALYSIS.parquet for each analysis, with all rows (pyarrow).")
+@click.option(
+    "--xlsx",
+    metavar="FILE",
+    help="Write an Excel workbook: GPU time by kind and kernel, by operator and shape; all tables.",
+)
 @debug
 def command(
     source: str,
@@ -59,12 +64,13 @@ def command(
     as_csv: bool,
     markdown: bool,
     parquet: str | None,
+    xlsx: str | None,
 ) -> None:
     """Show metrics as tables, from a metrics file or from a trace, which is then analysed; of a FOLDER, its job's.
 
-    Without names, the verdict and the five main tables are shown. A unique prefix of a name suffices. Only --parquet
-    writes files, one for each analysis; it also accepts a folder of metrics, and the columns run, trace and rank tell
-    the source of each row.
+    Without names, the verdict and the five main tables are shown. A unique prefix of a name suffices. Only --xlsx
+    and --parquet write files. The latter writes one for each analysis; it also accepts a folder of metrics, and the
+    columns run, trace and rank tell the source of each row.
     """
     import json
 
@@ -88,7 +94,14 @@ def command(
     only = analyses_of(analyses, None if known is None else known["analyses"])
     request = replace(request, only=(*only, *request.only))
     sidecar = analysed(source, request) if known is None else _chosen(in_job(known), request)
-    if parquet is not None:
+    if xlsx is not None:
+        from pathlib import Path
+
+        from augment.writers.xlsx import write_xlsx
+
+        write_xlsx(sidecar, Path(xlsx))
+        emit(xlsx)
+    elif parquet is not None:
         _write_parquet([Sidecar.of(source, sidecar)], parquet)
     elif as_csv:
         _print_csv(sidecar)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,26 @@ def test_both_sides_of_a_comparison_have_it(trace: Path, tmp_path: Path, augment
     )  # fmt: skip
     augment("run", trace, "-o", tmp_path)
     assert "--peak" in augment("show", tmp_path / "rank0.metrics.json", "--peak", "bf16=400").err
+
+
+def test_an_excel_workbook(tmp_path: Path, augment: Augment) -> None:
+    """Groups that add up, rows folded below them, numbers as numbers, and no text that Excel would run."""
+    pytest.importorskip("xlsxwriter", reason="no XlsxWriter: pip install XlsxWriter")
+    hostile = '=HYPERLINK("http://evil.example")'
+    work = [launch(), kernel(hostile), launch(ts=40, correlation=2), kernel("gemm", ts=50, dur=30, correlation=2)]
+    trace = write_trace(tmp_path / "a.json", *work)
+    ended = augment("show", trace, "--xlsx", tmp_path / "a.xlsx")
+    assert (ended.code, ended.lines) == (0, [str(tmp_path / "a.xlsx")])
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as book:
+        sheets = re.findall(r'<sheet name="([^"]+)"', book.read("xl/workbook.xml").decode())
+        text = book.read("xl/sharedStrings.xml").decode()
+        by_kind = book.read(f"xl/worksheets/sheet{sheets.index('By kind and kernel') + 1}.xml").decode()
+    assert sheets[0] == "Verdict"
+    assert {"kernel_breakdown", "temporal_breakdown"} <= {*sheets}
+    assert html.escape(hostile, quote=False) in text
+    assert "<f>" not in by_kind
+    assert by_kind.count('outlineLevel="1"') >= 2
+    assert "<v>0.03</v>" in by_kind  # ms of the kernel, and of its group
+    before = (tmp_path / "a.xlsx").read_bytes()
+    assert augment("show", trace, "--xlsx", tmp_path / "a.xlsx").code == 0
+    assert (tmp_path / "a.xlsx").read_bytes() == before
