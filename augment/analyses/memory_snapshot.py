@@ -5,7 +5,7 @@ The input is a CUDA memory snapshot, given with the trace (``augment run --memor
 of each out of memory, at the peak of what was allocated, and at the end. Rows ``by`` level say how much was
 ``allocated`` (requested by tensors), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch), and
 what was there ``before the recording``: a snapshot is a ring buffer, whose beginning is lost, so that a peak is that
-of what it kept. Of an out of memory, ``requested`` and ``device free`` follow, and ``fits``: the largest request that
+of what it kept. After an out of memory, ``requested`` and ``device free`` follow, and ``fits``: the largest request that
 would still have found room.
 
 The other rows say who held the allocated bytes then, by ``line`` (the innermost of the user's own code), ``module``
@@ -69,10 +69,10 @@ class Row(Struct, frozen=True):
     allocated_ratio: Annotated[float | None, column("Share of what was allocated then.", "ratio")]
     count: Annotated[int | None, column("Number of allocations.", "count")]
     step_bytes: Annotated[int | None, column("Left behind by each complete step before, the median.", "bytes")]
-    free_bytes: Annotated[int | None, column("Of a pool: reserved but not used.", "bytes")]
-    largest_bytes: Annotated[int | None, column("Of a pool: the largest piece of that.", "bytes")]
-    scattered_ratio: Annotated[float | None, column("Of a pool: 1 − largest ÷ free.", "ratio")]
-    wasted_bytes: Annotated[int | None, column("Of a pool: unused within blocks.", "bytes")]
+    free_bytes: Annotated[int | None, column("In a pool: reserved but not used.", "bytes")]
+    largest_bytes: Annotated[int | None, column("In a pool: the largest piece of that.", "bytes")]
+    scattered_ratio: Annotated[float | None, column("In a pool: 1 − largest ÷ free.", "ratio")]
+    wasted_bytes: Annotated[int | None, column("In a pool: unused within blocks.", "bytes")]
     confidence: Annotated[
         str | None, column("How sure a category, or that it is never freed, is: high, medium or low.")
     ]
