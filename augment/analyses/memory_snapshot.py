@@ -5,7 +5,7 @@ The input is a CUDA memory snapshot, given with the trace (``augment run --memor
 of each out of memory, at the peak of what was allocated, and at the end. Rows ``by`` level say how much was
 ``allocated`` (requested by tensors), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch), and
 what was there ``before the recording``: a snapshot is a ring buffer, whose beginning is lost, so that a peak is that
-of what it kept. After an out of memory, ``requested`` and ``device free`` follow, and ``fits``: the largest request that
+of what it kept. In an out of memory, ``requested`` and ``device free`` follow, and ``fits``: the largest request that
 would still have found room.
 
 The other rows say who held the allocated bytes then, by ``line`` (the innermost of the user's own code), ``module``
