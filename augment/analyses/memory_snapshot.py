@@ -169,7 +169,7 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
         keep = changing(level)
         yield CounterTrack(
             analysis=NAME,
-            name=f"Memory snapshot {name} {label}",
+            name=f"{label} snapshot {name}",
             under=under,
             ts=ts[keep],
             values=in_unit(level[keep], unit),
@@ -183,7 +183,7 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
     texts = [_told(moment) for moment in moments]
     yield InstantTrack(
         analysis=NAME,
-        name=f"Memory snapshot moments {label}",
+        name=f"{label} snapshot moments",
         under=under,
         ts=np.array([moment.at_ns for moment in moments], np.int64),
         names=Texts(np.arange(len(texts), dtype=np.int32), texts),
@@ -214,7 +214,7 @@ def _holders(held: Held, played: MemoryReplay, under: int, label: str) -> Iterat
         ts, dur, most = _together(begun, ended, played.size[spans])
         yield SliceTrack(
             analysis=NAME,
-            name=f"Memory snapshot holder {number} {label}",
+            name=f"{label} snapshot holder {number}",
             under=under,
             ts=ts,
             dur=dur,

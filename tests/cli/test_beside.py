@@ -144,7 +144,7 @@ def held_in(folder: Path, rank: int) -> Any:
 def test_a_memory_snapshot_beside_each_rank_is_found_or_named(recorded: Path, tmp_path: Path, augment: Augment) -> None:
     assert augment("run", recorded, "-o", tmp_path / "out").code == 0
     assert [held_in(tmp_path / "out", rank) for rank in range(2)] == [6 * MIB, 12 * MIB]
-    assert b"Memory snapshot allocated GPU 0" in unpacked(tmp_path / "out" / "rank0.augmented.pftrace")
+    assert b"GPU 0 snapshot allocated" in unpacked(tmp_path / "out" / "rank0.augmented.pftrace")
     for rank in range(2):
         (recorded / f"rank{rank}_memory_snapshot.pickle").rename(tmp_path / f"{rank}.pkl")
     named = "--memory-snapshot", tmp_path / "{rank}.pkl"
@@ -168,7 +168,7 @@ def test_memory_snapshots_alone(recorded: Path, tmp_path: Path, augment: Augment
     assert "a CUDA memory snapshot" in augment("doctor", alone / "memory_rank1").out
     ended = augment("run", alone, "-o", tmp_path / "out", "--to", "perfetto,chrome")
     assert ended.code == 0
-    assert b"Memory snapshot holder 1 GPU 0" in unpacked(tmp_path / "out" / "memory_rank0.augmented.pftrace")
+    assert b"GPU 0 snapshot holder 1" in unpacked(tmp_path / "out" / "memory_rank0.augmented.pftrace")
     ended = augment("diff", alone / "memory_rank0", alone / "memory_rank1", "-o", tmp_path / "out")
     assert "6.3 MB more are held at the peak, most at `run/train.py:40 step` (6.3 MB)." in ended.out
     same = augment("diff", alone / "memory_rank0", alone / "memory_rank0", "-o", tmp_path / "out")

@@ -19,7 +19,7 @@ from augment.readers import read
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.attachments.snapshot_file import memory_snapshot
 from augment.readers.limits import Limits
-from memory_snapshots import MIB, Allocator, peaks_of, training, write_snapshot
+from memory_snapshots import MIB, Allocator, frame, peaks_of, training, write_snapshot
 from traces import op, write_trace
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "memory"
@@ -138,6 +138,7 @@ def hostile() -> dict[str, tuple[bytes, type[InputError], str]]:
         "cut": (start + b"]", MalformedTrace, "ends too early"),
         "below a mark": (start + b"(e.", MalformedTrace, "damaged"),
         "other": (pickle.dumps({"segments": 7}, 4), InputError, "snapshot"),
+        "lists in lists": (start + b"]\x94" * 500_000 + b"a" * 499_999 + b"s.", UnknownFormat, "no segments"),
         "laughs": (laughs(), LimitExceeded, "repeats its values"),
     }
 
@@ -198,6 +199,22 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     augmented = augment.augment(str(path))
     assert augmented["memory_snapshot"].status == "ok"
     augment.write(augmented, tmp_path / "out")
+
+
+def test_many_segments_and_steps_take_no_time(tmp_path: Path) -> None:
+    """What is asked of every line or segment is asked once."""
+    made = training(START_US, steps=3)
+    content = made.snapshot()
+    at, us = 1 << 40, made.now_us
+    for number in range(30_000):
+        entry = {"size": 1 << 21, "stream": 0, "time_us": us + number, "frames": [frame("/a/b.py", number)]}
+        content["device_traces"][0].append({"action": "segment_map", "addr": at + number * (1 << 22), **entry})
+        content["device_traces"][0].append({"action": "alloc", "addr": at + number * (1 << 22), **entry})
+        content["external_annotations"].append(
+            {"stage": "START", "name": f"ProfilerStep#{9 + number}", "time_us": us + number}
+        )
+    augmented = augment.augment(str(write_snapshot(tmp_path / "a.pickle", content)))
+    assert augmented["memory_snapshot"].status == "ok"
 
 
 def test_it_is_found_beside_its_trace(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ _CREATING = frozenset(("convert", "_apply", "_load_from_state_dict", "load_state
 ROUNDED = 512  #: bytes that the allocator rounds allocations up to
 _SMALL_SEGMENT = 2 << 20
 _BRIEF = 16  #: actions within which what is freed again is a temporary
-_MOST_CHANGES = 200_000  #: of segments that are undone to see the pieces of a moment
+_MOST_CHANGES, _MOST_LOOKED = 200_000, 10_000_000  #: of segments: undone and looked at for the pieces of a moment
 BEFORE, NO_PYTHON = "before the recording", "no Python frame"  #: what has no line
 _PROFILER_STEP = "ProfilerStep#"
-_LEAST_STEPS, _RECENT_STEPS, _SURE_STEPS = 2, 5, 4
+_LEAST_STEPS, _RECENT_STEPS, _SURE_STEPS, _MOST_STEPS = 2, 5, 4, 256
 _MOST_OOMS = 3  #: of a device
 Confidence = Literal["high", "medium", "low"]
 Category = Literal["parameters", "optimizer", "gradients", "activations", "temporary", "unknown"]
@@ -153,7 +153,7 @@ def replay(snapshot: MemorySnapshot, device: int) -> MemoryReplay:
     return MemoryReplay(
         device=device,
         rows=rows,
-        ts=snapshot.action_ts[rows],
+        ts=np.maximum.accumulate(snapshot.action_ts[rows]),  # a clock may be set back
         kind=kind,
         allocated=allocated,
         active=active,
@@ -211,7 +211,7 @@ def pieces_at(snapshot: MemorySnapshot, played: MemoryReplay, after: int) -> lis
     held: dict[int, list[int]] = {}  # start → end, stream, pool, whether large, whether it can grow
     for low, size, *rest in zip(*(column[of_device].tolist() for column in columns), strict=True):
         held[low] = [low + size, *rest]
-    rows = played.rows[changes]
+    rows, looked = played.rows[changes], 0
     for kind, low, size, stream in zip(
         played.kind[changes].tolist(),
         *(column[rows].tolist() for column in (snapshot.action_addr, snapshot.action_size, snapshot.action_stream)),
@@ -221,6 +221,9 @@ def pieces_at(snapshot: MemorySnapshot, played: MemoryReplay, after: int) -> lis
         if ACTIONS[kind] in ("segment_free", "segment_unmap"):  # it was there before
             held[low] = [low + size, stream, 0, int(size > _SMALL_SEGMENT), grows]
             continue
+        looked += 0 if low in held else len(held)
+        if looked > _MOST_LOOKED:
+            return None
         start = low if low in held else next((at for at, each in held.items() if at < low < each[0]), None)
         if start is not None:
             known = held.pop(start)
@@ -503,18 +506,18 @@ def _never_freed(snapshot: MemorySnapshot, played: MemoryReplay, steps: Int64s) 
     between = range(first, last - 1)
     if len(between) < _LEAST_STEPS:
         return []
+    between = between[-_MOST_STEPS:]
     spans = np.flatnonzero(played.live(len(played.rows)) & (played.start >= 0) & (played.stack >= 0))
-    line = snapshot.stacks.line[played.stack[spans]]
     step = step_of_spans(played, steps)[spans]
+    spans, step = spans[step >= between[0]], step[step >= between[0]]
+    line = snapshot.stacks.line[played.stack[spans]]
+    numbers, of_line = np.unique(line, return_inverse=True)
+    left = np.zeros((len(numbers), between[-1] + 2 - between[0]), np.int64)  # the last column: of later steps
+    np.add.at(left, (of_line, np.minimum(step, between[-1] + 1) - between[0]), played.size[spans])
+    counts = np.bincount(of_line, minlength=len(numbers))
+    confidence: Confidence = "high" if len(between) >= _SURE_STEPS else "medium"
     leaks = []
-    for number in np.unique(line[line >= 0]).tolist():
-        of_line = line == number
-        left = [int(played.size[spans][of_line & (step == each)].sum()) for each in between]
-        if min(left) > 0:
-            confidence: Confidence = "high" if len(left) >= _SURE_STEPS else "medium"
-            among = of_line & (step >= first)
-            total = int(played.size[spans][among].sum())
-            leaks.append(
-                Holder(snapshot.stacks.labels[number], total, int(among.sum()), int(np.median(left)), confidence)
-            )
+    for row in np.flatnonzero((numbers >= 0) & (left[:, :-1] > 0).all(axis=1)).tolist():
+        per_step, name = int(np.median(left[row, :-1])), snapshot.stacks.labels[numbers[row]]
+        leaks.append(Holder(name, int(left[row].sum()), int(counts[row]), per_step, confidence))
     return sorted(leaks, key=lambda each: -each.bytes)

@@ -39,7 +39,8 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
     listed = data.root if is_list else data.field(data.root, "segments")
     segments = data.children(listed)
     first = data.fields(segments[:1], ("address", "total_size"))
-    if listed < 0 or data.kinds[listed] != scan.LIST or (is_list and not (len(segments) and min(map(max, first)) >= 0)):
+    is_known = listed >= 0 and data.kinds[listed] == scan.LIST and (len(segments) > 0 or not is_list)
+    if not is_known or any(value < 0 for value in np.concatenate(first).tolist()):
         raise UnknownFormat(path, "a pickle, but not a memory snapshot: it has no segments of memory")
     traces = data.children(-1 if is_list else data.field(data.root, "device_traces"))
 
