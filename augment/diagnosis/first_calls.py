@@ -38,7 +38,7 @@ def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
     return again
 
 
-@derived
+@derived(until="diagnosis")
 def cold_operators(trace: Trace) -> Int64s:
     """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
     more than :data:`FAR_LONGER` times the median of those of their name that launch only kernels launched before.

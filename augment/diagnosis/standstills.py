@@ -42,7 +42,7 @@ _OTHER_CALLS = re.compile(
 )
 
 
-@derived
+@derived(until="diagnosis")
 def standstills(trace: Trace) -> Spans:
     """The stretches in which threads that launch stand still while devices idle; none unless there are many, in many
     operators, throughout the recording.

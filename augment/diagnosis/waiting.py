@@ -15,7 +15,7 @@ from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_dependencies import freeing_calls
 
 
-@derived
+@derived(until="diagnosis")
 def waiting_calls(trace: Trace) -> Int64s:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures. Calls that give memory back have a rule of their own."""

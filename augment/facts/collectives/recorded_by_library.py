@@ -65,7 +65,7 @@ class JoinedRecords(Struct, frozen=True):
         return int(np.median(known)) if known else None
 
 
-@derived
+@derived(until="breakdowns")
 def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
     """All records of the trace's process; all there are where the trace has no events."""
     pids = {track.pid for track in trace.tracks} if len(trace.events) else None
@@ -110,7 +110,7 @@ _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC
 _SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
 
 
-@derived
+@derived(until="rules")
 def network_of_log(trace: Trace) -> NetworkOfLog | None:
     """How NCCL joins the ranks, as it logged; None without a log of the trace's process."""
     attached = trace.context.attached(NcclLogs)
@@ -182,7 +182,7 @@ def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
         )
 
 
-@derived
+@derived(until="breakdowns")
 def joined_records(trace: Trace) -> tuple[JoinedRecords, ...]:
     """The records by recorder, group and key, with the trace's collectives of the key."""
     every = collectives(trace)

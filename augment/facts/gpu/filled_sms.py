@@ -35,7 +35,7 @@ class Occupancy(Struct, frozen=True):
         return bool((~np.isnan(self.filled) | ~np.isnan(self.achieved)).any())
 
 
-@derived
+@derived(until="breakdowns")
 def occupancy(trace: Trace) -> Occupancy:
     """The figures of each piece of GPU work."""
     work, args = gpu_work(trace), arg_columns(trace)
@@ -67,7 +67,7 @@ def _number(text: str) -> float:
     return number if number >= 0 else np.nan
 
 
-@derived
+@derived(until="breakdowns")
 def small_grids(trace: Trace) -> Bools:
     """Which pieces of GPU work are kernels whose grid fills less than half of the SMs; collectives are none, as they
     use few SMs on purpose."""
