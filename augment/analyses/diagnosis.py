@@ -38,6 +38,7 @@ from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
+from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.diagnosis.verdict import named, sentences, verdict
 from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
@@ -91,7 +92,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Ask every rule."""
     if not has_work(trace):
         text = unjudged(trace)
-        verdict_alone = Verdict(snapshot_sentences(trace) or text)
+        verdict_alone = Verdict(snapshot_sentences(trace) or sentences_alone(trace) or text)
         return Skipped("no event of PyTorch's profiler", verdict_alone, drawn_alone(trace, NAME, text))
     if trace.partial is None and not measure(trace).length_ns:
         text = timeless(trace)

@@ -75,5 +75,7 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
                 limits.expect_tracks(path, trace.tracks)
                 limits.expect_described(path, trace.source.metadata.get("deviceProperties"))
                 return trace
+        if (log := recorded.read_log(path, text, head)) is not None:
+            return log
     titles = " nor ".join(filter(None, (reader.TITLE for reader in READERS)))
     raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")

@@ -6,22 +6,26 @@ The kinds are those of ``augment/core/attachment_kinds.py``; each is recognised 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from augment.arrays.types import Int32s, Int64s
-from augment.core.attachment_kinds import KINDS, kind_of
+from augment.core.attachment_kinds import KINDS, Kind, kind_named, kind_of
 from augment.core.context import Context
 from augment.core.trace import NOTHING, EventTable, Source, Trace, Track
 from augment.errors import UnknownFormat
 from augment.readers.attachments import read_alone
-from augment.readers.containers import OpenText
+from augment.readers.containers import CHUNK, OpenText
 from augment.readers.dialects import rank_in_name
 
 NAME = "recorded"
 TITLE = " nor ".join(kind.what for kind in KINDS if kind.alone)
 SUFFIXES: tuple[str, ...] = ()  #: in a folder of traces it is not looked for: it would be beside one
+MOST_BEFORE = 1 << 26  #: bytes of a program's own output before NCCL's first line
+_OF_NCCL = re.compile(rb"NCCL (?:INFO|WARN) ")
+_LONGEST_WORD = 10  #: bytes of what it matches
 _TEXT = b'{"traceEvents": []}'
 
 
@@ -59,6 +63,22 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     """
     kind = kind_of(head)
     assert kind is not None
+    return _alone(kind, path, text)
+
+
+def read_log(path: str, text: OpenText, head: bytes) -> Trace | None:
+    """The same of a text in which NCCL's lines come later than its first bytes tell; None if there are none in the
+    first :data:`MOST_BEFORE` bytes. ``head`` was already read.
+    """
+    last, read = head, len(head)
+    while b"\0" not in last and read < MOST_BEFORE and (piece := bytes(text.read(CHUNK))):
+        if _OF_NCCL.search(last[-_LONGEST_WORD:] + piece):
+            return _alone(kind_named("nccl_log"), path, text)
+        last, read = piece, read + len(piece)
+    return None
+
+
+def _alone(kind: Kind, path: str, text: OpenText) -> Trace:
     if not kind.alone:
         raise UnknownFormat(path, f"{kind.what}; name it beside its trace: augment run TRACE --{kind.option} FILE")
     attached = read_alone(kind, path, text.limits)

@@ -134,3 +134,15 @@ def test_what_a_log_shows_of_the_network(tmp_path: Path) -> None:
     few = checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels)
     assert isinstance(few, Found)
     assert few.seen.figures["problems"] == ["few_channels"]
+
+
+def test_a_log_alone_says_how_ranks_are_joined(tmp_path: Path) -> None:
+    """Also one in which a program's own output comes first."""
+    nodes = "comm 0xaa rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0"
+    text = log_lines(10, nodes, "Using network Socket") + log_lines(11).replace("n0:", "n1:")
+    path = recorded(tmp_path, "step 1: loss 0.3\n" * 100_000 + text)
+    (outcome,) = augment.augment(augment.read(path), only=["diagnosis"]).outcomes.values()
+    assert isinstance(outcome, Skipped)
+    assert outcome.verdict is not None
+    assert "NCCL sends between 2 nodes by sockets (Socket)." in outcome.verdict.text
+    assert "6 collectives were recorded: AllReduce." in outcome.verdict.text

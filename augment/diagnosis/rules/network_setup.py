@@ -90,3 +90,26 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine(seen)
     sure: rule.Confidence = "high" if problems[0] == "sockets" else "low" if problems[0] == "warnings" else "medium"
     return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if problems[0] == "sockets" else "info")
+
+
+def sentences_alone(trace: Trace) -> list[str]:
+    """What records of collectives say without a trace: how NCCL joins the ranks, what is wrong with that, and the
+    collectives that take most of the records; empty without such records."""
+    setup, joined = facts.collectives.network(trace), facts.collectives.joined_records(trace)
+    said: list[str] = []
+    if setup is not None:
+        where = f" on {text.counted(setup.node_count, 'node')}" if setup.node_count > 1 else ""
+        network = f"; its network is {setup.network}" if setup.network else ""
+        path = f", its slowest path inside a node {setup.path}" if setup.path else ""
+        made = text.counted(setup.communicator_count, "communicator")
+        said.append(f"NCCL's log has {made}{where}{network}{path}")
+        answer = check(trace)
+        if isinstance(answer, rule.Found):
+            words = text.words_of("nvidia")
+            said += [answer.seen.title(words), answer.seen.advice(words)]
+    if joined:
+        records = sum(len(each.records) for each in joined)
+        kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
+        said.append(f"{text.counted(records, 'collective')} were recorded: {text.listed(list(kinds))}")
+        said.append("augment show lists them by group, kind and size (collective_records)")
+    return [f"{sentence}." for sentence in said]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
 from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
-from augment.facts.collectives.recorded_by_library import NetworkOfLog, network_of_log
+from augment.facts.collectives.recorded_by_library import NetworkOfLog, joined_records, network_of_log
 
 __all__ = [
     "SMALL_BYTES",
@@ -17,6 +17,7 @@ __all__ = [
     "carries_activations",
     "exposed_ns",
     "gathers_of_parameters",
+    "joined_records",
     "kernels",
     "network",
     "trains",

@@ -47,10 +47,10 @@ class LibraryRecord(Struct, frozen=True):
 class JoinedRecords(Struct, frozen=True):
     """The records of one key by one recorder, and the collectives of the trace that they belong to."""
 
-    recorder: Recorder
-    group: str
-    key: Key
-    records: Sequence[LibraryRecord]
+    recorder: Recorder  #: which wrote them
+    group: str  #: as the recorder names it
+    key: Key  #: size of the group, kind, bytes
+    records: Sequence[LibraryRecord]  #: in the order of the file
     kernels: Int64s  #: indexes of ``collectives``
 
     def commonest(self, name: str) -> tuple[Any, float]:
