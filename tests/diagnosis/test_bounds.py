@@ -20,5 +20,5 @@ from augment.diagnosis.wording import title
     ],
 )
 def test_the_title_names_the_bound(seen: Seen, *, at_most: bool, bound: str) -> None:
-    found = Found(seen, NOWHERE, "medium", 1_000_000, at_most=at_most)
-    assert bound in title(words_of("nvidia", "step", 10_000_000), Finding("a_rule", "high", found, 0.1))
+    answer = Found(seen, NOWHERE, "medium", 1_000_000, at_most=at_most)
+    assert bound in title(words_of("nvidia", "step", 10_000_000), Finding("a_rule", "high", answer, 0.1))
