@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.core.trace import Category, Trace
-from augment.facts.critical import critical_graph as critical_loops
 from augment.facts.critical import what_if
 from augment.facts.critical.critical_events import event_graph
 from augment.facts.critical.critical_graph import NEVER, CriticalGraph, critical_graph
+from augment.facts.critical.critical_graph import saved as saved_by_graph
 from augment.facts.critical.longest_path import (
     NAMED,
     BoundBy,
@@ -234,7 +234,7 @@ def test_an_edge_past_many_steps_is_not_looked_at_in_each(monkeypatch: pytest.Mo
 
     def saved(*columns: Any) -> Any:
         asked.append(len(columns[7]))
-        return critical_loops.saved(*columns)
+        return saved_by_graph(*columns)
 
     monkeypatch.setattr(what_if, "saved", saved)
     trace = trace_of(*events)

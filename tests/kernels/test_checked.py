@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from augment.kernels.memory import load_word, store_byte
 from augment.kernels.native import address
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.attachments.pickles import Pickled
 from augment.writers import write_all
 from oracles import Checked, Memory, plain_kernels
 from simulator import JobOptions, simulate
@@ -70,9 +72,13 @@ def work(job: list[Path], out: Path) -> list[bytes]:
     for native in [path for path in files if path.suffix == ".pftrace"]:
         files += write_all(augment(read(str(native))), out / "again" / native.name, ["perfetto"])
     kinds = np.arange(64, dtype=np.int32) % 3
+    recorded = {"segments": [{"address": 1 << 40, "frames": ({"line": place},), "x": None} for place in range(300)]}
+    (out / "a.pickle").write_bytes(pickle.dumps([recorded, 1.5, True, -(1 << 62), "text"], 4))
+    values = Pickled(str(out / "a.pickle"))
     times = joined(np.arange(64) * 8, np.full(64, 8), kinds, 10).times(np.full(64, 8), kinds, 3)
     return [
         times.tobytes(),
+        repr(values.plain(values.root)).encode(),
         repr(answer(summaries[:2], ["0", "1"]).outcomes).encode(),
         *(path.read_bytes() for path in files),
     ]

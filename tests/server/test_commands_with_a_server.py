@@ -96,8 +96,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """The line of each input that counts, the last, without when it was written."""
-    last = {line["input"]: line for line in map(json.loads, manifest.splitlines())}
+    """The line of each input that counts, the last, without when it was written; and without what a run remembers of a
+    job that it concluded itself."""
+    read = (line for line in map(json.loads, manifest.splitlines()) if line["status"] != "concluded")
+    last = {line["input"]: line for line in read}
     for line in last.values():
         del line["finished_ns"]
     return json.dumps(sorted(last.items())).encode()
@@ -119,7 +121,7 @@ def drawn(folder: Path) -> set[str]:
         output["path"]
         for line in last
         for output in line["outputs"]
-        if line["drawn"] and output["sha256"] != output.get("undrawn_sha256", output["sha256"])
+        if line.get("drawn") and output["sha256"] != output.get("undrawn_sha256", output["sha256"])
     }
 
 

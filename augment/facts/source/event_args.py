@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 
 from augment.arrays.columns import narrowed
 from augment.arrays.ordering import order_of
@@ -100,12 +99,12 @@ def arg_columns(trace: Trace) -> ArgColumns:
     """
     taken = trace.events.args
     if taken is None:
-        return ArgColumns(
-            {
-                arg.name: replace(values, column=_chosen(values.column, _may_have(trace, arg, values.column.rows[:])))
-                for arg, values in zip(WANTED, args_of_rows(trace, _rows(trace, WANTED), WANTED).values(), strict=True)
-            }
-        )
+        of_kernels = [arg for arg in WANTED if arg.categories == KERNELS]
+        others = [arg for arg in WANTED if arg.categories != KERNELS]
+        rows = _rows(trace, others)
+        known = args_of_rows(trace, rows[_may_have(trace, others[0], rows)], others)
+        known |= args_of_rows(trace, _rows(trace, of_kernels), of_kernels)
+        return ArgColumns({arg.name: known[arg.name] for arg in WANTED})
 
     def values(arg: Arg) -> ArgValues:
         return values_of(

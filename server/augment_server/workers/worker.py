@@ -313,9 +313,13 @@ def _sha256(out: Path, name: str) -> str:
 
 
 def peak_bytes() -> int:
-    """The peak memory of this process, bytes."""
+    """The peak memory of this process, bytes; 0 while it is below that of the process which began this one, as Linux
+    counts that until there is more."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak << 10
+    return 0 if peak == _AT_BEGIN else peak if sys.platform == "darwin" else peak << 10
+
+
+_AT_BEGIN = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 _WORK: dict[str, Callable[[dict[str, Any], Sequence[Path], Say], dict[str, Any]]] = {
