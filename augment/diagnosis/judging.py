@@ -155,15 +155,21 @@ def saved_a_step(trace: Trace, cut: Cut) -> int:
 
 def saved_ahead(trace: Trace, cut: Cut) -> int:
     """As :func:`saved_a_step`, where ``cut`` lets the host run ahead of the devices, as far as it gets if the steps go
-    on; as far as it gets in a recording without steps, or if the first is left out."""
+    on; as far as it gets in a recording without steps, if the first is left out, or if devices work on behind the last,
+    in a file that was cut off."""
     whole, saved = measure(trace), saved_a_step(trace, cut)
-    if whole.unit == "step" and not (whole.warm_up or whole.hidden):
+    if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
         before, after = (lasting_ns(trace, each, host, since) for each in (Cut.nothing(), cut))
         saved = max(saved, (before - after) // whole.count)
+    return saved
+
+
+def saved_unwaited(trace: Trace, cut: Cut) -> int:
+    """As :func:`saved_ahead`, where ``cut`` ends waits of the host: a delay remains of each wait for it."""
     waits = [(idle.end - idle.start)[idle.category == GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)]
     remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
-    return max(saved - remaining // whole.count, 0)
+    return max(saved_ahead(trace, cut) - remaining // measure(trace).count, 0)
 
 
 @derived

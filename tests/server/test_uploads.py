@@ -215,6 +215,21 @@ def test_what_comes_must_be_what_was_announced(server: Server) -> None:
         send(server, resume(upload, 0), Part(chunk=b"ab", finish=True))
 
 
+def test_bytes_that_are_gone_are_never_made_up(server: Server) -> None:
+    """Else other bytes would be completed under the digest of those that were there."""
+    data = os.urandom(300_000)
+    upload = start(server, data, sha256=True)
+    cut(server, upload, data[:100_000])
+    part = server.core._storage.part(upload.name.removeprefix("uploads/"))
+    eventually(lambda: part.stat().st_size == 100_000)
+    part.unlink()
+    with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
+        send(server, resume(upload, 100_000), Part(chunk=data[100_000:]))
+    assert get(server, upload).received_bytes == 0
+    whole = send(server, resume(upload, 0), Part(chunk=data))
+    assert whole.sha256 == hashlib.sha256(data).hexdigest()
+
+
 def test_too_large(server: Server) -> None:
     with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as output:
         start(server, bytes((1 << 20) + 1))

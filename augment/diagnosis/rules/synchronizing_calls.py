@@ -68,7 +68,7 @@ def check(trace: Trace) -> rule.Answer:
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
     cut = facts.critical.without_waits(trace, calls)
-    saved = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_ahead(trace, cut)
+    saved = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_unwaited(trace, cut)
     spans = rule.Spans.of(trace, calls)
     seen = SynchronizingCalls(
         call_count=len(calls) / judging.measure(trace).count,

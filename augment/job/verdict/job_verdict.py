@@ -273,19 +273,22 @@ class Judgement:
     def shared(self) -> SharedWait | None:
         """What all ranks wait for alike, per step; None if there is no such thing."""
         known = self._shared if self.tells else None
-        return None if known is None else SharedWait(known[0], known[2] // (self.step_count or 1))
+        if known is None:
+            return None
+        return SharedWait(known[0], known[2] // max(self.step_count - self._is_first_left_out, 1))
 
     @cached_property
     def _shared(self) -> tuple[Reason, Int64s, int] | None:
         """Why the devices of most ranks wait for their own hosts, for how long each, by member, and what the job would
         gain if none did; None if that is little, or no more than if the rank that waits longest did not. A loader or a
-        stall is named if it has most of these waits."""
-        if self._gain_unknown:
+        stall is named if it has most of these waits. A first step that is not steady is left out: what is once, as it
+        warms up, is in no step that follows."""
+        members = self._members.tolist()
+        if self._gain_unknown or not any(self._summaries[member].states.gap_doing for member in members):
             return None
-        progress, members = self._replay.progress, self._members.tolist()
         spent: dict[tuple[str, bool], Int64s] = {}
         for member in members:
-            edges = progress.begin[[member]], progress.finish[[member]]
+            edges = np.array([self._steady_begin(member)]), self._replay.progress.finish[[member]]
             for name, is_operator, ns in self._summaries[member].states.doing(*edges):
                 spent.setdefault((name, is_operator), np.zeros(len(self._summaries), np.int64))[member] = ns
         if not spent:
@@ -305,6 +308,24 @@ class Judgement:
         where: Where = "operator" if is_operator else "annotation" if name else "no_operator"
         return Reason("host", "many_operators") if doing is None else Reason("host", where, name), ns, gain
 
+    @cached_property
+    def _is_first_left_out(self) -> bool:
+        """Whether the first of the steps that all ranks recorded is not steady on most ranks."""
+        if self.step_count < 2:
+            return False
+        steady = []
+        for member in self._members.tolist():
+            summary = self._summaries[member]
+            first = np.searchsorted(summary.step_column("start"), self._replay.progress.begin[member])
+            steady.append(bool(summary.step_column("steady")[first]))
+        return 2 * sum(steady) < len(steady)
+
+    def _steady_begin(self, member: int) -> int:
+        """When the first of these steps begins that is not left out, ns."""
+        begin = int(self._replay.progress.begin[member])
+        start = self._summaries[member].step_column("start")
+        return int(start[start > begin].min()) if self._is_first_left_out else begin
+
     def _without_waits(self, doing: tuple[str, bool] | None, members: Sequence[int]) -> Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
         part = self._excess.stretches
@@ -313,6 +334,8 @@ class Judgement:
         for member in members:
             chosen = np.flatnonzero(part.member == member)
             waits = self._summaries[member].states.waits(doing)
+            since = self._steady_begin(member)
+            waits = Intervals(np.maximum(waits.start, since), np.maximum(waits.end, since))
             stretches_of = Intervals(part.ts[chosen] - length[chosen], part.ts[chosen])
             which, _, parts = intervals.clip(stretches_of, intervals.union(waits.start, waits.end))
             less[chosen] = sums(which, parts.end - parts.start, len(chosen))

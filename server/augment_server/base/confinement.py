@@ -39,8 +39,8 @@ _NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in stru
 #: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, tgkill, fcntl and ioctl; what is refused: fork,
 #: vfork, execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, socketpair, flock, io_uring_setup, kill
 #: and its like, the priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all
-#: forms; and shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and
-#: perf_event_open
+#: forms; shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and
+#: perf_event_open; and what changes System V memory, semaphores and queues, and POSIX queues, by their numbers or names
 _CALLS = {
     "x86_64": (
         0xC000003E,
@@ -49,6 +49,7 @@ _CALLS = {
         (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
         (29, 68, 64, 319, 248, 249, 250, 323, 203, 298),
+        (30, 31, 65, 66, 220, 69, 70, 71, 240, 241),
     ),
     "aarch64": (
         0xC00000B7,
@@ -57,12 +58,15 @@ _CALLS = {
         (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
         (194, 186, 190, 279, 217, 218, 219, 282, 122, 241),
+        (196, 195, 193, 191, 192, 189, 188, 187, 180, 181),
     ),
 }
 _CLONE3, _OF_X32 = 435, 0x40000000
-#: commands of fcntl: record locks and leases; of ioctl: a file's flags, attributes and version
-_LOCKS = (6, 7, 37, 38, 1024)
-_ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602)
+#: commands of fcntl: record locks, leases, and who gets which signal; of ioctl: a file's flags, attributes and version,
+#: signals again, sealing, encryption, and subvolumes of btrfs
+_LOCKS = (6, 7, 37, 38, 1024, 8, 10, 15, 1026)
+_ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602, 0x8901, 0x8902, 0x5452, 0x40806685,
+               0x800C6613, 0x5000940E, 0x50009401, 0x5000940F, 0x50009417, 0x50009418)  # fmt: skip
 
 
 class _Ruleset(ctypes.Structure):

@@ -267,8 +267,8 @@ class Uploads:
 
     def discarded(self, upload: str) -> None:
         """Discard all bytes, because they differ from what was announced."""
-        remove(self._storage.part(upload))  # first: a start counts the bytes that are there
-        self.saved(upload, 0)
+        self.saved(upload, 0)  # first: on a full disk bytes that are recorded stay, and differ again
+        remove(self._storage.part(upload))
 
     def path_of_part(self, upload: str) -> Path:
         """The path of an unfinished upload's bytes."""
@@ -303,8 +303,14 @@ class Writer:
         self._passed_over = received - offset  # bytes still to arrive that the server already has
         self._saved: int = row["received"]
         self._lock = threading.Lock()
-        self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
-        self._file.truncate(received)
+        part = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
+        if os.fstat(part.fileno()).st_size < received:  # never filled with zeros, whose digest is another's
+            part.close()
+            uploads.saved(self.upload, 0)
+            raise Refusal("UPLOAD_INCOMPLETE", f"{row['file_name']}: bytes were lost; send it again from the beginning",
+                          {"received_bytes": "0"})  # fmt: skip
+        part.truncate(received)
+        self._file: BinaryIO | None = part
         self._hash = digest  # of the existing bytes; slow, so computed only when needed
         self._ended: Refusal | None = None  # why another thread has ended the call
 
@@ -359,8 +365,8 @@ class Writer:
             os.fsync(file.fileno())
             sha256 = digest.hexdigest()
             if announced and sha256 != announced:
-                self._uploads.discarded(self.upload)
                 self.received, self._saved, self._hash = 0, 0, None
+                self._uploads.discarded(self.upload)
                 raise Refusal(
                     "CHECKSUM_MISMATCH", f"{name}: the SHA-256 differs from the announced one; send the file again"
                 )
