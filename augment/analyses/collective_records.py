@@ -32,6 +32,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "collective_records"
 NEEDS = ()
+TOLD = ("algorithm", "protocol", "channels", "transport")  #: what the args of a slice say
 
 
 class Row(Struct, frozen=True):
@@ -100,7 +101,9 @@ def _row(trace: Trace, joined: JoinedRecords) -> Row:
 def _tracks(trace: Trace) -> Iterator[Annotation]:
     """Of each device its collectives that a recorder tells something of."""
     every, records_of = collectives(trace), defaultdict[int, list[JoinedRecords]](list)
+    words: dict[int, dict[str, str]] = {}
     for joined in joined_records(trace):
+        words[id(joined)] = {name: str(value) if (value := joined.commonest(name)[0]) else "" for name in TOLD}
         for index in joined.kernels.tolist():
             records_of[index].append(joined)
     for device in gpu_work(trace).devices:
@@ -115,14 +118,10 @@ def _tracks(trace: Trace) -> Iterator[Annotation]:
             continue
         names, columns = [], defaultdict[str, list[str]](list)
         for index in shown:
-            words = {
-                name: next(
-                    (str(value) for each in records_of[index] if (value := each.commonest(name)[0]) is not None), ""
-                )
-                for name in ("algorithm", "protocol", "channels", "transport")
-            }
-            names.append(" ".join(filter(None, (records_of[index][0].key[1], words["algorithm"], words["protocol"]))))
-            for name, value in words.items():
+            told_by = [words[id(each)] for each in records_of[index]]
+            said = {name: next(filter(None, (of[name] for of in told_by)), "") for name in TOLD}
+            names.append(" ".join(filter(None, (records_of[index][0].key[1], said["algorithm"], said["protocol"]))))
+            for name, value in said.items():
                 columns[name].append(value)
             columns["recorder"].append(", ".join(dict.fromkeys(each.recorder for each in records_of[index])))
         place = np.array(shown, np.int64)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from msgspec import Struct, field
@@ -46,6 +47,16 @@ class DumpedOperation(Struct):
     def is_message(self) -> bool:
         """Whether it is between two ranks, and not a collective."""
         return self.peer is not None
+
+    @property
+    def sent(self) -> int:
+        """The elements of its inputs."""
+        return sum(map(math.prod, self.input_sizes))
+
+    @property
+    def received(self) -> int:
+        """The elements of its outputs."""
+        return sum(map(math.prod, self.output_sizes))
 
 
 class RankDump(Struct):
@@ -136,6 +147,7 @@ class NcclLog(Struct):
     lines: int = 0
     long_lines: int = 0  #: whose end was passed over
     glued_lines: int = 0
+    unreadable_lines: int = 0  #: with numbers that are none
 
 
 class ChannelTimes(Struct):

@@ -453,6 +453,31 @@ def read_document(path: str, limits: Limits = UNLIMITED) -> Any:
         raise UnknownFormat(path, damage or "no JSON") from error
 
 
+def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterator[tuple[bytes, bool]]:
+    """Each line of the text at ``path``, at most its first ``longest`` bytes, and whether it was longer.
+
+    Raises:
+        InputError: the file cannot be read.
+        LimitExceeded: the text is larger than ``limits`` allow.
+    """
+    rest, skipping = b"", False
+    with open_text(path, limits) as text:
+        while piece := bytes(text.read(CHUNK)):
+            first, *others = (rest + piece).split(b"\n")
+            for line in (first, *others[:-1]) if others else ():
+                if not skipping:
+                    yield line[:longest], len(line) > longest
+                skipping = False
+            rest = others[-1] if others else first
+            if skipping:
+                rest = b""
+            elif len(rest) > longest:
+                yield rest[:longest], True
+                rest, skipping = b"", True
+    if rest:
+        yield rest, False
+
+
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")

@@ -94,6 +94,8 @@ HOSTILE = {
     "cut": pickle.dumps(DOCUMENT, 2)[:-20],
     "other_types": pickle.dumps({**DOCUMENT, "entries": [{"time_created_ns": "soon"}]}, 2),
     "nested": pickle.dumps({**DOCUMENT, "entries": [{"input_sizes": [[[[1]]]]}]}, 2),
+    "many_dimensions": pickle.dumps({**DOCUMENT, "entries": [{"input_sizes": [[1 << 62] * 100_000]}]}, 2),
+    "number": pickle.dumps({**DOCUMENT, "entries": [{"time_created_ns": 1 << 80}]}, 2),
     "not_a_dump": pickle.dumps({"segments": []}, 2),
     "json": b'{"entries": [' + b"[" * 100_000,
 }
@@ -123,6 +125,15 @@ def test_times_before_1970_and_beyond_all_years(tmp_path: Path) -> None:
     for moment in (-(10**18), 9 * 10**18):
         data = pickle.dumps({**DOCUMENT, "entries": [{**ENTRY, "time_created_ns": moment}]}, 2)
         report_on_dumps([read_dump(written(tmp_path, data)), read_dump(written(tmp_path, data, "dump_0"))], "x")
+
+
+@pytest.mark.parametrize("number", ["\N{SUPERSCRIPT TWO}", "9" * 5000])
+def test_numbers_of_groups_that_are_none(tmp_path: Path, number: str) -> None:
+    status = {number: {"last_enqueued_collective": 4, "last_completed_collective": 3}}
+    name = f"nccl:send {'9' * 5000}->1"
+    document = {**DOCUMENT, "pg_status": status, "entries": [{**ENTRY, "profiling_name": name}]}
+    dump = read_dump(written(tmp_path, pickle.dumps(document, 2)))
+    assert (dump.progress, len(dump.operations)) == ({}, 1)
 
 
 def test_a_name_without_rank(tmp_path: Path) -> None:

@@ -212,3 +212,20 @@ def test_the_recorded_logs() -> None:
     assert sum(bool(each.algorithm) for each in log.collectives) == 495
     for path in SHARED.rglob("*.*"):
         assert read_nccl_log(str(path)).lines
+
+
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 5000, "9" * 60_000])
+def test_numbers_of_many_digits_cost_their_line(tmp_path: Path, number: str) -> None:
+    lines = [
+        LOG[1],
+        f"n0:10:10 [0] NCCL INFO {COLLECTIVE.format(acc='').replace('2048', number)}",
+        f"n0:{number}:1 [0] NCCL INFO x",
+    ]
+    log = read_nccl_log(written(tmp_path / "nccl.log", [*lines, "n0:1:1 [0] NCCL INFO === System : maxBw 1.2.3 ==="]))
+    assert (log.unreadable_lines, log.collectives, len(log.environment)) == (3, [], 1)
+
+
+@pytest.mark.parametrize("wrong", [{"coll_exec_time_us": 1e308}, {"coll_sn": 1 << 63}, {"coll_msg_size_bytes": 1e300}])
+def test_numbers_beyond_columns_cost_their_record(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    log = read_inspector(written(tmp_path / "a.log", [json.dumps(record("v4.0", **wrong)), json.dumps(record("v4.0"))]))
+    assert (len(log.records), log.unreadable_lines) == (1, 1)

@@ -81,7 +81,7 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
     for each in inspector.logs:
         for record in each.records:
             if pids is None or each.pid in pids or record.rank == trace.rank:
-                size = record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1)
+                size = _bytes(record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1))
                 begun = min((channel.start_ns for channel in record.channels if channel.start_ns), default=None)
                 records.append(
                     LibraryRecord(
@@ -145,15 +145,18 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     )
 
 
+def _bytes(size: int) -> int:
+    """A size as other columns hold it; -1 for what no memory has."""
+    return size if size < 1 << 63 else -1
+
+
 def _of_dump(dump: RankDump) -> Iterator[LibraryRecord]:
     for operation in dump.operations:
         group = dump.groups[operation.group]
-        sent, received = (sum(int(np.prod(size)) for size in sizes) for sizes in
-                          (operation.input_sizes, operation.output_sizes))  # fmt: skip
         kind = kind_of(operation.kind)
-        elements = size_elements(kind, sent, received, len(group.ranks))
+        elements = size_elements(kind, operation.sent, operation.received, len(group.ranks))
         width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
-        size = elements * width if width is not None and elements >= 0 else -1
+        size = _bytes(elements * width if width is not None and elements >= 0 else -1)
         name = group.description or group.name
         yield LibraryRecord(
             "flight_recorder", name, (len(group.ranks), kind, size), operation.sequence, operation.created_ns
@@ -163,14 +166,14 @@ def _of_dump(dump: RankDump) -> Iterator[LibraryRecord]:
 def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
     """The collectives of a log, of the processes of the trace; a log of one process without a pid is taken as it is."""
     known = {communicator.pid for communicator in log.communicators}
+    ways = [" and ".join(sorted({each.via.partition("/")[0] for each in of.edges})) for of in log.communicators]
     for collective in log.collectives:
         communicator = log.communicators[collective.communicator] if collective.communicator >= 0 else None
         pid = communicator.pid if communicator else None
         if pids is not None and pid not in pids and known != {None}:
             continue
         kind = kind_of(collective.kind)
-        size = collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1)
-        ways = Counter(connection.via.partition("/")[0] for connection in communicator.edges) if communicator else None
+        size = _bytes(collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1))
         yield LibraryRecord(
             "nccl_log",
             (communicator.identity or communicator.pointer) if communicator else "",
@@ -178,7 +181,7 @@ def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
             algorithm=collective.algorithm,
             protocol=collective.protocol,
             channels=collective.channels or (communicator.channels if communicator else None),
-            transport=" and ".join(sorted(ways)) if ways else "",
+            transport=ways[collective.communicator] if communicator else "",
         )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from heapq import nlargest
 from typing import Literal
 
 from msgspec import Struct
@@ -27,6 +28,8 @@ from augment.core.library_records import DumpedGroup, DumpedOperation, RankDump
 
 Cause = Literal["host", "device", "no_dump", "group", "order", "mismatch"]
 Key = tuple[str, int]  #: a collective: the name of its group, and its number in it
+#: by the numbers that a rank counts its groups by, of each number the descriptions of the groups, as keys in order
+Numbered = dict[frozenset[int], dict[int, dict[str, None]]]
 
 #: kinds that no member completes before every member runs them
 TOGETHER = {"all_reduce", "_all_gather_base", "all_gather", "_reduce_scatter_base", "reduce_scatter", "all_to_all",
@@ -91,10 +94,27 @@ class _Judge:
             rank: [operation for operation in dump.operations if not operation.done]
             for rank, dump in self.dumps.items()
         }
-        self.enqueued = {rank: self._last_of_groups(dump, 0) for rank, dump in self.dumps.items()}
-        self.completed = {rank: self._last_of_groups(dump, 1) for rank, dump in self.dumps.items()}
+        numbered = self._groups_by_number()
+        self.enqueued = {rank: self._last_of_groups(dump, 0, numbered) for rank, dump in self.dumps.items()}
+        self.completed = {rank: self._last_of_groups(dump, 1, numbered) for rank, dump in self.dumps.items()}
+        self._without: dict[Key, set[int]] = {}
+        #: by the rank that has not enqueued them, of each other rank the operations that wait for it, oldest first
+        self.held_up: dict[int, dict[int, list[DumpedOperation]]] = defaultdict(lambda: defaultdict(list))
+        for rank, operations in self.pending.items():
+            for operation in operations:
+                for member in self._missing(operation, rank) - {rank}:
+                    self.held_up[member][rank].append(operation)
 
-    def _last_of_groups(self, dump: RankDump, which: Literal[0, 1]) -> dict[str, int]:
+    def _groups_by_number(self) -> Numbered:
+        """The descriptions of groups by their number, of ranks that count by the same numbers."""
+        numbered: Numbered = defaultdict(lambda: defaultdict(dict))
+        for dump in self.dumps.values():
+            descriptions = numbered[frozenset(dump.progress)]
+            for operation in dump.operations:
+                descriptions[operation.group_number][self.groups[operation.group].description] = None
+        return numbered
+
+    def _last_of_groups(self, dump: RankDump, which: Literal[0, 1], numbered: Numbered) -> dict[str, int]:
         """The number of the last collective that a rank enqueued, or completed, of each group.
 
         The rank's status counts by its own numbers of groups. Which group that is its entries tell; without entries,
@@ -105,13 +125,11 @@ class _Judge:
             if not operation.is_message and (which == 0 or operation.done):
                 last[operation.group] = max(last.get(operation.group, -1), operation.sequence)
         names = {operation.group_number: operation.group for operation in dump.operations}
-        for peer in self.dumps.values():
-            if peer.progress.keys() == dump.progress.keys():
-                for operation in peer.operations:
-                    description = self.groups[operation.group].description
-                    same = [name for name, group in dump.groups.items() if group.description == description]
-                    if description and len(same) == 1:
-                        names.setdefault(operation.group_number, same[0])
+        for number, descriptions in numbered[frozenset(dump.progress)].items():
+            for description in filter(None, descriptions):
+                same = [name for name, group in dump.groups.items() if group.description == description]
+                if len(same) == 1:
+                    names.setdefault(number, same[0])
         for number, name in names.items():
             if number in dump.progress:
                 last[name] = max(last.get(name, -1), dump.progress[number][which])
@@ -136,20 +154,23 @@ class _Judge:
             culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)]
         return Hang(len(self.dumps), len(members), tuple(culprits), waiting)
 
-    def _missing(self, rank: int, operation: DumpedOperation) -> set[int]:
+    def _missing(self, operation: DumpedOperation, rank: int) -> set[int]:
         """The members that have not enqueued an operation of ``rank``."""
         if operation.peer is not None:
             answered = any(_answers(other, operation, rank) for other in self.pending.get(operation.peer, ()))
             return set() if answered else {operation.peer}
-        return {
-            member
-            for member in self.groups[operation.group].ranks
-            if self.enqueued.get(member, {}).get(operation.group, -1) < operation.sequence and member != rank
-        }
+        key = (operation.group, operation.sequence)
+        if key not in self._without:
+            self._without[key] = {
+                member
+                for member in self.groups[operation.group].ranks
+                if self.enqueued.get(member, {}).get(operation.group, -1) < operation.sequence
+            }
+        return self._without[key]
 
     def _waits_for(self, rank: int, operation: DumpedOperation, oldest: dict[int, DumpedOperation]) -> set[int]:
         """Whom the oldest operation of a rank waits for: who has not enqueued it; else who is held up before it."""
-        if missing := self._missing(rank, operation):
+        if missing := self._missing(operation, rank):
             return missing
         if operation.peer is not None:
             return set() if _answers(oldest[operation.peer], operation, rank) else {operation.peer}
@@ -162,16 +183,6 @@ class _Judge:
             and (oldest[member].is_message or (oldest[member].group, oldest[member].sequence) != here)
         }
 
-    def _waiting_for(self, ranks: set[int]) -> dict[int, list[DumpedOperation]]:
-        """Of each rank the operations that wait for ``ranks``, which have not enqueued them, oldest first."""
-        held: dict[int, list[DumpedOperation]] = defaultdict(list)
-        for rank, operations in self.pending.items():
-            if rank not in ranks:
-                for operation in operations:
-                    if ranks & self._missing(rank, operation):
-                        held[rank].append(operation)
-        return held
-
     def _standing(self, idle: set[int]) -> Iterator[Culprit]:
         """Those of the ranks with nothing to complete, or without a dump, that others wait for.
 
@@ -179,7 +190,7 @@ class _Judge:
         messages alone, either of the two may be at fault.
         """
         for rank in sorted(idle):
-            held = self._waiting_for({rank})
+            held = self.held_up.get(rank, {})
             if held:
                 every = [operation for operations in held.values() for operation in operations]
                 first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
@@ -198,18 +209,20 @@ class _Judge:
 
     def _devices(self) -> Iterator[Culprit]:
         """Ranks that have not completed collectives which other members have completed."""
+        furthest = {
+            name: nlargest(
+                2, ((self.completed[rank].get(name, -1), rank) for rank in group.ranks if rank in self.dumps)
+            )
+            for name, group in self.groups.items()
+        }
         for rank, operations in sorted(self.pending.items()):
             behind = [
                 operation
                 for operation in operations
                 if operation.kind in TOGETHER
-                and any(
-                    self.completed[member].get(operation.group, -1) >= operation.sequence
-                    for member in self.groups[operation.group].ranks
-                    if member in self.dumps and member != rank
-                )
+                and any(last >= operation.sequence for last, member in furthest[operation.group] if member != rank)
             ]
-            held = self._waiting_for({rank})
+            held = self.held_up.get(rank, {})
             if len(behind) > 1 or (behind and held):  # alone it may have been dumped a moment earlier
                 yield Culprit(
                     "device",
@@ -304,17 +317,7 @@ def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> boo
 def _form(operation: DumpedOperation) -> tuple[str, int, tuple[str, ...]]:
     """What must be equal among the members of a collective: kind, elements and types."""
     equal = operation.kind in EQUAL_SIZES
-    return operation.kind, _elements(operation.input_sizes) if equal else 0, operation.dtypes if equal else ()
-
-
-def _elements(sizes: list[list[int]]) -> int:
-    total = 0
-    for size in sizes:
-        count = 1
-        for length in size:
-            count *= length
-        total += count
-    return total
+    return operation.kind, operation.sent if equal else 0, operation.dtypes if equal else ()
 
 
 def _described(form: tuple[str, int, tuple[str, ...]]) -> str:

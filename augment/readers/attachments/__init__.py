@@ -58,12 +58,12 @@ class Evidence(Struct, frozen=True):
                 continue
             if trace_count > 1 and not kind.several:
                 raise UsageError(f"{option} {path}: there are several inputs; write {RANK} in place of the rank")
-            if not _files(path):
+            if not files_at(path):
                 raise UsageError(f"{option} {path}: no such file")
 
     def is_one(self, path: str) -> bool:
         """Whether ``path`` is one of these files."""
-        known = (file for pattern in self.paths.values() for file in _files(pattern) or [pattern])
+        known = (file for pattern in self.paths.values() for file in files_at(pattern) or [pattern])
         return any(os.path.realpath(path) == os.path.realpath(file) for file in known)
 
     def near(self, trace: str, rank: int | None, world_size: int | None) -> Evidence:
@@ -93,7 +93,7 @@ class Evidence(Struct, frozen=True):
         return {
             kind: path_of(path, rank)
             for kind, path in self.paths.items()
-            if RANK not in path or _files(path_of(path, rank))
+            if RANK not in path or files_at(path_of(path, rank))
         }
 
     def added_to(self, trace: Trace, limits: Limits | None = None) -> Trace:
@@ -164,14 +164,14 @@ def path_of(path: str, rank: int | None) -> str:
     return path.replace(RANK, str(rank))
 
 
-def _files(path: str) -> list[str]:
+def files_at(path: str) -> list[str]:
     """The file, or the files that match a glob."""
     return [path] if os.path.exists(path) else sorted(glob.glob(path))
 
 
 def _state(path: str) -> str:
     try:
-        states = [os.stat(file) for file in _files(path)]
+        states = [os.stat(file) for file in files_at(path)]
     except OSError:  # the reader reports it
         return ""
     return ",".join(f"{status.st_size}:{status.st_mtime_ns}" for status in states)

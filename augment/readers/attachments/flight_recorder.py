@@ -7,18 +7,18 @@ backends (FlightRecorder.hpp, FlightRecorderDetail.hpp of PyTorch).
 
 from __future__ import annotations
 
-import glob
 import io
 import os
 import pickle
 import re
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from augment.core.jsontext import lenient_json
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, PythonLine, RankDump
 from augment.errors import InputError, LimitExceeded, UnknownFormat
+from augment.readers.attachments import files_at
 from augment.readers.containers import CHUNK, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -32,13 +32,12 @@ _ALLOWED = (
 )  # fmt: skip
 MOST_VALUES = 10_000_000  #: of all entries; a pickle may name one list a million times
 RANK_AT_THE_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|gz|zst))*$")
-_POINT_TO_POINT = re.compile(r"(send|recv|isend|irecv)\D*?(\d+)\s*(->|<-)\s*(\d+)")
+_POINT_TO_POINT = re.compile(r"(send|recv|isend|irecv)\D*?\d{1,9}\s*(?:->|<-)\s*(\d{1,9})")
 
 
 def read_dumps(path: str, limits: Limits = UNLIMITED) -> FlightDumps:
     """The dumps at ``path``, or at all paths that match it as a glob; the errors are those of :func:`read_dump`."""
-    paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
-    return FlightDumps(tuple(read_dump(each, limits) for each in paths))
+    return FlightDumps(tuple(read_dump(each, limits) for each in files_at(path)))
 
 
 def read_dump(path: str | os.PathLike[str], limits: Limits = UNLIMITED) -> RankDump:
@@ -77,12 +76,16 @@ def dump_of(document: Any, path: str) -> RankDump:
     progress = {
         int(number): (status.last_enqueued_collective, status.last_completed_collective)
         for number, status in written.pg_status.items()
-        if number.isdigit()
+        if re.fullmatch(r"[0-9]{1,9}", number)
     }
     operations = [_operation(entry, groups, progress) for entry in written.entries]
     operations.sort(key=lambda operation: operation.created_ns)
     library = written.nccl_version or written.comm_lib_version or ""
     return RankDump(path, int(match[1]), str(written.version), library, groups, progress, operations)
+
+
+Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  #: as columns hold it
+Shape = Annotated[list[Int], Meta(max_length=64)]  #: PyTorch's tensors have at most 64 dimensions
 
 
 class _Config(Struct):
@@ -91,27 +94,27 @@ class _Config(Struct):
 
 
 class _Status(Struct):
-    last_enqueued_collective: int = -1
-    last_completed_collective: int = -1
+    last_enqueued_collective: Int = -1
+    last_completed_collective: Int = -1
 
 
 class _DumpedEntry(Struct):
     """An entry as it is written; JSON has 0 where a pickle has None, and no frames."""
 
-    pg_id: int = 0
+    pg_id: Int = 0
     process_group: tuple[str, str] = ("", "")
-    collective_seq_id: int | None = None
-    seq_id: int | None = None  # before version 2
-    p2p_seq_id: int = 0
+    collective_seq_id: Int | None = None
+    seq_id: Int | None = None  # before version 2
+    p2p_seq_id: Int = 0
     profiling_name: str = ""
-    time_created_ns: int = 0
-    input_sizes: list[list[int]] = field(default_factory=list)
+    time_created_ns: Int = 0
+    input_sizes: list[Shape] = field(default_factory=list)
     input_dtypes: list[str] = field(default_factory=list)
-    output_sizes: list[list[int]] = field(default_factory=list)
+    output_sizes: list[Shape] = field(default_factory=list)
     output_dtypes: list[str] = field(default_factory=list)
     state: str = ""
     retired: bool = False
-    timeout_ms: int | None = None
+    timeout_ms: Int | None = None
     is_p2p: bool = False
     frames: list[PythonLine] = field(default_factory=list)
 
@@ -156,7 +159,7 @@ def _operation(
         entry.frames,
     )
     if match := _POINT_TO_POINT.search(kind):
-        ranks, other = groups[name].ranks, int(match[4])
+        ranks, other = groups[name].ranks, int(match[2])
         operation.kind, operation.sequence = match[1].lstrip("i"), entry.p2p_seq_id
         operation.peer = ranks[other] if other < len(ranks) else other
     return operation

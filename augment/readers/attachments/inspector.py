@@ -7,25 +7,22 @@ time of a dump is up to a whole interval late. From v4.3 on a ``dump_stats`` lin
 
 from __future__ import annotations
 
-import glob
-import os
 from typing import Any
 
 import msgspec
 
 from augment.core.library_records import ChannelTimes, InspectorLog, InspectorLogs, InspectorRecord
 from augment.errors import UnknownFormat
-from augment.readers.containers import open_text
+from augment.readers.attachments import files_at
+from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 24  #: bytes; a longer line is passed over and counted
-_CHUNK = 1 << 20
 
 
 def read_all(path: str, limits: Limits = UNLIMITED) -> InspectorLogs:
     """The records at ``path``, or at all paths that match the glob; the errors are those of :func:`read_inspector`."""
-    paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
-    return InspectorLogs(tuple(read_inspector(each, limits) for each in paths))
+    return InspectorLogs(tuple(read_inspector(each, limits) for each in files_at(path)))
 
 
 def read_inspector(path: str, limits: Limits = UNLIMITED) -> InspectorLog:
@@ -36,24 +33,14 @@ def read_inspector(path: str, limits: Limits = UNLIMITED) -> InspectorLog:
         UnknownFormat: no line is a record of the Inspector.
     """
     log, decoder, shared = InspectorLog(path), msgspec.json.Decoder(), dict[str, Any]()
-    rest, is_long = b"", False
-    with open_text(path, limits) as text:
-        while True:
-            piece = bytes(text.read(_CHUNK))
-            *lines, rest = (rest + piece).split(b"\n") if piece else (rest, b"")
-            for line in lines:
-                if is_long:
-                    is_long = False
-                elif line.strip():
-                    try:
-                        shared = _read(log, decoder.decode(line), shared)
-                    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # another writer's keys
-                        log.unreadable_lines += 1
-            if len(rest) > LONGEST_LINE:
-                log.unreadable_lines += not is_long
-                rest, is_long = b"", True
-            if not piece:
-                break
+    for line, is_cut in bounded_lines(path, LONGEST_LINE, limits):
+        if is_cut:
+            log.unreadable_lines += 1
+        elif line.strip():
+            try:
+                shared = _read(log, decoder.decode(line), shared)
+            except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):  # another's keys
+                log.unreadable_lines += 1
     if not (log.records or log.version):
         raise UnknownFormat(path, "no records of NCCL's Inspector: no line has coll_perf, p2p_perf or dump_stats")
     return log
@@ -65,9 +52,9 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
     header = line.get("header") or shared.get("header") or {}
     log.version = str(metadata.get("inspector_output_format_version", log.version))
     log.hostname = str(metadata.get("hostname", log.hostname))
-    log.pid = int(metadata["pid"]) if "pid" in metadata else log.pid
+    log.pid = _int(metadata["pid"]) if "pid" in metadata else log.pid
     if stats := line.get("dump_stats"):
-        log.dropped += int(stats.get("coll_dropped_since_last_dump", 0)) + int(
+        log.dropped += _int(stats.get("coll_dropped_since_last_dump", 0)) + _int(
             stats.get("p2p_dropped_since_last_dump", 0)
         )
         return {"metadata": metadata, "header": header}
@@ -80,23 +67,25 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
         log.records.append(
             InspectorRecord(
                 str(header.get("id", "")),
-                int(header.get("rank", -1)),
-                int(header.get("n_ranks", 0)),
+                _int(header.get("rank", -1)),
+                _int(header.get("n_ranks", 0)),
                 str(performance[prefix]),
-                int(performance[f"{prefix}_sn"]),
-                int(performance[f"{prefix}_msg_size_bytes"]),
-                round(performance[f"{prefix}_exec_time_us"] * 1000),
+                _int(performance[f"{prefix}_sn"]),
+                _int(performance[f"{prefix}_msg_size_bytes"]),
+                _int(round(performance[f"{prefix}_exec_time_us"] * 1000)),
                 str(performance.get(f"{prefix}_timing_source", "")),
                 performance.get(f"{prefix}_busbw_gbs"),
                 _known(performance.get(f"{prefix}_algo")),
                 _known(performance.get(f"{prefix}_proto")),
-                performance.get("p2p_peer"),
-                None if not begin else int(begin) * 1000,
+                _int(performance["p2p_peer"]) if "p2p_peer" in performance else None,
+                None if not begin else _int(begin) * 1000,
                 [
-                    ChannelTimes(int(each.get("kernel_start_ts", 0)) * 1000, int(each.get("kernel_stop_ts", 0)) * 1000)
+                    ChannelTimes(
+                        _int(each.get("kernel_start_ts", 0)) * 1000, _int(each.get("kernel_stop_ts", 0)) * 1000
+                    )
                     for each in events.get("kernel_events", ())
                 ],
-                None if dump is None else int(dump) * 1000,
+                None if dump is None else _int(dump) * 1000,
             )
         )
     return shared
@@ -104,3 +93,11 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
 
 def _known(name: Any) -> str:
     return "" if name in (None, "unknown") else str(name)
+
+
+def _int(value: Any) -> int:
+    """An integer that columns hold; ValueError beyond."""
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(value)
+    return number

@@ -7,20 +7,18 @@ alone. The formats are those of NCCL's src/debug.cc, init.cc, enqueue.cc and gra
 
 from __future__ import annotations
 
-import glob
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 
 from augment.core.library_records import Communicator, LoggedCollective, NcclLog, NcclLogs, RankConnection, Tuned
 from augment.errors import UnknownFormat
-from augment.readers.containers import open_text
+from augment.readers.attachments import files_at
+from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 16  #: bytes; the rest of a line is passed over and counted
 MOST_WARNINGS = 1000
-_CHUNK = 1 << 20
+_DIGITS = 18  #: of a decimal number below 2**63
 
 #: by NCCL's numbers
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "fp8_e4m3",
@@ -30,8 +28,8 @@ ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_T
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 _HEADER = re.compile(
-    r"(?:(?P<host>[^\s:\[\]()<>]+):(?P<pid>\d+):(?P<tid>\d+) )?\[(?P<device>-?\d+)\] (?:\d{10,} )?"
-    r"(?:(?P<info>NCCL INFO )|(?P<where>\S+?:\d+) (?:\(\w+\) )?NCCL WARN )"
+    r"(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d+):(?P<tid>\d+) )?\[(?P<device>-?\d+)\] (?:\d{10,} )?"
+    r"(?:(?P<info>NCCL INFO )|(?P<where>\S{1,999}?:\d+) (?:\(\w+\) )?NCCL WARN )"
 )
 _VERSION = re.compile(r"(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)*)")
 _COLLECTIVE = re.compile(
@@ -69,8 +67,7 @@ _ENVIRONMENT = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)
 
 def read_all(path: str, limits: Limits = UNLIMITED) -> NcclLogs:
     """The logs at ``path``, or at all paths that match it as a glob; the errors are those of :func:`read_nccl_log`."""
-    paths = [path] if os.path.exists(path) else sorted(glob.glob(path))
-    return NcclLogs(tuple(read_nccl_log(each, limits) for each in paths))
+    return NcclLogs(tuple(read_nccl_log(each, limits) for each in files_at(path)))
 
 
 def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
@@ -82,35 +79,18 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
     """
     log = NcclLog(path)
     reading = _LogReading(log)
-    for line, is_cut in _lines(path, limits):
+    for line, is_cut in bounded_lines(path, LONGEST_LINE, limits):
         log.lines += 1
         log.long_lines += is_cut
         if b"NCCL" in line or b"RCCL" in line:
-            reading.line(line.decode("utf-8", "replace"))
+            try:
+                reading.line(line.decode("utf-8", "replace"))
+            except ValueError:  # a number of many digits, or with two points
+                log.unreadable_lines += 1
     reading.finish()
     if not (reading.headers or log.versions):
         raise UnknownFormat(path, "no log of NCCL: no line of it; record one with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=…")
     return log
-
-
-def _lines(path: str, limits: Limits) -> Iterator[tuple[bytes, bool]]:
-    """Each line, at most LONGEST_LINE bytes of it, and whether it was longer."""
-    rest, skipping = b"", False
-    with open_text(path, limits) as text:
-        while piece := bytes(text.read(_CHUNK)):
-            first, *others = (rest + piece).split(b"\n")
-            for line in (first, *others[:-1]) if others else ():
-                if not skipping:
-                    yield line[:LONGEST_LINE], len(line) > LONGEST_LINE
-                skipping = False
-            rest = others[-1] if others else first
-            if skipping:
-                rest = b""
-            elif len(rest) > LONGEST_LINE:
-                yield rest[:LONGEST_LINE], True
-                rest, skipping = b"", True
-    if rest:
-        yield rest, False
 
 
 class _LogReading:
@@ -132,35 +112,35 @@ class _LogReading:
         for place, header in enumerate(headers):
             end = headers[place + 1].start() if place + 1 < len(headers) else len(line)
             message = line[header.end() : end].rstrip()
-            process = (header["host"] or "", int(header["pid"]) if header["pid"] else None)
+            process = (header["host"] or "", _int(header["pid"]) if header["pid"] else None)
             if header["info"]:
-                self.message(process, int(header["device"]), message)
+                self.message(process, _int(header["device"]), message)
             elif len(self.log.warnings) < MOST_WARNINGS:
                 self.log.warnings[f"{header['where']} {message}"] += 1
 
     def message(self, process: tuple[str, int | None], device: int, text: str) -> None:
         log, here = self.log, (*process, device)
         if match := _COLLECTIVE.search(text):
-            number = int(match["type"])
-            kind, count = match["kind"], int(match["count"])
+            number = _int(match["type"])
+            kind, count = match["kind"], _int(match["count"])
             size = count * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
             log.collectives.append(
                 LoggedCollective(
                     self.communicator_at(process, match["comm"]),
                     kind,
-                    int(match["op_count"], 16),
+                    int(match["op_count"][-15:], 16),
                     count,
                     TYPES[number] if number < len(TYPES) else str(number),
                     size,
-                    int(match["root"]) if kind in ("Send", "Recv") else None,
+                    _int(match["root"]) if kind in ("Send", "Recv") else None,
                     log.lines,
                 )
             )
         elif match := _TUNED.search(text):
-            channels = int(match["high"]) - int(match["low"]) + 1 if match["low"] else None
+            channels = _int(match["high"]) - _int(match["low"]) + 1 if match["low"] else None
             tuned = Tuned(
                 match["kind"] or "",
-                int(match["bytes"]),
+                _int(match["bytes"]),
                 _named(match["algorithm"], ALGORITHMS),
                 _named(match["protocol"], PROTOCOLS),
                 channels,
@@ -171,8 +151,8 @@ class _LogReading:
             self._communicator(process, match, text)
         elif match := _LAYOUT.search(text):
             if (place := self.communicator_at(process, match["comm"])) >= 0:
-                log.communicators[place].nodes = int(match["nodes"])
-                log.communicators[place].local_ranks = int(match["local"])
+                log.communicators[place].nodes = _int(match["nodes"])
+                log.communicators[place].local_ranks = _int(match["local"])
         elif match := _SYSTEM.search(text):
             log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
         elif match := _PATTERN.search(text):
@@ -199,7 +179,7 @@ class _LogReading:
         return self.known[host, pid, pointer]
 
     def _communicator(self, process: tuple[str, int | None], match: re.Match[str], text: str) -> None:
-        key, here = (*process, match["comm"]), (*process, int(match["device"]))
+        key, here = (*process, match["comm"]), (*process, _int(match["device"]))
         index = self.known.get(key, -1)
         if match["what"] == "START":
             self.end(here)
@@ -207,7 +187,7 @@ class _LogReading:
             index = self.known[key] = len(self.log.communicators)
             self.log.communicators.append(
                 Communicator(
-                    *process, match["comm"], int(match["rank"]), int(match["ranks"]), int(match["device"]),
+                    *process, match["comm"], _int(match["rank"]), _int(match["ranks"]), _int(match["device"]),
                     match["bus"] or "",
                 )
             )  # fmt: skip
@@ -245,16 +225,23 @@ class _LogReading:
 def _add(communicator: Communicator, text: str) -> None:
     """A line about a communicator."""
     if match := _EDGE.search(text):
-        communicator.edges[RankConnection(int(match["from"]), int(match["to"]), match["via"])] += 1
+        communicator.edges[RankConnection(_int(match["from"]), _int(match["to"]), match["via"])] += 1
     elif match := _RING.search(text):
-        communicator.rings[int(match[1])] = tuple(map(int, match[2].split()))
+        communicator.rings[_int(match[1])] = tuple(map(_int, match[2].split()))
     elif match := _CHANNELS.search(text):
-        communicator.channels = int(match[1])
-        communicator.nvls_channels = int(match[2]) if match[2] else None
+        communicator.channels = _int(match[1])
+        communicator.nvls_channels = _int(match[2]) if match[2] else None
     elif match := _TIMINGS.search(text):
         communicator.init_seconds = float(match[3])
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
     """A name, or the name of NCCL's number of it."""
-    return names[int(text)] if text.isdigit() and int(text) < len(names) else text
+    return names[_int(text)] if text.isdecimal() and _int(text) < len(names) else text
+
+
+def _int(text: str) -> int:
+    """The number that columns hold; ValueError for one of more digits."""
+    if len(text) > _DIGITS:
+        raise ValueError(text)
+    return int(text)
