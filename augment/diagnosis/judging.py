@@ -20,7 +20,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.what_if import Cut, lasting_ns, saved_ns, without_host_time
+from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
@@ -151,6 +151,12 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 def saved_a_step(trace: Trace, cut: Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns."""
     return saved_ns(trace, cut) // measure(trace).count
+
+
+def decided_in_steps(trace: Trace, cut: Cut) -> tuple[Decided, Decided]:
+    """As :func:`decided`, of all steady steps together."""
+    windows = measure(trace).windows
+    return decided(trace, cut, int(windows.begin[0]), int(max(windows.end[-1], windows.finish[-1])))
 
 
 def saved_ahead(trace: Trace, cut: Cut) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
+from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,15 +13,27 @@ from augment.core.attachments import RankInJob
 from augment.core.context import Stage, derived
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words
-from augment.diagnosis.judging import measure, saved_a_step
+from augment.diagnosis.judging import decided_in_steps, measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
-from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, NoData, judged_in_job, severity_of
+from augment.diagnosis.rule import (
+    LEAST_RATIO,
+    SEVERITIES,
+    Answer,
+    Finding,
+    Found,
+    Limit,
+    NoData,
+    judged_in_job,
+    severity_of,
+)
 from augment.diagnosis.rules import RULES, Rule, partial_recording
 from augment.facts.critical.what_if import Cut, joined
+from augment.facts.gpu.device_activity import type_coverage
 from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 NEARLY = 0.9  #: share of what no wait would save, from which on its reason is named first
+LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -61,7 +74,12 @@ def diagnose(trace: Trace) -> RankedFindings:
             overlaps.setdefault(first, []).append(second)
             overlaps.setdefault(second, []).append(first)
     several = sum(each.found.saved_ns is not None for each in findings) > 1
-    findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several) for each in findings]
+    asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
+    limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
+    findings = [
+        replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several, limit=limits.get(each.rule))
+        for each in findings
+    ]
     return RankedFindings(tuple(findings), answers)
 
 
@@ -106,6 +124,24 @@ def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]
     unsure = problem.confidence == "low" and not few
     saved = (problem.saved_ns or 0) * (NEARLY if finding.rule == "synchronizing_calls" else 1.0)
     return not problem.first, unsure, grade, not problem.of_recording, -saved
+
+
+def _limit(trace: Trace, problem: Found) -> Limit | None:
+    """Why a cure saves less than it takes out of the path: what decides instead of most of the rest. None if it saves
+    nearly all of it, if no single kind decides, or if other reasons limit the saving, of which the graph knows nothing.
+    """
+    cut, saved = problem.cut, problem.saved_ns or 0
+    if cut is None or not saved or not type_coverage(trace):
+        return None
+    if abs(saved_a_step(trace, cut) - saved) > (1 - NEARLY) * saved:
+        return None
+    left, then = decided_in_steps(trace, cut)
+    rest = (then.ns - left.ns) // measure(trace).count
+    if rest < max(LEAST_RATIO * measure(trace).length_ns, LEAST_REST * saved):
+        return None
+    more = {limit: getattr(then, limit) - getattr(left, limit) for limit in get_args(Limit)}
+    limit = max(get_args(Limit), key=more.__getitem__)
+    return limit if 2 * more[limit] > then.ns - left.ns else None
 
 
 def _saved_by_both(trace: Trace, first: Cut, second: Cut) -> int:

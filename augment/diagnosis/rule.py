@@ -18,6 +18,8 @@ from augment.facts.critical.what_if import Cut
 
 Severity = Literal["high", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
+#: what decides how long a step takes: the host, kernels, or copies
+Limit = Literal["host", "computing", "communication", "copies"]
 SEVERITIES: tuple[Severity, ...] = ("high", "warning", "info")  #: the gravest first
 
 HIGH_RATIO, WARNING_RATIO = 0.10, 0.05  #: shares of a step that a finding of this severity would save
@@ -151,7 +153,8 @@ class Rule(Protocol):
 
 class Finding(Struct, frozen=True):
     """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
-    findings that would save some of the same time. ``alone``: others would save time, too, and it does not add up."""
+    findings that would save some of the same time. ``alone``: others would save time, too, and it does not add up.
+    ``limit``: why not more would be saved: what then decides, in place of a good part of the time that is cured."""
 
     rule: str
     severity: Severity
@@ -159,6 +162,7 @@ class Finding(Struct, frozen=True):
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
     alone: bool = False
+    limit: Limit | None = None
 
     @property
     def is_grave(self) -> bool:

@@ -1,8 +1,10 @@
-"""The verdict: one to five sentences, from what the device did and from the gravest findings."""
+"""The verdict: one to six sentences, from what the device did and from the gravest findings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
+from typing import get_args
 
 import numpy as np
 from msgspec import Struct
@@ -14,13 +16,13 @@ from augment.core.text import Words, counted, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.host_alone import host_sentence
-from augment.diagnosis.judging import idle_in_steps, late_beginnings, measure, saved_a_step
-from augment.diagnosis.ranking import RankedFindings, diagnose
+from augment.diagnosis.judging import decided_in_steps, idle_in_steps, late_beginnings, measure, saved_a_step
+from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
-from augment.diagnosis.rule import HIGH_RATIO, Finding
+from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
 from augment.diagnosis.wording import title
 from augment.facts.critical.handovers import main_track
-from augment.facts.critical.what_if import joined
+from augment.facts.critical.what_if import Cut, joined
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
@@ -62,7 +64,7 @@ def named(trace: Trace) -> frozenset[str]:
 
 @derived
 def sentences(trace: Trace) -> tuple[Sentence, ...]:
-    """The verdict's sentences, at most five."""
+    """The verdict's sentences, at most six."""
     result, say = diagnose(trace), words(trace)
     first = [each for each in result.findings if each.found.first]
     grave = [each for each in result.findings if each.is_grave and not each.found.first]
@@ -89,26 +91,56 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         made += _nothing(trace, result)
     elif unexplained := _unexplained(trace, result):
         made.append(Sentence(unexplained))
-    made += [Sentence(text, tuple(each.rule for each in chosen)) for text in _together(trace, chosen)]
-    return tuple(made[:5])
+    made += _together(trace, result, chosen)
+    return tuple(made[:6])
 
 
 def _of_finding(say: Words, finding: Finding) -> Sentence:
     return Sentence(f"{title(say, finding)}.", (finding.rule,), is_title=True)
 
 
-def _together(trace: Trace, chosen: Sequence[Finding]) -> list[str]:
-    """What the named findings would save together, if that is known of several."""
+def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -> list[Sentence]:
+    """What the named findings would save together, and what comes next, as far as that is known."""
     saving = [each for each in chosen if each.found.saved_ns]
-    cuts = [each.found.cut for each in saving if each.found.cut is not None]
+    known = [each for each in saving if each.found.cut is not None]
+    cut = joined([each.found.cut for each in known if each.found.cut is not None])
+    saved, rules = saved_a_step(trace, cut), tuple(each.rule for each in chosen)
     overlapping = "These savings overlap; do not add them."
-    if len(cuts) < 2:
-        return [overlapping] if len(saving) > 1 else []
-    saved = saved_a_step(trace, joined(cuts))
-    overlap = sum(each.found.saved_ns or 0 for each in saving if each.found.cut is not None) > OVERLAP * saved
-    some = " but what other ranks decide" if len(cuts) < len(saving) else ""
-    text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}."
-    return [f"{overlapping} {text}" if overlap else text]
+    made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
+    if len(known) > 1:
+        parts = sum(each.found.saved_ns or 0 for each in known)
+        some = " but what other ranks decide" if len(known) < len(saving) else ""
+        more = ", more than their sum: with one fixed, the others save more" if saved > OVERLAP * parts else ""
+        text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
+        made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
+    return [*made, *(_next(trace, result, known, cut) if known and len(known) == len(saving) else [])]
+
+
+def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: Cut) -> list[Sentence]:
+    """What would limit the run once ``cut`` has taken out what is ``fixed``: the finding that saves most then, or else
+    what decides most of a step, if that is news."""
+    say, saved = words(trace), saved_a_step(trace, cut)
+    done = {each.rule for each in fixed}
+    most, seen = 0, None
+    for each in result.findings[:COMPARED]:
+        if each.rule not in done and each.found.confidence != "low" and each.found.cut is not None:
+            gain = saved_a_step(trace, joined([cut, each.found.cut])) - saved
+            most, seen = max((most, seen), (gain, each.found.seen), key=itemgetter(0))
+    if seen is not None and measure(trace).ratio(most) >= WARNING_RATIO:
+        return [Sentence(f"Next: {seen.title(say)}; {seen.cure(say)} would then save up to {say.saving(most)}.")]
+    then = decided_in_steps(trace, cut)[1]
+    decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
+    if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):
+        return []
+    return [Sentence(f"After that, {_DECIDES[decides]} {percent(getattr(then, decides) / then.ns)} of {say.a_step}.")]
+
+
+_DECIDES = {
+    "host": "the host decides",
+    "computing": "computing decides",
+    "communication": "communication decides",
+    "copies": "copies decide",
+}
 
 
 def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:

@@ -17,7 +17,16 @@ def title(words: Words, finding: Finding) -> str:
         return text
     saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
     bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
-    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}"
+    limit = "" if finding.limit is None else f"; beyond that {_LIMITS[finding.limit]} the limit"
+    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{limit}"
+
+
+_LIMITS = {
+    "host": "the host is",
+    "computing": "computing is",
+    "communication": "communication is",
+    "copies": "copies are",
+}
 
 
 def advice(words: Words, finding: Finding) -> str:

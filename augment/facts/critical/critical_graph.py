@@ -331,11 +331,13 @@ def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
     return path[:count][::-1]
 
 
-def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weight: Int64s, end: int) -> Int64s:
-    """The latest time of each node, int64 ns, at which the last node still comes by ``end``; :data:`NEVER` for nodes
-    that the last node does not depend on."""
+def latest(
+    order: Int32s, head: Int32s, following: Int32s, source: Int32s, weight: Int64s, end: int, last: int = -1
+) -> Int64s:
+    """The latest time of each node, int64 ns, at which the node ``last`` still comes by ``end``; :data:`NEVER` for
+    nodes that it does not depend on."""
     late = np.full(len(order), NEVER, np.int64)
-    late[-1] = end
+    late[last] = end
     native("critical.latest")(order, head, following, source, weight, late)
     return late
 

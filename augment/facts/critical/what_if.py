@@ -29,7 +29,7 @@ from augment.arrays.ordering import (
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Trace
-from augment.facts.critical.critical_graph import CriticalGraph, critical_graph, saved
+from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import (
     BoundBy,
@@ -41,6 +41,7 @@ from augment.facts.critical.longest_path import (
 )
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
+from augment.facts.names.kernel_types import KernelType
 from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
@@ -167,6 +168,54 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
             break
         ahead += of_devices - of_host
     return length
+
+
+class Decided(Struct, frozen=True):
+    """What decides how long a recording takes: time along its critical path, ns."""
+
+    host: int = 0  #: on threads, from one to another, and from launches to the begin of their work
+    computing: int = 0
+    communication: int = 0
+    copies: int = 0
+    gaps: int = 0  #: between work on a stream
+    other: int = 0  #: waits for other streams, and what is unknown
+
+    @property
+    def ns(self) -> int:
+        """All of it."""
+        return self.host + self.computing + self.communication + self.copies + self.gaps + self.other
+
+
+_ON_HOST = (DependencyKind.THREAD, DependencyKind.HANDOVER, DependencyKind.LAUNCH, DependencyKind.FULL_QUEUE)
+
+
+def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Decided]:
+    """What is left with ``cut`` of that which decides now how long the part ``[start, end)`` of the recording (ns)
+    takes, and what would decide it with ``cut``. Where that is more, other work decides in place of what was cut.
+
+    The part is that of the recorded times: edges that reach into it count whole.
+    """
+    graph, work = critical_graph(trace), gpu_work(trace)
+    less = np.zeros(len(graph.weight), np.int64)
+    np.add.at(less, cut.edge, cut.ns)
+    weight = graph.weight - less
+    # the earliest time of each node is the latest in the graph backwards, of which the recording's start is the last
+    head, following, _ = bind(graph.target, graph.source, weight, len(graph))
+    backwards = np.ascontiguousarray(graph.order[::-1])
+    early = -latest(backwards, head, following, graph.target, weight, -int(graph.ts[ROOT]), last=ROOT)
+    binding = bind(graph.source, graph.target, early[graph.source] + weight, len(graph))[2]
+
+    def time_of(binding: Int32s) -> Decided:
+        path = walk(binding, graph.source, len(graph) - 1)
+        path = path[(graph.ts[graph.target[path]] > start) & (graph.ts[graph.source[path]] < end)]
+        place, length = graph.source[path].astype(np.int64) - graph.first_work, np.maximum(weight[path], 0)
+        running = np.where(place >= 0, np.clip(graph.self_ns[path] - less[path], 0, length), 0)
+        delay, kind = length - running, graph.kind[path]
+        by_type = sums(work.type[np.maximum(place, 0)], running, len(KernelType)) if len(work) else [0] * 3
+        host, gaps = (int(delay[is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
+        return Decided(host, *map(int, by_type), gaps, int(delay.sum()) - host - gaps)
+
+    return time_of(graph.binding), time_of(binding)
 
 
 def _gain(graph: CriticalGraph, cut: Cut, leaving: Int64s) -> int:

@@ -1,0 +1,99 @@
+"""What limits a saving, and what comes after the first cures: each beside a simulation of the run without the fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulated_jobs import HEALTHY, changed, diagnosis_of, trace_of
+
+from augment.core.trace import Trace
+from augment.diagnosis.judging import decided_in_steps
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.verdict import busy, verdict
+from augment.facts.critical.critical_graph import critical_graph
+from augment.facts.critical.what_if import Cut, decided, saved_ns
+from augment.readers import read
+from tables import Event, annotation, call, kernel, op
+from tables import trace_of as made_of
+
+MS = 1_000_000
+SLOW_LOADER = changed(host_stall_us=20_000.0)
+LAUNCHING = changed(host_stall_us=5_000.0, run_ahead=None)
+
+
+def whole(trace: Trace) -> tuple[int, int]:
+    """When the recording begins and ends, ns."""
+    ts = critical_graph(trace).ts
+    return int(ts[0]), int(ts[-1])
+
+
+@pytest.mark.parametrize("options", [HEALTHY, SLOW_LOADER, LAUNCHING])
+def test_what_decides_is_as_long_as_the_recording_without_what_was_cut(options: object) -> None:
+    trace = trace_of(options)  # type: ignore[arg-type]
+    begin, end = whole(trace)
+    left, then = decided(trace, Cut.nothing(), begin, end)
+    assert left.ns == then.ns == end - begin
+    cuts = [each.found.cut for each in diagnose(trace).findings if each.found.cut is not None]
+    assert cuts
+    for cut in cuts:
+        left, then = decided(trace, cut, begin, end)
+        assert then.ns == end - begin - saved_ns(trace, cut)
+        assert left.ns <= end - begin
+
+
+def test_a_saving_says_what_is_the_limit() -> None:
+    """A loader takes 20 ms beside kernels of 13 ms: without it a step takes these 13 ms, as a simulation shows."""
+    (finding,) = (each for each in diagnosis_of(SLOW_LOADER).findings if each.rule == "data_loading")
+    assert finding.limit == "computing"
+    assert " this fix alone); beyond that computing is the limit." in verdict(trace_of(SLOW_LOADER))[1]
+    assert "95 % computing" in busy(trace_of(HEALTHY))
+
+
+def test_a_saving_that_loses_nothing_has_no_limit() -> None:
+    assert all(each.limit is None for each in diagnosis_of(LAUNCHING).findings if each.is_grave)
+
+
+def test_what_decides_after_the_cures() -> None:
+    """Truth: the healthy run computes for 95 % of a step."""
+    said = verdict(trace_of(LAUNCHING))[-1]
+    assert said == "After that, computing decides 96 % of a step."
+
+
+def alternating() -> Trace:
+    """Steps in which the host fetches a batch for 4 ms, then launches a kernel of 6 ms, and waits for it."""
+    events: list[Event] = []
+    for number in range(4):
+        at = number * 11 * MS
+        start, end = at + 4 * MS + 20_000, at + 10 * MS
+        events += [
+            annotation(f"ProfilerStep#{number}", at, at + 10 * MS + 10_000),
+            op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4 * MS),
+            op("aten::mm", at + 4 * MS, at + 4 * MS + 15_000),
+            call("cudaLaunchKernel", at + 4 * MS + 5_000, at + 4 * MS + 10_000, correlation=number + 1),
+            kernel("gemm", start, end, correlation=number + 1),
+            call("cudaDeviceSynchronize", at + 4 * MS + 20_000, end + 5_000, correlation=100 + number),
+        ]
+    return made_of(*sorted(events, key=lambda event: event.ts))
+
+
+def test_time_on_the_path_is_told_by_what_it_is() -> None:
+    trace = alternating()
+    left, _ = decided_in_steps(trace, Cut.nothing())
+    assert left.computing == pytest.approx(4 * 6 * MS, rel=0.01)
+    assert left.host == pytest.approx(4 * 5 * MS, rel=0.05)
+    assert left.communication == left.copies == 0
+
+
+def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
+    """A host that loads and launches hides that products without tensor cores take 63 % of the device's time."""
+    path = shared_traces / "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz"
+    *_, together, following = verdict(read(str(path)))
+    assert together == "Fixing all of the above would save 52 ms per step (33 %)."
+    assert following.startswith("Next: FP32 products and convolutions take 62 ms per step without matrix units;")
+    assert following.endswith("would then save up to 31 ms per step (20 %).")
+
+
+def test_a_sum_greater_than_its_parts_says_why(shared_traces: Path) -> None:
+    said = verdict(read(str(shared_traces / "hta_trace_diff_pair/control.json.gz")))
+    assert said[3].endswith("(29 %), more than their sum: with one fixed, the others save more.")
