@@ -161,7 +161,7 @@ class Run:
     def _by_server(self, folder: Folder, finished: Callable[[Input, Result], None]) -> Generator[Result, None, None]:
         from augment.batch.remote import convert_folder
 
-        self._remote = convert_folder(folder, self._plan, self._progress.stage)
+        self._remote = convert_folder(folder, self._plan, self._progress)
         for item, result in zip(folder.inputs, self._remote.results, strict=True):
             finished(item, result)
             yield result
@@ -173,7 +173,7 @@ class Run:
         if plan.client:
             from augment.batch.remote import convert_remotely
 
-            yield from convert_remotely(inputs, plan, self._progress.stage, finished)
+            yield from convert_remotely(inputs, plan, self._progress, finished)
             return
         workers = _workers(plan, len(inputs))
         if workers:

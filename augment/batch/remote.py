@@ -23,8 +23,10 @@ from augment.batch.job_question import COMPARISON, Concluded, job_digest, jobs_o
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.batch.peek import identify
-from augment.batch.run_plan import File, Report, Result, RunPlan
+from augment.batch.run_plan import File, Progress, Result, RunPlan
+from augment.core.attachment_kinds import RANK
 from augment.errors import AugmentError, InputError
+from augment.readers.attachments import Evidence
 from augment.writers.files import METRICS_SUFFIX
 from augment.writers.seams import add_tracks, seams_of_files
 
@@ -36,46 +38,62 @@ _FAREWELL_S = 2.0
 
 
 def convert_remotely(
-    inputs: Sequence[Input], plan: RunPlan, stage: Report, finished: Callable[[Input, Result], None]
+    inputs: Sequence[Input], plan: RunPlan, progress: Progress, finished: Callable[[Input, Result], None]
 ) -> Iterator[Result]:
     """Convert ``inputs`` one by one, ``jobs`` at once. On an interrupt the conversions under way are cancelled.
 
     Args:
         inputs: the traces.
         plan: of the run, with a client.
-        stage: called in this thread with an input and the current activity, if only one conversion runs at once.
+        progress: ``stage`` is called in this thread with an input and the current activity, if only one conversion runs
+            at once.
         finished: called in this thread with each result.
     """
     client = plan.client
     assert client is not None
     if min(plan.jobs, len(inputs)) > 1:
-        results = _several(inputs, plan, client)
+        results = _several(inputs, plan, client, progress)
     else:
-        results = (
-            _one(item, plan, client, lambda what, item=item: stage(f"{item.basename}: {what}"))  # type: ignore[misc]
-            for item in inputs
-        )
+        results = (_one(item, plan, client, progress) for item in inputs)
     for item, result in zip(inputs, results, strict=True):
         finished(item, result)
         yield result
 
 
-def _one(item: Input, plan: RunPlan, client: Client, stage: Report) -> Result:
+def _one(item: Input, plan: RunPlan, client: Client, progress: Progress) -> Result:
     """Convert ``item`` on the server and return the result. An error is a result, too; only an interrupt raises."""
 
     def work() -> Result:
         locations.expect_writable(item.folder)
         with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
+            evidence = _beside(item, plan.request.evidence)
             augmented = client.augment(
                 path,
-                plan.request,
+                replace(plan.request, evidence=evidence),
                 summaries=plan.question is not None,
                 out=folder,
-                progress=lambda what, done, of: stage(progress_text(what, done, of)),
+                progress=lambda what, done, of: progress.stage(f"{item.basename}: {progress_text(what, done, of)}"),
             )
-            return _result(item, augmented, path)
+            result = _result(item, augmented, path)
+            return _with_evidence(result, augmented, item, plan.request.evidence, progress)
 
     return result_of(item, work)
+
+
+def _beside(item: Input, evidence: Evidence) -> Evidence:
+    """The files of the trace itself, where those of ``evidence`` may be named by its rank or lie beside it."""
+    identity = identify(item.path)
+    return Evidence(evidence.near(item.path, identity.rank, identity.world_size).of(identity.rank))
+
+
+def _with_evidence(result: Result, made: Augmented, item: Input, evidence: Evidence, progress: Progress) -> Result:
+    """The result with the state of the files beside its trace; those that were not used are announced."""
+    near = evidence.near(item.path, result.rank, result.world_size)
+    analyses = made.metrics["analyses"].items()
+    reasons = {name: each["reason"] for name, each in analyses if each["status"] in ("skipped", "failed")}
+    for why in near.not_used(made.metrics["source"]["name"], result.rank, reasons):
+        progress.announce(why)
+    return replace(result, evidence_state=near.state(result.rank))
 
 
 def _result(item: Input, made: Augmented, path: str) -> Result:
@@ -96,7 +114,7 @@ def _result(item: Input, made: Augmented, path: str) -> Result:
     )
 
 
-def _several(inputs: Sequence[Input], plan: RunPlan, client: Client) -> Iterator[Result]:
+def _several(inputs: Sequence[Input], plan: RunPlan, client: Client, progress: Progress) -> Iterator[Result]:
     ended = threading.Event()
 
     def go_on(_: str) -> None:
@@ -108,7 +126,7 @@ def _several(inputs: Sequence[Input], plan: RunPlan, client: Client) -> Iterator
         try:
             while waiting or running:
                 while waiting and len(running) < plan.jobs:
-                    running.append(pool.submit(_one, waiting.popleft(), plan, client, go_on))
+                    running.append(pool.submit(_one, waiting.popleft(), plan, client, replace(progress, stage=go_on)))
                 yield running.popleft().result()
         except BaseException:
             ended.set()  # each conversion cancels its job at its next progress report
@@ -160,7 +178,7 @@ class RemoteJob(Struct, frozen=True):
     notes: Sequence[str]
 
 
-def convert_folder(folder: Folder, plan: RunPlan, stage: Report) -> RemoteJob:
+def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJob:
     """Convert the traces of a folder, and all that is about their job.
 
     Raises:
@@ -168,16 +186,22 @@ def convert_folder(folder: Folder, plan: RunPlan, stage: Report) -> RemoteJob:
     """
     assert plan.client is not None
     locations.expect_writable(folder.out)
+    given = plan.request.evidence
+    shared = {kind: path for kind, path in given.paths.items() if RANK not in path}
+    beside = {item.path: _beside(item, given) for item in folder.inputs}
+    of_traces = {
+        path: {kind: file for kind, file in files.paths.items() if kind not in shared} for path, files in beside.items()
+    }
     augmented = plan.client.augment_job(
         {item.key: item.path for item in folder.inputs},
-        plan.request,
+        replace(plan.request, evidence=Evidence(shared, of_traces)),
         name=folder.name,
         merge=plan.merge,
         summaries=True,
         out=folder.out,
-        progress=lambda what, done, of: stage(progress_text(what, done, of)),
+        progress=lambda what, done, of: progress.stage(progress_text(what, done, of)),
     )
-    results = [_result_in_job(item, augmented.traces.get(item.key)) for item in folder.inputs]
+    results = [_result_in_job(item, augmented.traces.get(item.key), given, progress) for item in folder.inputs]
     by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, plan.request)
     # What the files about jobs tell, as if they had been made here; and the timelines
     import msgspec
@@ -195,7 +219,9 @@ def convert_folder(folder: Folder, plan: RunPlan, stage: Report) -> RemoteJob:
     return RemoteJob([by_path[item.path] for item in folder.inputs], concluded, timelines, notes)
 
 
-def _result_in_job(item: Input, made: Augmented | AugmentError | None) -> Result:
+def _result_in_job(
+    item: Input, made: Augmented | AugmentError | None, evidence: Evidence, progress: Progress
+) -> Result:
     """What became of an input. An error is a result, too."""
 
     def work() -> Result:
@@ -203,7 +229,7 @@ def _result_in_job(item: Input, made: Augmented | AugmentError | None) -> Result
             raise InputError(item.path, "the server tells nothing of it; it is of another version")
         if isinstance(made, AugmentError):
             raise made
-        result = _result(item, made, item.path)
+        result = _with_evidence(_result(item, made, item.path), made, item, evidence, progress)
         return replace(result, files=tuple(map(_undrawn, result.files)))
 
     return result_of(item, work)

@@ -47,16 +47,16 @@ def command(
     failures += unread
     for error in failures:
         complain(str(error))
-    if not reports:
+    shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
+    if not shown:
         if not failures:
             complain(f"{', '.join(inputs)}: nothing to judge: no trace, and no metrics that augment wrote")
         return failures[0].exit_code if failures else UnknownFormat.exit_code
-    shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     lines: Iterable[str]
     if form == "json":
         lines = map(json_of, shown)
     else:
-        lines = lines_of(shown, markdown=form == "markdown", brief=len(reports) > 1)
+        lines = lines_of(shown, markdown=form == "markdown", brief=len(shown) > 1)
     for line in lines:
         emit(line)
     if form is None and len(inputs) == 1:

@@ -169,7 +169,7 @@ def command(
     chosen = choose_inputs(inputs, out, request.evidence)
     chosen.inputs = of_ranks(chosen.inputs, ranks) if ranks else chosen.inputs
     chosen.inputs = share(chosen.inputs, *shard) if shard else chosen.inputs
-    request.evidence.check(len(chosen.inputs), server["server"])
+    request.evidence.check(len(chosen.inputs))
     if server["server"] and (request.tables or request.peaks):
         option = "--tables" if request.tables else "--peak"
         raise UsageError(f"{option}: not supported with a server; leave --server out")

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
-from augment.client.session import NothingSent, Progress, Sent, Session, Wanted
+from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, attached
 from augment.client.transfers import Download, JobNames, Moved, all_of, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
@@ -64,7 +64,8 @@ class Client(Session):
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: limit for the whole call.
             fields: fields of :class:`augment.pipeline.request.Request`, as for ``augment.augment``:
-                ``formats=["perfetto"]``.
+                ``formats=["perfetto"]``; and ``evidence``, an ``Evidence`` of
+                :mod:`augment.readers.attachments`: files recorded beside the trace, without ``{rank}``.
 
         Raises:
             InputError: the trace cannot be read, here or there.
@@ -75,11 +76,15 @@ class Client(Session):
         name = os.fspath(path)
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
-        spec = spec_of(Request.of(request, fields), summaries=summaries)
+        request = Request.of(request, fields)
+        spec = spec_of(request, summaries=summaries)
         spec.metrics_only = metrics_only
+        beside = [*attached(request.evidence.paths), *attached(request.evidence.of_traces.get(name, {}))]
 
         def wanted() -> resources_pb2.JobSpec:
             spec.input.upload = self._upload(name, deadline, tell)
+            del spec.attachments[:]
+            spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(augment=spec)
 
         return self._done(wanted, name, out, deadline, tell)
@@ -192,7 +197,7 @@ class Client(Session):
             out: the output folder.
             progress: as in :meth:`augment`; ``"converting"`` counts traces.
             timeout_s: limit for the whole call.
-            fields: as in :meth:`augment`.
+            fields: as in :meth:`augment`; files beside single traces are in ``of_traces`` of the evidence.
 
         Raises:
             AugmentError: as in :meth:`augment`, except for traces that cannot be read.
@@ -219,8 +224,12 @@ class Client(Session):
             sent.all(self._send_all(paths, deadline, tell))
             uploads = sent.uploads.items()
             inputs = [resources_pb2.Input(upload=upload, file_name=names.there[n]) for n, upload in uploads]
-            del spec.inputs[:]
+            del spec.inputs[:], spec.augment.attachments[:]
             spec.inputs.extend(inputs)
+            beside = attached(request.evidence.paths)
+            for at, called in enumerate(sent.uploads):
+                beside += attached(request.evidence.of_traces.get(paths[called], {}), at)
+            spec.augment.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(job=spec)
 
         try:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
 from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to, job_failure
 from augment.client.transfers import Moved, Upload, all_of, sent_name
+from augment.core.attachment_kinds import RANK
 from augment.errors import InputError, ServiceError, UsageError
+from augment.readers.attachments import files_at
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -48,6 +50,27 @@ class Sent:
         self.uploads = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
         if not self.uploads:
             raise NothingSent
+
+
+class Attached(NamedTuple):
+    """A file recorded beside a trace: its kind and path; ``trace_index``: of the only trace that it belongs to."""
+
+    kind: str
+    path: str
+    trace_index: int | None
+
+
+def attached(paths: Mapping[str, str], trace_index: int | None = None) -> list[Attached]:
+    """The files at ``paths`` by kind, which may be globs.
+
+    Raises:
+        UsageError: a file is not there, or a path has ``{rank}``, which only a trace on this machine tells.
+    """
+    for kind, path in paths.items():
+        if RANK in path or not files_at(path):
+            why = "no such file" if RANK not in path else f"name the file itself, without {RANK}"
+            raise UsageError(f"{kind} {path}: {why}")
+    return [Attached(kind, file, trace_index) for kind, path in paths.items() for file in files_at(path)]
 
 
 class Session:
@@ -106,6 +129,24 @@ class Session:
             raise InputError(path, (error.strerror or str(error)).lower()) from error
         return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
 
+    def _attachments(
+        self, files: Sequence[Attached], deadline: Deadline, tell: Progress
+    ) -> list[resources_pb2.Attachment]:
+        """Send what was recorded beside traces.
+
+        Raises:
+            InputError: a file cannot be read.
+        """
+        uploads = self._send_all({file.path: file.path for file in files}, deadline, tell)
+        messages = []
+        for kind, path, trace_index in files:
+            upload = uploads[path]
+            if isinstance(upload, InputError):
+                raise upload
+            given = resources_pb2.Input(upload=upload, file_name=sent_name(path))
+            messages.append(resources_pb2.Attachment(kind=kind, input=given, trace_index=trace_index))
+        return messages
+
     def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
         """Wait until the job has succeeded."""
         latest = self._ended(job, deadline, tell, path)
@@ -151,7 +192,9 @@ class Session:
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove the job's uploads if ``forget`` is set; the job continues."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
-        inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls) if self._forgets else ()
+        beside = (each.input for each in (*spec.augment.attachments, *spec.job.augment.attachments))
+        inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls, *beside)
+        inputs = inputs if self._forgets else ()
         for name in {source.upload for source in inputs if source.upload}:
             request = service_pb2.DeleteUploadRequest(name=name)
             try:

@@ -132,6 +132,36 @@ class Input(google.protobuf.message.Message):
 global___Input = Input
 
 @typing.final
+class Attachment(google.protobuf.message.Message):
+    """A file that was recorded beside a trace."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    INPUT_FIELD_NUMBER: builtins.int
+    TRACE_INDEX_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """What it is: "memory_snapshot", "flight_recorder", "nccl_log", …, as the command's options are called, with "_"."""
+    trace_index: builtins.int
+    """In WholeJobSpec the place of its trace in inputs, from 0; not set for a file that all traces share."""
+    @property
+    def input(self) -> global___Input:
+        """An upload, or a file on the server. Its file name counts: dumps of ranks end with the rank's number."""
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        input: global___Input | None = ...,
+        trace_index: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_trace_index", b"_trace_index", "input", b"input", "trace_index", b"trace_index"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_trace_index", b"_trace_index", "input", b"input", "kind", b"kind", "trace_index", b"trace_index"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_trace_index", b"_trace_index"]) -> typing.Literal["trace_index"] | None: ...
+
+global___Attachment = Attachment
+
+@typing.final
 class AugmentSpec(google.protobuf.message.Message):
     """Read a trace, run analyses, write the augmented trace and its metrics, like the command "augment run"."""
 
@@ -145,6 +175,7 @@ class AugmentSpec(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     SUMMARIES_FIELD_NUMBER: builtins.int
     METRICS_ONLY_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
     summaries: builtins.bool
     """Whether the artifacts begin with summaries of the trace, STEM.*.summary. From the summaries of all ranks, the command
     makes the figures of a whole job, job.metrics.json. STEM.seams.summary says where the job's tracks can be added to
@@ -176,6 +207,10 @@ class AugmentSpec(google.protobuf.message.Message):
     def steps(self) -> global___StepRange:
         """Analyse only these steps, with the GPU work that they launch; all if not set."""
 
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Attachment]:
+        """What was recorded beside the trace, or beside the traces of a WholeJobSpec."""
+
     def __init__(
         self,
         *,
@@ -187,9 +222,10 @@ class AugmentSpec(google.protobuf.message.Message):
         steps: global___StepRange | None = ...,
         summaries: builtins.bool = ...,
         metrics_only: builtins.bool = ...,
+        attachments: collections.abc.Iterable[global___Attachment] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
 

@@ -92,8 +92,6 @@ def test_what_cannot_be_used(job: Path, tmp_path: Path, augment: Augment) -> Non
     ]:
         ended = augment(command, arguments[0], "--memory-timeline", arguments[1])
         assert (ended.code, str(problem) in ended.err) == (code, True), ended.err
-    ended = augment("run", trace, "--memory-timeline", beside, "--server", "localhost:1")
-    assert (ended.code, "--memory-timeline: not supported with a server" in ended.err) == (2, True)
 
 
 def test_in_the_folder_of_its_trace_it_is_no_input(job: Path, tmp_path: Path, augment: Augment) -> None:

@@ -346,7 +346,6 @@ def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment
     for arguments, code, problem in [
         ((tmp_path, "--execution-trace", beside), 2, "there are several inputs; write {rank} in place of the rank"),
         ((trace, "--execution-trace", tmp_path / "no.json"), 2, "no such file"),
-        ((trace, "--execution-trace", beside, "--server", "localhost:1"), 2, "not supported with a server"),
         ((trace, "--execution-trace", trace), 3, "not an execution trace: it has no nodes"),
     ]:
         ended = augment("run", *arguments)

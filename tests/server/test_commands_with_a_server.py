@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ from serving_process import Server, serving
 
 from augment import cli
 from augment.client import Client
+from augment.readers.containers import open_text
+from memory_snapshots import MIB, training, write_snapshot
 from simulator import JobOptions, simulate
-from traces import write_trace
+from traces import HOST, kernel, launch, op, step, write_trace
 
 
 @dataclass(frozen=True)
@@ -406,3 +409,113 @@ def test_reports(
             for name in ("augment.cli.show.analysed", "augment.cli.report._run"):
                 patched.setattr(name, None)
             assert report(*args, "--server", server.address) == here
+
+
+START_US = 1_700_000_000 * 10**6
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Two ranks with two all-reduces each, and all that is recorded beside them."""
+    job, beside = tmp_path / "job", tmp_path / "beside"
+    beside.mkdir()
+    for rank in range(2):
+        events = [step(0, 10_000), op("aten::mm", 5, 3_000)]
+        for number in (1, 2):
+            made = kernel("ncclDevKernel_AllReduce", 20 * number, 10, correlation=number, stream=20)
+            group = {"Group size": 2, "Process Group Name": "7", "Process Group Description": "dp"}
+            of = {"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float"}
+            made["args"] |= group | of
+            events += [made, launch(ts=number, dur=0.5, correlation=number)]
+        members = {"distributedInfo": {"rank": rank, "world_size": 2}, "baseTimeNanoseconds": 1000 * START_US}
+        write_trace(job / f"rank{rank}.json", *events, **members)
+        write_snapshot(job / f"rank{rank}_memory_snapshot.pickle", training(START_US, leak=(rank + 1) * MIB).snapshot())
+        entry = {
+            "process_group": ("7", "dp"), "collective_seq_id": 1 + rank, "profiling_name": "nccl:all_reduce",
+            "state": "scheduled", "time_created_ns": 5, "input_sizes": [[1000]], "output_sizes": [[1000]],
+            "input_dtypes": ["Float"],
+        }  # fmt: skip
+        config = {"7": {"name": "7", "desc": "dp", "ranks": "[0, 1]"}}
+        dump = {"version": "2.9", "pg_config": config, "entries": [entry]}
+        (beside / f"dump_{rank}").write_bytes(pickle.dumps(dump, 2))
+        header = {"id": "0x9e", "rank": rank, "n_ranks": 2, "nnodes": 1}
+        metadata = {"inspector_output_format_version": "v4.2", "hostname": "n0", "pid": HOST}
+        performance = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 4000, "coll_exec_time_us": 9 + rank}
+        record = {"header": header, "metadata": metadata, "coll_perf": performance}
+        (beside / f"inspector{rank}.log").write_text(json.dumps(record) + "\n")
+        info = f"n0:{HOST}:{HOST} [0] NCCL INFO"
+        of = "sendbuff 0x1 recvbuff 0x2 count 1000 datatype 7 op 0 root 0 comm 0xaa [nranks=2] stream 0x5"
+        lines = [
+            "comm 0xaa rank 0 nranks 2 cudaDev 0 busId 1a000 commId 0xfe - Init START",
+            f"AllReduce: opCount 0 {of}",
+        ]
+        (beside / f"nccl{rank}.txt").write_text("".join(f"{info} {line}\n" for line in lines))
+    return job
+
+
+def beside_of(recorded: Path) -> list[object]:
+    """The options for all kinds but the snapshots, which lie beside their traces."""
+    folder = recorded.parent / "beside"
+    names = {"--flight-recorder": "dump_*", "--nccl-inspector": "inspector{rank}.log", "--nccl-log": "nccl[01].txt"}
+    return [each for option, name in names.items() for each in (option, folder / name)]
+
+
+def rows_of(content: bytes, analysis: str) -> list[Any]:
+    rows: list[Any] = json.loads(content)["analyses"][analysis]["rows"]
+    return rows
+
+
+def test_what_is_recorded_beside_a_trace(both: Command, recorded: Path) -> None:
+    ended = both(recorded / "rank1.json", *beside_of(recorded))
+    assert ended.code == 0
+    (metrics,) = [content for name, content in ended.written.items() if name.endswith("metrics.json")]
+    recorders = {row["recorder"]: row for row in rows_of(metrics, "collective_records")}
+    assert {name: row["joined_count"] for name, row in recorders.items()} == dict.fromkeys(recorders, 2)
+    assert sorted(recorders) == ["flight_recorder", "nccl_inspector", "nccl_log"]
+    assert recorders["nccl_inspector"]["record_ns"] == 10_000
+    assert rows_of(metrics, "memory_snapshot")
+
+
+@pytest.mark.parametrize("merged", [(), ("--merge",)])
+def test_what_is_recorded_beside_the_ranks_of_a_job(
+    both: Command, recorded: Path, merged: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "beside" / "inspector0.log").unlink()
+    ended = both(recorded, *beside_of(recorded), *merged)
+    assert ended.code == 0
+    assert "rank0.json: no nccl inspector: there is no file" in ended.err
+    for rank in range(2):
+        content = ended.written[f"rank{rank}.metrics.json"]
+        assert len(rows_of(content, "collective_records")) == 2 + rank
+        lines = {row["name"]: row["bytes"] for row in rows_of(content, "memory_snapshot") if row["by"] == "line"}
+        assert lines["run/train.py:40 step"] == 6 * (rank + 1) * MIB
+    if merged:
+        (tmp_path / "job.pftrace").write_bytes(ended.written["job.augmented.pftrace"])
+        with open_text(str(tmp_path / "job.pftrace")) as text:
+            assert b"Collective records" in b"".join(iter(lambda: text.read(1 << 20), b""))
+
+
+def test_recorded_files_alone(both: Command, diagnose: Command, recorded: Path, tmp_path: Path) -> None:
+    for path in (recorded / "rank1_memory_snapshot.pickle", *(tmp_path / "beside").glob("*1*")):
+        assert both(path).code == 0
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    for path in (tmp_path / "beside").glob("dump_*"):
+        path.rename(dumps / path.name)
+    assert "job dumps, 2 dumps of the flight recorder" in diagnose(dumps).out
+    assert diagnose(recorded / "rank0_memory_snapshot.pickle").code == 0
+
+
+def test_recorded_files_that_cannot_be_used(augment: Command, server: Server, recorded: Path, tmp_path: Path) -> None:
+    trace, out = recorded / "rank0.json", ("-o", tmp_path / "out", "--server", server.address)
+    other = tmp_path / "beside" / "nccl0.txt"
+    late = tmp_path / "late.pickle"
+    write_snapshot(late, training(START_US + 90 * 10**6).snapshot())
+    assert (
+        "not used: the memory snapshot late.pickle covers" in augment("run", trace, "--memory-snapshot", late, *out).err
+    )
+    ended = augment("run", trace, "--memory-snapshot", other, *out)
+    assert (ended.code, "a log of NCCL, not a CUDA memory snapshot; name it with --nccl-log" in ended.err) == (3, True)
+    assert ended.err.count("\n") <= 2
+    assert "/nccl_log" not in ended.err
+    assert str(tmp_path / "state") not in ended.err

@@ -50,9 +50,14 @@ def whole(**more: Any) -> v1.JobSpec:
     return v1.JobSpec(job=v1.WholeJobSpec(**more))
 
 
+def beside(kind: str, given: v1.Input, trace_index: int | None = None) -> v1.Attachment:
+    return v1.Attachment(kind=kind, input=given, trace_index=trace_index)
+
+
 DELAY = "idle_time_breakdown.consecutive_kernel_delay_ns"
 GOOD, GONE = v1.Input(), v1.Input(upload="uploads/0")  #: GOOD gets the name of a complete upload
 BAD = v1.Input(upload="x")
+EARLIER, FAR = v1.Input(job="jobs/0"), v1.Input(upload="uploads/1", file_name="../nccl.log")
 SPECS: list[tuple[str, v1.JobSpec]] = [
     ("spec", v1.JobSpec()),
     ("spec", augment(only=["x" * 4000] * 20)),
@@ -73,6 +78,14 @@ SPECS: list[tuple[str, v1.JobSpec]] = [
     ("spec.augment.input.uri", augment(input=v1.Input(uri="x"))),
     ("spec.augment.input.uri", augment(input=v1.Input(uri="/nowhere"))),
     ("spec.augment.input.uri", augment(input=v1.Input(uri="file:///"))),
+    ("spec.augment.attachments[0].kind", augment(input=GOOD, attachments=[beside("x", GOOD)])),
+    ("spec.augment.attachments[0].trace_index", augment(input=GOOD, attachments=[beside("nccl_log", GOOD, -1)])),
+    ("spec.augment.attachments[1]", augment(input=GOOD, attachments=[beside("memory_snapshot", GOOD)] * 2)),
+    ("spec.augment.attachments[0].input.upload", augment(input=GOOD, attachments=[beside("nccl_log", GONE)])),
+    ("spec.augment.attachments[0].input.job", augment(input=GOOD, attachments=[beside("nccl_log", EARLIER)])),
+    ("spec.augment.attachments[0].input", augment(input=GOOD, attachments=[v1.Attachment(kind="nccl_log")])),
+    ("spec.augment.attachments[0].input.file_name", augment(input=GOOD, attachments=[beside("nccl_log", FAR)])),
+    ("spec.augment", augment(input=GOOD, attachments=[beside("nccl_log", GOOD)] * 3)),
     ("spec.diff.formats[0]", diff(formats=["x"])),
     ("spec.diff.min_delta_us", diff(min_delta_us=-1)),
     ("spec.diff.arrow_count", diff(arrow_count=10**9)),
@@ -89,6 +102,17 @@ SPECS: list[tuple[str, v1.JobSpec]] = [
     ("spec.diagnose.inputs[1].upload", v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[GOOD, BAD]))),
     ("spec.job.augment.only[0]", whole(inputs=[GOOD], augment=v1.AugmentSpec(only=["x"]))),
     ("spec.job.augment.input", whole(inputs=[GOOD], augment=v1.AugmentSpec(input=GOOD))),
+    (
+        "spec.job.augment.attachments[1]",
+        whole(
+            inputs=[GOOD],
+            augment=v1.AugmentSpec(attachments=[beside("nccl_log", GOOD, 0), beside("nccl_log", GOOD)]),
+        ),
+    ),
+    (
+        "spec.job.augment.attachments[0].input.upload",
+        whole(inputs=[GOOD], augment=v1.AugmentSpec(attachments=[beside("nccl_log", GONE, 0)])),
+    ),
     ("spec.job.name", whole(inputs=[GOOD], name="/x")),
     ("spec.job.parallelism", whole(inputs=[GOOD], parallelism={"tp=1,dp": 2})),
     ("spec.job.parallelism", whole(inputs=[GOOD], parallelism={"tp": 0})),
@@ -105,6 +129,9 @@ def sent(spec: v1.JobSpec, upload: str, **more: Any) -> calls.CreateJobRequest:
     if spec.WhichOneof("kind") is None:
         return request
     kind = getattr(request.spec, str(request.spec.WhichOneof("kind")))
+    for attachment in (*request.spec.augment.attachments, *request.spec.job.augment.attachments):
+        if attachment.input == GOOD and attachment.HasField("input"):
+            attachment.input.upload = upload
     for field, value in kind.ListFields():
         if field.message_type and field.message_type.name == "Input":
             for given in value if hasattr(value, "append") else [value]:

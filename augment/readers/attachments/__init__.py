@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,11 @@ Path = str | os.PathLike[str]
 
 class Evidence(Struct, frozen=True):
     """Files recorded with traces: a path by kind; ``{rank}`` in a path stands for the trace's rank. An empty path says
-    that there is none, even if one lies beside the trace."""
+    that there is none, even if one lies beside the trace. ``of_traces``: further paths of a trace, by its own path;
+    beside such a trace no other files are looked for."""
 
     given: Mapping[str, str | None] = field(default_factory=dict)
+    of_traces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -42,18 +44,16 @@ class Evidence(Struct, frozen=True):
         """The same files with absolute paths."""
         return Evidence({**self.given, **{kind: os.path.abspath(path) for kind, path in self.paths.items()}})
 
-    def check(self, trace_count: int, server: str | None = None, side: str = "") -> None:
+    def check(self, trace_count: int, side: str = "") -> None:
         """Refuse files that cannot belong to ``trace_count`` traces. ``side`` begins the names of the options of one
         side of a comparison.
 
         Raises:
-            UsageError: one file for several traces, a file that does not exist, or files for a server.
+            UsageError: one file for several traces, or a file that does not exist.
         """
         for name, path in self.paths.items():
             kind = kind_named(name)
             option = f"--{side}{kind.option}"
-            if server:
-                raise UsageError(f"{option}: not supported with a server; leave --server out")
             if RANK in path:
                 continue
             if trace_count > 1 and not kind.several:
@@ -69,6 +69,8 @@ class Evidence(Struct, frozen=True):
     def near(self, trace: str, rank: int | None, world_size: int | None) -> Evidence:
         """These files and, of kinds that none is given of, those that lie beside the file ``trace`` of this rank under
         a usual name and begin as such a file does. Names without a placeholder are for a job of one rank."""
+        if trace in self.of_traces:
+            return Evidence({**self.given, **self.of_traces[trace]})
         stem = os.path.basename(trace).split(".")[0]
         known = {}
         for kind in KINDS:
@@ -106,18 +108,23 @@ class Evidence(Struct, frozen=True):
             trace = attach(trace, kind_named(kind), path, limits)
         return trace
 
-    def unused(self, augmented: AugmentedTrace) -> Sequence[str]:
+    def unused(self, augmented: AugmentedTrace) -> list[str]:
         """One sentence with the reason for each file that the results do not use."""
         from augment.core.findings import Skipped
 
-        source, rank = augmented.trace.source.name, augmented.trace.rank
+        outcomes = augmented.outcomes.items()
+        reasons = {name: outcome.reason for name, outcome in outcomes if isinstance(outcome, Skipped)}
+        return self.not_used(augmented.trace.source.name, augmented.trace.rank, reasons)
+
+    def not_used(self, source: str, rank: int | None, reasons: Mapping[str, str]) -> list[str]:
+        """The same for the trace of this name, by the ``reasons`` for which analyses were skipped."""
         sentences = []
         for kind, path in self.paths.items():
-            what, outcome = kind.replace("_", " "), augmented.outcomes.get(kind)
+            what = kind.replace("_", " ")
             if kind not in self.of(rank):
                 sentences.append(f"{source}: no {what}: there is no file {path_of(path, rank)}")
-            elif isinstance(outcome, Skipped):
-                sentences.append(f"{source}: its {what} is not used: {outcome.reason}")
+            elif kind in reasons:
+                sentences.append(f"{source}: its {what} is not used: {reasons[kind]}")
         return sentences
 
 

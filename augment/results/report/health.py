@@ -63,7 +63,7 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
     return report
 
 
-def dump_in(path: str) -> RankDump | None:
+def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
     """The dump of the flight recorder at ``path``, None for any other file: the dumps of a job are judged together.
 
     Raises:
@@ -74,8 +74,9 @@ def dump_in(path: str) -> RankDump | None:
     if not os.path.isfile(path) or (kind := begins_as(path)) is None or kind.name != "flight_recorder":
         return None
     from augment.readers.attachments.flight_recorder import read_dump
+    from augment.readers.limits import UNLIMITED
 
-    return read_dump(path)
+    return read_dump(path, limits or UNLIMITED)
 
 
 def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:

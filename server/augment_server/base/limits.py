@@ -50,7 +50,9 @@ class Limits:
         "count",
     )
     max_client_jobs: int = limit(100, "Waiting and running jobs per client.", "count")
-    max_job_inputs: int = limit(1_024, "Traces per job; an earlier job counts with all of its traces.", "count")
+    max_job_inputs: int = limit(
+        1_024, "Traces per job, with files beside them; an earlier job counts with all of its traces.", "count"
+    )
     max_job_memory_bytes: int | None = limit(
         None,
         "Maximum memory of a job; near it, arrays lie on disk. By default three quarters of the machine's.",

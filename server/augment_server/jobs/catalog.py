@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from augment import __version__
-from augment.errors import UsageError
+from augment.core.attachment_kinds import KINDS
+from augment.errors import UsageError, expect_known
 from augment.pipeline.request import request_of
 from augment.results.sidecars import in_job, verdict_in_job
 from augment.v1 import resources_pb2 as v1
@@ -270,8 +271,9 @@ def check(spec: v1.AugmentSpec) -> None:
 
     Raises:
         Refusal: an analysis, an option or a format that does not exist, steps in the wrong order, or no analysis is
-            left.
+            left; or attachments of unknown kinds, or of which a trace can have only one.
     """
+    _check_attachments(spec.attachments)
     with contextlib.suppress(UsageError):
         request_of(spec).check()
         return
@@ -287,6 +289,22 @@ def check(spec: v1.AugmentSpec) -> None:
         request_of(v1.AugmentSpec(steps=spec.steps))
     with _usage("skip"):  # each is right, but together they leave none
         request_of(spec).check()
+
+
+def _check_attachments(attachments: Sequence[v1.Attachment]) -> None:
+    kinds, seen = {kind.name: kind for kind in KINDS}, dict[str, set[int | None]]()
+    for at, attachment in enumerate(attachments):
+        with _usage(f"attachments[{at}].kind"):
+            expect_known(attachment.kind, kinds, "kind of file")
+        beside = attachment.trace_index if attachment.HasField("trace_index") else None
+        if beside is not None and beside < 0:
+            raise invalid(f"attachments[{at}].trace_index", "counts the traces from 0")
+        others = seen.setdefault(attachment.kind, set())
+        if beside in others and not kinds[attachment.kind].several:
+            raise invalid(f"attachments[{at}]", f"a trace has only one {attachment.kind}")
+        if others and (beside is None) != (None in others):
+            raise invalid(f"attachments[{at}]", f"traces either share each {attachment.kind}, or none")
+        others.add(beside)
 
 
 def check_diff(spec: v1.DiffSpec) -> None:

@@ -17,7 +17,7 @@ from augment_server.jobs import catalog
 from augment_server.jobs.job_metadata import card_of
 from augment_server.jobs.jobs import Jobs, Wanted
 from augment_server.jobs.scheduler import Scheduler
-from augment_server.storage.inputs import inputs_of, list_path, paths_of
+from augment_server.storage.inputs import files_of, list_path, paths_of
 from augment_server.storage.requests import expect_id
 from augment_server.storage.roots import open_below, path_of, resolve
 from augment_server.storage.uploads import Caller
@@ -98,10 +98,10 @@ class Creating:
 
     def _file_names(self, spec: v1.JobSpec) -> list[str]:
         """The file name of each input that is a file on the server, which must exist; of other inputs an empty name."""
-        inputs = inputs_of(spec)
-        if len(inputs) > self._limits.max_job_inputs:
+        files = files_of(spec)
+        if len(files) > self._limits.max_job_inputs:
             raise invalid(list_path(spec), f"at most {self._limits.max_job_inputs}")
-        return [self._expect_input(path, given) for path, given in zip(paths_of(spec), inputs, strict=True)]
+        return [self._expect_input(path, given) for path, given in zip(paths_of(spec), files, strict=True)]
 
     def _expect_input(self, path: str, given: v1.Input) -> str:
         """Check an input; returns its file name if it is a file on the server, else an empty name."""

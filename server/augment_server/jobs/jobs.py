@@ -15,7 +15,16 @@ from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Part, Step
 from augment_server.jobs.queue_order import NEXT, WAITING, Turns
 from augment_server.storage.filters import Field
-from augment_server.storage.inputs import NOTHING, Given, Inputs, Outputs, inputs_of, is_plain, traces_of
+from augment_server.storage.inputs import (
+    NOTHING,
+    Given,
+    Inputs,
+    Outputs,
+    attached_of,
+    files_of,
+    is_plain,
+    traces_of,
+)
 from augment_server.storage.pages import Asked, page
 from augment_server.storage.storage import Storage, now_ns
 from augment_server.storage.uploads import Caller
@@ -76,6 +85,7 @@ class Begun:
     parts: tuple[Part, ...] = ()  #: all traces of the job, for its last step
     first: bool = True  #: whether this is the first step that begins
     deadline_s: float | None = None  #: the caller's deadline
+    attached: tuple[Given, ...] = ()  #: what was recorded beside the traces of the job
 
 
 class Jobs:
@@ -105,7 +115,7 @@ class Jobs:
         """
         before = 0
         for creation in wanted:  # without a transaction, for which others would wait
-            known, _ = self._checked(self._storage.reader, caller, creation, before)
+            known, _, _ = self._checked(self._storage.reader, caller, creation, before)
             before += not known
         jobs = [v1.Job(spec=creation.spec, state=QUEUED) for creation in wanted]
         for job, creation in zip(jobs, wanted, strict=True):
@@ -114,8 +124,9 @@ class Jobs:
 
     def _checked(
         self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int = 0
-    ) -> tuple[str, list[Given]]:
-        """The id of the job that has this ``request_id``, empty if it is a new one; and the traces of a new one.
+    ) -> tuple[str, list[Given], list[Given]]:
+        """The id of the job that has this ``request_id``, empty if it is a new one; and of a new one its traces, and
+        what was recorded beside them.
 
         Args:
             before: how many new jobs of the same client come before it.
@@ -123,24 +134,27 @@ class Jobs:
         with within(wanted.path):
             return self._resolved(db, caller, wanted, before)
 
-    def _resolved(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int) -> tuple[str, list[Given]]:
+    def _resolved(
+        self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int
+    ) -> tuple[str, list[Given], list[Given]]:
         spec, request_id = wanted.spec, wanted.request_id
         if request_id and (known := _with_request(db, caller, request_id)):
             if known["spec"] != spec.SerializeToString(deterministic=True) or Card.of(known) != wanted.card:
                 job = f"jobs/{known['id']}"
                 what = f"{job} has this request_id, but another spec; choose a new one"
                 raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
-            return str(known["id"]), []
+            return str(known["id"]), [], []
         self._expect_room(db, caller, before)
-        return "", Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs).given(spec)
+        inputs = Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs)
+        return "", inputs.given(spec), inputs.attached(spec)
 
     def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
-        known, traces = self._checked(db, caller, wanted)
+        known, traces, attached = self._checked(db, caller, wanted)
         if known:
             return known, False
         spec, request_id = wanted.spec, wanted.request_id
         text = spec.SerializeToString(deterministic=True)
-        used = {given.upload.removeprefix("uploads/") for given in inputs_of(spec)} - {""}
+        used = {given.upload.removeprefix("uploads/") for given in files_of(spec)} - {""}
         db.executemany("UPDATE uploads SET touched_ns = ? WHERE id = ?", [(now_ns(), upload) for upload in used])
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
@@ -153,6 +167,8 @@ class Jobs:
             db.executemany("INSERT INTO controls VALUES (?, ?, ?)", others)
         else:
             parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
+        beside = [(job, given.origin, given.file_name, given.content) for given in attached]
+        db.executemany("INSERT INTO attachments VALUES (?, ?, ?, ?)", beside)
         return job, True
 
     def _expect_room(self, db: sqlite3.Connection, caller: Caller, before: int) -> None:
@@ -243,15 +259,17 @@ class Jobs:
             converts = step and not step.is_last
             traces = [parts.trace_of(db, row["id"], step.number)] if step and converts else traces_of(db, row, spec)
             whole = tuple(parts.rows_of(db, row["id"])) if step and step.is_last else ()
+            beside = tuple(attached_of(db, row["id"], spec))
         queued_s = max(0.0, (now - row["queued_ns"]) / 1e9)
         deadline_s = None if row["deadline_ms"] is None else row["deadline_ms"] / 1000
         if step is None:
             counts = (row["attempts"] + 1, row["deaths"])
             facts = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
-            return Begun(*facts, deadline_s=deadline_s)
+            return Begun(*facts, deadline_s=deadline_s, attached=beside)
         name = row["file_name"] if step.is_last else traces[0].file_name
         counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
-        return Begun(row["id"], row["client"], spec, name, given, *counts, queued_s, step, whole, first, deadline_s)
+        facts = (row["id"], row["client"], spec, name, given, *counts, queued_s)
+        return Begun(*facts, step, whole, first, deadline_s, beside)
 
     def waiting_s(self) -> dict[str, float]:
         """How long each client has waited whose jobs all wait."""

@@ -31,7 +31,7 @@ _NEEDED = " UNION ALL ".join(
     [f"SELECT content {_OPEN} AND content != ''"]
     + [
         f"SELECT content FROM {table} WHERE job IN (SELECT id {_OPEN}) AND content != ''"  # noqa: S608
-        for table in ("controls", "parts")
+        for table in ("controls", "attachments", "parts")
     ]
 )
 #: earlier jobs whose artifacts are needed by waiting or running jobs

@@ -15,7 +15,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.limits import Limits
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
-from augment_server.storage.inputs import Given, is_control
+from augment_server.storage.inputs import Given, attachments_of, is_control
 from augment_server.storage.roots import folder_inside, resolve, steps_of
 from augment_server.storage.storage import Storage
 
@@ -48,6 +48,7 @@ class Orders:
             "kind": kind,
             "folder": str(folder),
             "inputs": [self._place(at, given) for at, given in enumerate(begun.inputs)],
+            "attached": list(self._attached(begun)),
             "limits": {
                 "text_bytes": limits.max_text_bytes,
                 "text_ratio": limits.max_text_ratio,
@@ -59,7 +60,7 @@ class Orders:
             },
         }
         order |= self._of_kind[kind](begun)
-        for given in order["inputs"]:
+        for given in (*order["inputs"], *order["attached"]):
             for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
                 steps_of(name)
         with folder_inside(folder.parent, (folder.name, "out"), make=True):
@@ -76,6 +77,24 @@ class Orders:
         elif given.uri:
             order["below"] = resolve(given.uri, self._roots)
         return order
+
+    def _attached(self, begun: Begun) -> Iterator[Order]:
+        """What was recorded beside the traces of the order: its kind, and beside which ``inputs`` (None: all).
+
+        A whole job's last step needs it only for a timeline.
+        """
+        step = begun.step
+        if step and step.is_last and not begun.spec.job.HasField("merge"):
+            return
+        for given, attachment in zip(begun.attached, attachments_of(begun.spec), strict=True):
+            index = attachment.trace_index if attachment.HasField("trace_index") else None
+            traces = begun.parts if step and step.is_last else begun.inputs
+            origins = [(part.given if isinstance(part, Part) else part).origin for part in traces]
+            beside = None if index is None else [at for at, origin in enumerate(origins) if origin == index]
+            if beside != []:
+                folder = f"{attachment.kind}.{'all' if index is None else index}"
+                place = {**self._place(0, given), "at": f"{folder}/{given.origin:06d}/{given.file_name}"}
+                yield {**place, "kind": attachment.kind, "beside": beside}
 
     def _diagnose_order(self, begun: Begun) -> Order:
         """The traces get a common folder, as for the command."""

@@ -102,17 +102,28 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
     return spec.job.inputs if kind == "job" else spec.diagnose.inputs
 
 
-def _name_of(spec: v1.JobSpec, given: v1.Input) -> str:
+def attachments_of(spec: v1.JobSpec) -> Sequence[v1.Attachment]:
+    """What was recorded beside the traces of a job."""
+    kind = spec.WhichOneof("kind")
+    return spec.augment.attachments if kind == "augment" else spec.job.augment.attachments if kind == "job" else ()
+
+
+def files_of(spec: v1.JobSpec) -> list[v1.Input]:
+    """All files of a job: those of :func:`inputs_of`, then those of :func:`attachments_of`."""
+    return [*inputs_of(spec), *(attachment.input for attachment in attachments_of(spec))]
+
+
+def _name_of(given: v1.Input, *, in_folders: bool) -> str:
     """The file name that a client gives an input, whatever its source; empty if it gives none.
 
     Every name of an input comes through here.
 
     Raises:
-        Refusal: it is no file name, or, in jobs of several traces, no path that stays below the job's folder.
+        Refusal: it is no file name, or, where it may be ``in_folders``, no path that stays below the job's folder.
     """
     if not given.file_name:
         return ""
-    if spec.WhichOneof("kind") in ("job", "diagnose"):
+    if in_folders:
         return safe_path(given.file_name)
     if safe_file_name(given.file_name) != given.file_name:
         raise invalid("file_name", "must be a file name without folders, such as rank0.json.gz")
@@ -120,15 +131,17 @@ def _name_of(spec: v1.JobSpec, given: v1.Input) -> str:
 
 
 def paths_of(spec: v1.JobSpec) -> list[str]:
-    """The path of each of :func:`inputs_of` in the request, such as ``spec.job.inputs[3]``."""
+    """The path of each of :func:`files_of` in the request, such as ``spec.job.inputs[3]``."""
     kind = spec.WhichOneof("kind")
     if kind == "diff":
         tests = [f"spec.diff.tests[{at}]" for at in range(len(spec.diff.tests))]
         controls = [f"spec.diff.controls[{at}]" for at in range(len(spec.diff.controls))]
         return ["spec.diff.test", "spec.diff.control", *tests, *controls]
+    within_kind = f"spec.{kind}.augment" if kind == "job" else f"spec.{kind}"
+    attached = [f"{within_kind}.attachments[{at}].input" for at in range(len(attachments_of(spec)))]
     if kind in ("augment", "report"):
-        return [f"spec.{kind}.input"]
-    return [f"spec.{kind}.inputs[{at}]" for at in range(len(inputs_of(spec)))]
+        return [f"spec.{kind}.input", *attached]
+    return [*(f"spec.{kind}.inputs[{at}]" for at in range(len(inputs_of(spec)))), *attached]
 
 
 def list_path(spec: v1.JobSpec) -> str:
@@ -173,7 +186,8 @@ class Inputs:
         inputs, paths, count = list[Given](), paths_of(spec), 0
         for origin, given in enumerate(inputs_of(spec)):
             with within(paths[origin]):
-                inputs += self._of_input(spec, origin, given, _name_of(spec, given))
+                name = _name_of(given, in_folders=spec.WhichOneof("kind") in ("job", "diagnose"))
+                inputs += self._of_input(spec, origin, given, name)
             count += len(self._earlier[given.job].traces) if given.job else 1
             if count > self._most:
                 raise invalid(list_path(spec), f"more than {self._most} traces, with those of earlier jobs")
@@ -188,6 +202,23 @@ class Inputs:
         if kind == "job":
             _expect_different(inputs, paths, {JOB_METRICS.removesuffix(METRICS_SUFFIX): JOB_METRICS})
         return inputs
+
+    def attached(self, spec: v1.JobSpec) -> list[Given]:
+        """What was recorded beside the traces, in the order of the attachments; ``origin`` counts them.
+
+        Raises:
+            Refusal: one is no file, or does not exist; or the name of one is no file name.
+        """
+        first, paths = len(inputs_of(spec)), paths_of(spec)
+        attached = list[Given]()
+        for origin, attachment in enumerate(attachments_of(spec)):
+            with within(paths[first + origin]):
+                if attachment.input.job:
+                    raise invalid("job", "must be an upload or a uri: an earlier job is no attachment")
+                name = _name_of(attachment.input, in_folders=False)
+                (given,) = self._of_input(spec, first + origin, attachment.input, name)
+                attached.append(replace(given, origin=origin))
+        return attached
 
     def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input, name: str) -> Iterator[Given]:
         """The traces of an input; ``name`` is the wanted file name, checked, or empty."""
@@ -247,6 +278,15 @@ def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, goo
     others = db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))
     stored = zip((row, *others), inputs_of(spec), strict=True)
     return [Given(row["file_name"], row["content"], given.uri, at) for at, (row, given) in enumerate(stored)]
+
+
+def attached_of(db: sqlite3.Connection, job: str, spec: v1.JobSpec) -> list[Given]:
+    """What was recorded beside the traces of a job."""
+    rows = db.execute("SELECT * FROM attachments WHERE job = ? ORDER BY position", (job,))
+    return [
+        Given(row["file_name"], row["content"], attachment.input.uri, at)
+        for at, (row, attachment) in enumerate(zip(rows, attachments_of(spec), strict=True))
+    ]
 
 
 def given_of(part: sqlite3.Row) -> Given:

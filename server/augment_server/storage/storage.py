@@ -80,6 +80,13 @@ CREATE TABLE IF NOT EXISTS controls (  -- of jobs that compare: the other input
     file_name TEXT NOT NULL,
     content TEXT NOT NULL     -- as of jobs
 );
+CREATE TABLE IF NOT EXISTS attachments (  -- what was recorded beside the traces of a job
+    job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    file_name TEXT NOT NULL,
+    content TEXT NOT NULL,    -- as of jobs
+    PRIMARY KEY (job, position)
+);
 CREATE TABLE IF NOT EXISTS parts (  -- the inputs of jobs of several traces, or of earlier jobs
     job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     position INTEGER NOT NULL,  -- in a whole job the last is none: it stands for what follows when all others are done

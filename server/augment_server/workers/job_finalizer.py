@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from augment.batch.inputs import Input
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
 from augment.batch.merged_timeline import merge_all
@@ -19,9 +17,9 @@ from augment.batch.peek import identify
 from augment.batch.run_plan import BROWSER_TEXT_BYTES, File, Result, RunPlan
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
-from augment.pipeline.request import Request
 from augment.writers import seams
 from augment.writers.files import SUMMARY_SUFFIX
+from augment_server.workers.orders import request_in
 
 Order = dict[str, Any]
 Stage = Callable[[str], None]
@@ -39,7 +37,7 @@ class Gathering:
 
     def __init__(self, order: Order, sources: Sequence[Path], out: Path) -> None:
         self._order, self._out = order, out
-        self._request = msgspec.convert(order["request"], Request)
+        self._request = request_in(order)
         self._known: dict[Path, tuple[Path, str]] = {}  # unchanged outputs: their original path and SHA-256
         self._results: dict[str, Result] = {}
         self._inputs: list[Input] = []

@@ -72,16 +72,21 @@ def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, fa
     limits, count = Limits(**order["limits"]), len(sources)
     every = -(-count // _MOST_STAGES)
     reports: list[health.Report] = []
+    dumps: list[Any] = []
     for number, (given, source) in enumerate(zip(order["inputs"], sources, strict=True)):
         if number % every == 0:
             stage("diagnosing", number // every, -(-count // every))
         for path, name in _subjects(given, source):
             try:  # an unreadable input must not prevent the diagnosis of the others
+                if (dump := health.dump_in(path, limits)) is not None:
+                    dumps.append(dump)
+                    continue
                 reports.append({**health.report_on(path, lambda _: None, limits), "told": name})
-            except InputError as error:  # noqa: PERF203
-                if number == count - 1 and not reports:
+            except InputError as error:
+                if number == count - 1 and not reports and not dumps:
                     raise
                 failed(number, error)
+    reports = [*({**report, "told": report["input"]} for report in health.on_dumps(dumps)), *reports]
     several = len(reports) > 1
     shown = [*health.of_jobs(reports), *({**report, "input": report["told"]} for report in reports)]
     return [

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from augment.batch import memory_limit, spilling
 from augment.batch.convert import convert_or_raise
 from augment.batch.inputs import Input
@@ -30,12 +28,12 @@ from augment.batch.job_question import COMPARISON
 from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.threads import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat
-from augment.pipeline.request import Request
 from augment.readers.limits import Limits
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
 from augment_server.base.confinement import confine, renounce, seclude
 from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
+from augment_server.workers.orders import folders_of, place_of, request_in
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
@@ -120,8 +118,8 @@ def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any
 
 def _without_places(text: str, order: dict[str, Any]) -> str:
     """``text`` with the clients' file names in place of paths of this server."""
-    for number, given in enumerate(order["inputs"]):
-        text = text.replace(str(_place(order, number)), given["file_name"])
+    for given in (*order["inputs"], *order["attached"]):
+        text = text.replace(str(place_of(order, given)), given["file_name"])
         if "made_in" in given:
             text = text.replace(given["made_in"] + os.sep, "").replace(given["made_in"], given["file_name"])
     return text.replace(order["folder"] + os.sep, "").replace(order["folder"], "")
@@ -130,8 +128,8 @@ def _without_places(text: str, order: dict[str, Any]) -> str:
 def _blamed(error: Exception, order: dict[str, Any]) -> int:
     """The number of the input that an error is about."""
     if isinstance(error, InputError):
-        for number in range(len(order["inputs"])):
-            if error.path == str(_place(order, number)):
+        for number, given in enumerate(order["inputs"]):
+            if error.path == str(place_of(order, given)):
                 return number
     return 0
 
@@ -140,7 +138,9 @@ def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
     """Execute an order in its folder; returns the files written and further results."""
     folder = Path(order["folder"])
     with contextlib.ExitStack() as opened:
-        sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
+        sources = [_input(order, given, opened) for given in order["inputs"]]
+        for given in order["attached"]:
+            _input(order, given, opened)
         expect_room = opened.enter_context(memory_limit.bounded(_bound(order, sources), folder))
 
         def say_on(**what: Any) -> None:
@@ -256,7 +256,7 @@ def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Convert the trace."""
-    request = msgspec.convert(order["request"], Request)
+    request = request_in(order)
     question = COMPARISON if order["summaries"] else None
     plan = RunPlan(request, question, order["metrics_only"], limits=Limits(**order["limits"]))
     count = len(request.analyses()) + 2
@@ -279,16 +279,12 @@ def _seams(result: Result, sidecar: Path) -> Path:
     return path
 
 
-def _place(order: dict[str, Any], number: int) -> Path:
-    """The path of an input, which ends in the client's file name; a number keeps equal names apart."""
-    return Path(order["folder"]) / "in" / str(order["inputs"][number]["at"])
-
-
-def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> Path:
-    """Link or copy an input to its path; files to close at the end are added to ``opened``."""
-    given, source = order["inputs"][number], _place(order, number)
-    *folders, name = steps_of(str(given["at"]))
-    with folder_inside(order["folder"], ["in", *folders], make=True) as at:
+def _input(order: dict[str, Any], given: dict[str, Any], opened: contextlib.ExitStack) -> Path:
+    """Link or copy a file of the order to its path; files to close at the end are added to ``opened``."""
+    source = place_of(order, given)
+    top, at_path = folders_of(given)
+    *folders, name = steps_of(at_path)
+    with folder_inside(order["folder"], [top, *folders], make=True) as at:
         if "blob" in given:
             os.symlink(given["blob"], name, dir_fd=at)
         elif "below" in given:

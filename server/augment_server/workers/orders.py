@@ -1,0 +1,42 @@
+"""What an order asks for, as a worker sees it: where its files lie, and the request of its conversion."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from augment.pipeline.request import Request
+from augment.readers.attachments import Evidence
+
+Order = dict[str, Any]
+_INPUTS, _ATTACHED = "in", "beside"  #: folders of an order
+
+
+def folders_of(given: Mapping[str, Any]) -> tuple[str, str]:
+    """The folder of a file of the order, and its path in there, which ends in the client's file name; a number keeps
+    equal names apart."""
+    return _ATTACHED if "kind" in given else _INPUTS, str(given["at"])
+
+
+def place_of(order: Order, given: Mapping[str, Any]) -> Path:
+    """The path of a file of the order."""
+    return Path(order["folder"], *folders_of(given))
+
+
+def request_in(order: Order) -> Request:
+    """The request of a conversion, with the files that were recorded beside each trace."""
+    request = msgspec.convert(order["request"], Request)
+    traces = [str(place_of(order, given)) for given in order["inputs"]]
+    beside: dict[str, dict[str, str]] = {trace: {} for trace in traces}
+    for given in order["attached"]:
+        place = place_of(order, given)
+        for trace in traces if given["beside"] is None else [traces[at] for at in given["beside"]]:
+            several = given["kind"] in beside[trace]  # then they lie in a folder each, of one folder
+            pattern = f"{glob.escape(str(place.parent.parent))}/*/*" if several else str(place)
+            beside[trace][given["kind"]] = pattern
+    return replace(request, evidence=Evidence(of_traces=beside))
