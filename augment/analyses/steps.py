@@ -1,11 +1,13 @@
 """Where did the time of each step go, and which steps are outliers?
 
-There is a row for each step and device. A recording without GPU work has one row for each step. A step's window starts
-with its ``ProfilerStep#n`` annotation, or when the GPU work launched earlier is done, if that is later. It ends with
-the annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and
-no time counts twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
-recording is part of no window; the diagnostics say how much that is. In a recording without steps there is one window,
-from the first work of a device on: what the device did before is not known, and ``backlog_ns`` says for how long.
+There is a row for each step and device. Steps are ``ProfilerStep#n`` annotations, else the steps of an inference engine
+([names](inference.md#steps)), which last until the next begins, or what ``--region`` names. A recording without GPU
+work has one row for each step. A step's window starts with its annotation, or when the GPU work launched earlier is
+done, if that is later. It ends with the annotation, or when the GPU work launched until then is done. So the host may
+run ahead, and yet no work is lost and no time counts twice. ``backlog_ns`` is how much later than the annotation the
+window starts. Work launched before the recording is part of no window; the diagnostics say how much that is. In a
+recording without steps there is one window, from the first work of a device on: what the device did before is not
+known, and ``backlog_ns`` says for how long.
 
 All tables and sentences about steps mean this window, and call its length ``wall_ns``. ``host_start_ns`` and
 ``host_wall_ns`` are of the annotation alone, which is shorter or longer where the host runs ahead, and differs between
@@ -18,10 +20,10 @@ what then passes, if it is 30 µs or more, the cause is not recorded (``other``)
 sum that PyTorch's allocator had given out, if recorded (``profile_memory=True``).
 
 ``robust_z`` is the distance of the window's length from the median of all steps, in units of the median absolute
-deviation over 0.6745. Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
-steps, or when most are equally long, there are no outliers and no ``robust_z``; ``median_ratio`` there is always.
-``is_steady`` is false of a first step that warms up, or of which work from before the recording hides a part: the
-verdict and the summary of ``augment run`` leave it out.
+deviation over 0.6745; of an inference engine, of all steps of its phase. Beyond 3.5 either way the step is an outlier
+(Iglewicz and Hoaglin 1993). With fewer than four steps, or when most are equally long, there are no outliers and no
+``robust_z``; ``median_ratio`` there is always. ``is_steady`` is false of a first step that warms up, or of which work
+from before the recording hides a part: the verdict and the summary of ``augment run`` leave it out.
 
 The track ``Steps`` shows the windows. ``augment check`` uses these rows as samples, so a sidecar with them is a
 baseline. The analysis is skipped without any operator, launch or GPU work.
@@ -35,6 +37,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import OUTLIER, Int64s, median, robust_z
@@ -45,10 +48,11 @@ from augment.core.trace import Identity, Trace
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import memory_peaks, step_figures
-from augment.facts.steps.step_windows import StepWindows, recorded_windows, steps
+from augment.facts.steps.step_windows import StepWindows, kinds_of_steps, recorded_windows, steps
 
 NAME = "steps"
 NEEDS = ()
+Floats = npt.NDArray[np.float64]
 _SEEN = 0.05  #: of the median: the least difference for which a drawn step is called an outlier
 
 
@@ -112,7 +116,13 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator, launch or GPU work")
     peaks, first, numbered = memory_peaks(trace, windows), int(trace.events.ts[0]), bool(windows.number[0] >= 0)
     length = windows.end - windows.start
-    middle, z = median(length), robust_z(length) if numbered else None
+    kinds = kinds_of_steps(trace, windows)
+    middle, distances = np.ones(len(windows)), np.full(len(windows), np.nan)
+    for kind in np.unique(kinds).tolist():
+        alike = kinds == kind
+        middle[alike] = median(length[alike])
+        if numbered and (z_alike := robust_z(length[alike])) is not None:
+            distances[alike] = z_alike
     steady = np.isin(windows.begin, measure(trace).windows.begin) if numbered else np.ones(len(windows), np.bool_)
     rows = []
     for figures in step_figures(trace, windows):
@@ -124,7 +134,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             mean_delay = None
             if launched is not None and delay is not None and launched[place]:
                 mean_delay = int(delay[place]) / int(launched[place])
-            distance = None if z is None else float(z[place])
+            distance = None if np.isnan(distances[place]) else float(distances[place])
             rows.append(
                 ROW(
                     rank=trace.rank,
@@ -137,23 +147,21 @@ def analyze(trace: Trace) -> Findings | Skipped:
                     memory_peak_bytes=None if peaks is None or peaks[place] < 0 else int(peaks[place]),
                     host_start_ns=begin - first if numbered else None,
                     host_wall_ns=finish - begin if numbered else None,
-                    median_ratio=int(length[place]) / middle if numbered and middle else None,
+                    median_ratio=int(length[place]) / float(middle[place]) if numbered and middle[place] else None,
                     robust_z=distance,
                     is_outlier=None if distance is None else abs(distance) > OUTLIER,
                     is_steady=bool(steady[place]),
                     **(values or dict.fromkeys(OF_DEVICE)),
                 )
             )
-    drawn = [_drawn(trace, windows, z)] if numbered else []
+    drawn = [_drawn(trace, windows, distances, middle)] if numbered else []
     return Findings(rows, drawn, before_recording_diagnostics(trace))
 
 
-def _drawn(trace: Trace, windows: StepWindows, z: Any) -> SliceTrack:
+def _drawn(trace: Trace, windows: StepWindows, z: Floats, middle: Floats) -> SliceTrack:
     """The windows of the steps. One whose length is unusual is called an outlier."""
     dur: Int64s = windows.end - windows.start
-    outlier = np.zeros(len(windows), np.bool_)
-    if z is not None:
-        outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - median(dur)) > _SEEN * median(dur))
+    outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - middle) > _SEEN * middle)
     names = [
         f"step {number}: {four_digits(ns, TIMES)}{', outlier' * far}"
         for number, ns, far in zip(windows.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)

@@ -44,7 +44,7 @@ def digest_of(plan: RunPlan) -> str:
         request.options,
         request.steps,
         [plan.question.suffix] if plan.question else [],
-        *filter(None, [request.evidence.paths, read_tables(request.tables, request.peaks)]),
+        *filter(None, [request.evidence.paths, read_tables(request.tables, request.peaks, request.region)]),
     ]
     return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -241,7 +241,7 @@ def _look(member: Member, request: Request) -> bytes:
     from augment.readers.attachments.tables import with_tables
 
     with _read(member.input) as source:
-        return summarize(AugmentedTrace(with_tables(source, *request.tables), {}))
+        return summarize(AugmentedTrace(with_tables(source, *request.tables, region=request.region), {}))
 
 
 @contextlib.contextmanager

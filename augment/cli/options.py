@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: parameters of commands by the heading of the help that they stand below; all others stand below "Options"
 HEADINGS = {
-    "What is analysed": ("only", "skip", "options", "steps", "ranks", "shard", "parallelism", "trust_clocks"),
+    "What is analysed": ("only", "skip", "options", "steps", "region", "ranks", "shard", "parallelism", "trust_clocks"),
     "Files beside a trace": (
         *("execution_trace", "graph_capture", "memory_timeline"),
         *("control_graph_capture", "test_graph_capture", "tables", "peaks"),
@@ -267,7 +267,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "peaks", *(kind.name for kind in KINDS)]
+        names = ["only", "skip", "options", "steps", "tables", "peaks", "region", *(kind.name for kind in KINDS)]
         options = [*_REQUEST]
         if formats:
             names.append("formats")
@@ -304,6 +304,12 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
     *(click.option(f"--{kind.option}", metavar="FILE", help=kind.help) for kind in reversed(KINDS)),
     _PEAKS,
     _TABLES,
+    click.option(
+        "--region",
+        default="",
+        metavar="NAME",
+        help="Use each occurrence of this annotation or operator as a step; may have * and ?.",
+    ),
     click.option(
         "--steps",
         metavar="N[-M]",

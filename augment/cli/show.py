@@ -246,6 +246,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
         "--steps": request.steps,
         "--tables": request.tables,
         "--peak": request.peaks,
+        "--region": request.region,
         **{f"--{kind.option}": evidence.paths.get(kind.name) for kind in KINDS},
     }
     if given := next((name for name, value in needs_trace.items() if value), None):

@@ -105,7 +105,7 @@ def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
     if not any(have) and not offered:
         return ()
     lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
-    message = f"{lacking} ProfilerStep: whole recordings are compared"
+    message = f"{lacking} annotation of a step: whole recordings are compared"
     return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
 
 

@@ -24,7 +24,14 @@ from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, sa
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
-from augment.facts.steps.step_windows import StepWindows, recorded_windows, step_of_work, steps
+from augment.facts.steps.step_windows import (
+    StepWindows,
+    is_served,
+    kinds_of_steps,
+    recorded_windows,
+    step_of_work,
+    steps,
+)
 from augment.facts.waits.gap_causes import GapCategory
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
@@ -49,7 +56,8 @@ class Measure(Struct, frozen=True):
     length_ns: int
     warm_up: bool
     hidden: bool = False
-    lead_in_ns: int = 0  #: of a recording without steps, before its first GPU work
+    lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
+    host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
 
     @property
     def is_empty(self) -> bool:
@@ -71,25 +79,30 @@ def measure(trace: Trace) -> Measure:
     """The steps to judge."""
     windows = recorded_windows(trace)
     real = len(steps(trace)) > 0
-    lead_in = 0
-    if not real and len(windows):
+    lead_in, host_from = 0, int(windows.begin.min(initial=0))
+    if (not real or is_served(trace)) and len(windows):
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
-        start = windows.start
+        start = windows.start[:1]
         work, events = gpu_work(trace), trace.events
         first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
         returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
         first_returned = np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
-        windows = replace(windows, begin=np.maximum(windows.begin, first_returned))
+        host_from = max(int(windows.begin[0]), int(first_returned[0]))
+        if not real:
+            windows = replace(windows, begin=np.array([host_from], np.int64))
     length = windows.end - windows.start
-    warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
-    warm_up = warm_up and bool(length[0] > AGAIN * length[2:].max(initial=0))
-    hidden = real and len(length) > 2 and _is_hidden(windows)
+    kinds = kinds_of_steps(trace, windows)
+    like = windows.take(np.flatnonzero(kinds == kinds[:1]))  # a first prefill is slower than decodes, and is steady
+    like_length = like.end - like.start
+    warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * median(like_length[1:]))
+    warm_up = warm_up and bool(like_length[0] > AGAIN * like_length[2:].max(initial=0))
+    hidden = real and len(like) > 2 and _is_hidden(like)
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
     mean = int(length.mean()) if len(length) else 0
-    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in)
+    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in, host_from)
 
 
 def _is_hidden(windows: StepWindows) -> bool:
@@ -108,9 +121,8 @@ def within_steps(trace: Trace, start: Int64s, end: Int64s) -> tuple[Places, Inte
     """The parts of intervals (int64 ns) in which the host is in steady steps: the index of each, and its time."""
     windows = measure(trace).windows
     real = windows.finish > windows.begin
-    which, _, parts = clip(
-        Intervals(start, np.maximum(end, start)), Intervals(windows.begin[real], windows.finish[real])
-    )
+    begin = np.clip(windows.begin[real], measure(trace).host_from, windows.finish[real])
+    which, _, parts = clip(Intervals(start, np.maximum(end, start)), Intervals(begin, windows.finish[real]))
     return which, parts
 
 
@@ -130,8 +142,9 @@ def work_in_steps(trace: Trace) -> Bools:
 
 
 def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
-    """Those of ``rows``, slices of the host, that begin in a steady step."""
-    chosen: Int64s = rows[measure(trace).windows.of_host(trace.events.ts[rows]) >= 0]
+    """Those of ``rows``, slices of the host, that begin in a steady step, of which the devices' part is recorded."""
+    whole, ts = measure(trace), trace.events.ts[rows]
+    chosen: Int64s = rows[(whole.windows.of_host(ts) >= 0) & (ts >= whole.host_from)]
     return chosen
 
 

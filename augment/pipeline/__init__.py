@@ -76,7 +76,7 @@ def augment(
     request = Request.of(request, fields)
     trace = trace if isinstance(trace, Trace) else read(trace)
     analyses = request.analyses()
-    trace = with_tables(trace, *request.tables, peaks=request.peaks)
+    trace = with_tables(trace, *request.tables, peaks=request.peaks, region=request.region)
     part = trace if request.steps is None else within(trace, *request.steps)
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
     is_large = len(part.events) >= THREADS_FROM

@@ -38,6 +38,7 @@ class Request(Struct, frozen=True):
         evidence: files recorded with the trace.
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
         peaks: single figures of devices, as :func:`augment.with_tables` takes them.
+        region: the annotation whose occurrences are the steps, or a pattern with ``*`` and ``?``.
         parallelism: sizes of the job's parallel dimensions, such as ``{"tp": 4, "dp": 2}``; empty: they are recognised.
         trust_clocks: the clocks of a job's hosts are synchronised, so that ranks that no collective joins compare.
     """
@@ -50,6 +51,7 @@ class Request(Struct, frozen=True):
     evidence: Evidence = Evidence()
     tables: tuple[str, ...] = ()
     peaks: tuple[str, ...] = ()
+    region: str = ""
     parallelism: Mapping[str, int] = field(default_factory=dict)
     trust_clocks: bool = False
 
@@ -182,8 +184,8 @@ def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
     """
     from augment.v1 import resources_pb2
 
-    if request.tables or request.peaks:
-        raise UsageError("tables and peaks: a server takes none; convert the trace here")
+    if request.tables or request.peaks or request.region:
+        raise UsageError("tables, peaks and a region: a server takes none; convert the trace here")
     steps = request.steps
     return resources_pb2.AugmentSpec(
         formats=request.formats,

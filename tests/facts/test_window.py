@@ -101,7 +101,7 @@ def test_columns_stay_equal_and_point_to_the_same_text() -> None:
 def test_no_such_step() -> None:
     with pytest.raises(UsageError, match=r"no step of 7 to 9; it has steps 3 to 5"):
         within(TRACE, 7, 9)
-    with pytest.raises(UsageError, match="no ProfilerStep annotation"):
+    with pytest.raises(UsageError, match="no annotation of a step"):
         within(trace_of(kernel("a", 1, 2)), 1, 1)
 
 

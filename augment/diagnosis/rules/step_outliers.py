@@ -1,7 +1,8 @@
 """Do single steps take much longer than the others?
 
 A step is an outlier if it takes at least 1.2 times the median, and lies five deviations above it (1.4826 times the
-median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps.
+median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps;
+of an inference engine, five that decode.
 The saving is the mean less the mean of the other steps.
 
 **What to do**: look at what grew in these steps: a checkpoint, an evaluation, logging, garbage collection, a batch of
@@ -19,6 +20,7 @@ from augment.diagnosis import judging, rule
 
 NAME = "step_outliers"
 LEAST_STEPS, LEAST_FACTOR, DEVIATIONS = 5, 1.2, 5.0
+_ALIKE = [facts.steps.PHASES.index("decode"), facts.steps.PHASES.index("denoise"), facts.steps.PHASES.index("step")]
 _PARTS = {
     "compute_ns": "computation",
     "exposed_communication_ns": "exposed communication",
@@ -59,15 +61,21 @@ def check(trace: Trace) -> rule.Answer:
     windows = judging.measure(trace).windows
     if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
+    if facts.steps.is_served(trace):  # prefills are as long as their prompts
+        usual = np.isin(facts.steps.kinds_of_steps(trace, windows), _ALIKE)
+        windows = windows.take(np.flatnonzero(usual))
+        if len(windows) < LEAST_STEPS:
+            return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps are alike: decodes alone are")
     length = windows.end - windows.start
     middle = arrays.median(length)
     deviation = 1.4826 * arrays.median(np.abs(length - middle))
     outlying = length > max(LEAST_FACTOR * middle, middle + DEVIATIONS * deviation)
-    saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
+    mean_without = length[~outlying].mean() if outlying.any() else 0.0
+    saved = int((length.mean() - mean_without) * len(length) / judging.measure(trace).count) if outlying.any() else 0
     if judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Fine(f"steps take {text.time(length.min())} to {text.time(length.max())}")
     # The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half
-    figures = facts.steps.step_figures(trace, judging.measure(trace).windows)[0]
+    figures = facts.steps.step_figures(trace, windows)[0]
     growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())
     grown = {
         name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())

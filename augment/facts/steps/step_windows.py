@@ -8,13 +8,28 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, Places, distinct, is_among, where_in
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRows,
+    Int64s,
+    Intervals,
+    Places,
+    clip,
+    distinct,
+    is_among,
+    median,
+    sums,
+    union,
+    where_in,
+)
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
 from augment.facts.names.name_masks import matching, strings_where
 from augment.facts.source.cut_mark import limits_of
+from augment.facts.steps.engine_steps import PHASES, engine_steps
 
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
@@ -31,7 +46,7 @@ class StepWindows(Struct, frozen=True):
     equals the annotation.
     """
 
-    number: Int64s  #: of ``ProfilerStep#n``
+    number: Int64s  #: of ``ProfilerStep#n``, or counted from 0 where an engine names its steps otherwise
     begin: Int64s  #: ns, of the host's annotation
     finish: Int64s  #: ns, of the host's annotation
     start: Int64s  #: ns, of the window
@@ -89,14 +104,35 @@ def step_windows(trace: Trace) -> StepWindows:
 
 @derived
 def recorded_windows(trace: Trace) -> StepWindows:
-    """The same, but only what was recorded whole: the :func:`whole_steps`; and a recording without steps starts with
-    the first work of a device, if there is any. Before that the device may have done what no file has, as where a
-    server is recorded: nobody is known to have waited."""
+    """The same, but only what was recorded whole: the :func:`whole_steps`; and a recording without steps, or of an
+    engine, starts with the first work of a device, if there is any. Before that the device may have done what no file
+    has, as where a server is recorded: nobody is known to have waited."""
     windows, work = whole_steps(trace), gpu_work(trace)
-    if not len(work) or (windows.number != -1).any():
+    if not len(work) or not (is_served(trace) or (windows.number == -1).all()):
         return windows
-    start = np.minimum(np.maximum(windows.start, work.ts.min()), windows.end)
+    start = np.minimum(np.maximum(windows.start, _free_from(trace)), windows.end)
     return replace(windows, start=start)
+
+
+LATE_NS, LATE_RATIO = 200_000, 0.5  #: a device that begins so long after a launch, and is idle for so much of it
+
+
+def _free_from(trace: Trace) -> int:
+    """When a device gets free of what it did before the recording: with its first work, or that of a stream, in the
+    first step of an engine, that had been launched long before while nothing else ran. There is GPU work."""
+    work, events = gpu_work(trace), trace.events
+    first = int(work.ts.min())
+    if not is_served(trace):
+        return first
+    pieces = np.array([stream.start for stream in work.streams], np.int64)
+    pieces = pieces[(work.launch[pieces] != NO_INDEX) & (events.ts[work.launch[pieces]] < steps(trace).end[0])]
+    returned = events.ts[work.launch[pieces]] + events.dur[work.launch[pieces]]
+    busy = union(work.ts, np.maximum(work.end, work.ts))
+    which, _, parts = clip(Intervals(returned, np.maximum(work.ts[pieces], returned)), busy)
+    waited = work.ts[pieces] - returned
+    idle = waited - sums(which, parts.end - parts.start, len(pieces))
+    late = (waited >= LATE_NS) & (idle >= LATE_RATIO * waited)
+    return int(work.ts[pieces[late]].max(initial=first))
 
 
 @derived
@@ -203,7 +239,7 @@ def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     return step
 
 
-# The steps of a recording: its ``ProfilerStep#n`` annotations on the host.
+# The steps of a recording: its ``ProfilerStep#n`` annotations on the host, else those of an inference engine.
 
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
@@ -214,10 +250,10 @@ _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 class Steps(Struct, frozen=True):
     """The host's annotations of steps: equal-length columns, ascending ``ts``."""
 
-    number: Int64s  #: of ``ProfilerStep#n``
+    number: Int64s  #: of ``ProfilerStep#n``; counted from 0 where an engine names its steps otherwise
     row: EventRows  #: the annotation
     ts: Int64s  #: ns
-    end: Int64s  #: ns
+    end: Int64s  #: ns; of an engine's step when the next begins, but for pauses
 
     def __len__(self) -> int:
         return len(self.row)
@@ -233,7 +269,12 @@ class Steps(Struct, frozen=True):
 
 @derived(until="summary")
 def steps(trace: Trace) -> Steps:
-    """The steps of the trace. Of two that overlap (two threads annotate one step), the first counts."""
+    """The steps of the trace. Of two that overlap (two threads annotate one step), the first counts.
+
+    A trace without ``ProfilerStep#n`` may have the steps of an inference engine. Their annotations end before the
+    engine samples, answers and schedules the next batch. So such a step lasts until the next begins, unless there is a
+    pause between them: then it lasts as much longer than its annotation as others do. A step without requests is none.
+    """
     events = trace.events
     rows, number_of = _told(trace)
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
@@ -245,19 +286,69 @@ def steps(trace: Trace) -> Steps:
         if last_end is None or start >= last_end:
             kept.append(place)
             last_end = stop
-    number = np.array([number_of[code] for code in events.name[rows[kept]].tolist()], np.int64)
-    return Steps(number, rows[kept], ts[kept], end[kept])
+    rows, ts, end = rows[kept], ts[kept], end[kept]
+    if not is_served(trace):
+        return Steps(np.array([number_of[code] for code in events.name[rows].tolist()], np.int64), rows, ts, end)
+    batch_of = engine_steps(trace).batch_of
+    real = np.array([batch_of[code].phase != "idle" for code in events.name[rows].tolist()], np.bool_)
+    finish = end if engine_steps(trace).is_region else _finish(trace, ts, end, real)
+    return Steps(np.arange(int(real.sum()), dtype=np.int64), rows[real], ts[real], finish[real])
+
+
+PAUSE_NS, PAUSE_FACTOR = 100_000_000, 10  #: so long, and so many times the median period, a server has nothing to do
+
+
+def _finish(trace: Trace, ts: Int64s, end: Int64s, real: Bools) -> Int64s:
+    """When the steps of an engine end whose annotations are from ``ts`` to ``end``; steps without requests are not
+    ``real``."""
+    after = ts[1:] - end[:-1]  # from an annotation to the next
+    period = median(np.diff(ts)) if len(ts) > 1 else 0.0
+    pause = (after > PAUSE_NS) & (after > PAUSE_FACTOR * period)
+    usual = int(median(after[~pause & real[:-1]])) if (~pause & real[:-1]).any() else None
+    finish = end.copy()
+    finish[:-1] = np.where(pause, np.minimum(end[:-1] + (usual or 0), ts[1:]), ts[1:])
+    if len(ts):
+        rows = gpu_work(trace).launch
+        rows = rows[rows != NO_INDEX]
+        last = int((trace.events.ts[rows] + trace.events.dur[rows]).max(initial=end[-1]))
+        finish[-1] = last if usual is None else min(last, int(end[-1]) + usual)
+        finish[-1] = max(finish[-1], end[-1])
+    return finish
+
+
+@derived
+def is_served(trace: Trace) -> bool:
+    """Whether the steps of the trace are those of an inference engine, or the user's own."""
+    annotated = engine_steps(trace)
+    return len(annotated.row) > 0 and (annotated.by_user or not len(_profiler_steps(trace)[0]))
+
+
+def kinds_of_steps(trace: Trace, windows: StepWindows) -> Int64s:
+    """A number for the kind of work of each step: the phase of an engine's step, as an index of ``PHASES``; 0 of
+    others. Only steps of one kind are expected to last equally long."""
+    if not is_served(trace) or (windows.number < 0).any():
+        return np.zeros(len(windows), np.int64)
+    batch_of, names = engine_steps(trace).batch_of, trace.events.name[steps(trace).row]
+    phases = [PHASES.index(batch_of[code].phase) for code in names.tolist()]
+    kinds: Int64s = np.array(phases, np.int64)[windows.number]
+    return kinds
 
 
 def step_numbers(trace: Trace) -> list[int]:
     """The number of every step annotation in the trace, also of those that overlap others; ascending."""
+    if is_served(trace):
+        return list(range(len(steps(trace))))
     rows, number_of = _told(trace)
     return sorted({number_of[code] for code in distinct(trace.events.name[rows]).tolist()})
 
 
-@derived
 def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
     """The rows of the annotations, ascending, and the step's number for the code of each name."""
+    return (engine_steps(trace).row, {}) if is_served(trace) else _profiler_steps(trace)
+
+
+@derived
+def _profiler_steps(trace: Trace) -> tuple[Int64s, dict[int, int]]:
     number_of = {code: int(match[1]) for code, name in enumerate(trace.strings) if (match := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
     return rows[np.isin(trace.events.name[rows], list(number_of))], number_of

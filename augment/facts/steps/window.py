@@ -15,6 +15,8 @@ from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.steps.step_windows import steps
 
+NO_STEPS = "no annotation of a step (ProfilerStep#n, or an engine's)"
+
 
 class _RowsInWhole(Struct, frozen=True):
     """Attached to a part of a trace: the ``rows`` in the whole of its rows."""
@@ -109,7 +111,7 @@ def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
 def missing(first: int, last: int, numbers: Int64s) -> str:
     """Says that a trace with steps of these ``numbers`` has none from ``first`` to ``last``."""
     wanted = f"no step {first}" if first == last else f"no step of {first} to {last}"
-    return f"{wanted}; it has {_steps_text(numbers) if len(numbers) else 'no ProfilerStep annotation'}"
+    return f"{wanted}; it has {_steps_text(numbers) if len(numbers) else NO_STEPS}"
 
 
 def _steps_text(numbers: Int64s) -> str:

@@ -1,4 +1,5 @@
-"""A user's own tables in addition to the package's: rules for kernels, formulas for operators, peaks of devices.
+"""A user's own tables in addition to the package's: rules for kernels, formulas for operators, names of steps,
+peaks of devices.
 
 ::
 
@@ -28,30 +29,35 @@ from augment.facts.names.kernel_types import TABLE as COLLECTIVES
 from augment.facts.names.kernel_types import collective_rules
 from augment.facts.operators import peaks
 from augment.facts.operators.formulas_custom import formulas_of
+from augment.facts.steps.engine_steps import REGION, step_rows
+from augment.facts.steps.engine_steps import TABLE as STEPS
 
 __all__ = ["TABLES", "read_tables", "with_tables"]
 
-TABLES = (*RULES, COLLECTIVES, "flops", "peak")  #: what a file may have
+TABLES = (*RULES, COLLECTIVES, STEPS, "flops", "peak")  #: what a file may have
 
 
-def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[str] = ()) -> Trace:
+def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[str] = (), region: str = "") -> Trace:
     """``trace`` with the tables in the files at ``paths``; its analyses use them.
 
     Args:
         trace: the recording.
         paths: of files of tables.
         peaks: single figures of devices, as ``--peak`` takes them: ``bf16=400``, ``H100:memory_gbps=3000``.
+        region: the annotation or operator whose occurrences are the steps, or a pattern with ``*`` and ``?``.
 
     Raises:
         UsageError: a file cannot be read or holds something else.
     """
-    if not paths and not peaks:
+    if not paths and not peaks and not region:
         return trace
-    return trace.changed(Tables(read_tables([os.fspath(path) for path in paths], peaks)))
+    return trace.changed(Tables(read_tables([os.fspath(path) for path in paths], peaks, region)))
 
 
-def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """The tables in the files at ``paths``, by their key, and the single figures of devices.
+def read_tables(
+    paths: Sequence[str], peak_values: Sequence[str] = (), region: str = ""
+) -> dict[str, list[dict[str, Any]]]:
+    """The tables in the files at ``paths``, by their key, the single figures of devices, and what ``region`` names.
 
     Raises:
         UsageError: as for :func:`with_tables`.
@@ -66,6 +72,7 @@ def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[s
             tables.setdefault(key, []).extend(rows)
         try:
             rules_of(document)
+            step_rows(document.get(STEPS, ()))
             collective_rules(document.get(COLLECTIVES, ()))
             formulas_of(document.get("flops", ()))
             peaks.rows_of(document.get("peak", ()))
@@ -73,4 +80,6 @@ def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[s
             raise UsageError(f"{path}: {error}") from error
     if peak_values:
         tables[peaks.VALUES] = [dict(value) for value in peaks.values_of(peak_values)]
+    if region:
+        tables[STEPS] = [{REGION: region}, *tables.get(STEPS, ())]
     return tables
