@@ -1,4 +1,4 @@
-"""Write ``augment/v1`` anew from the .proto files beside this one.
+"""Write ``augment/v1``, and the OpenAPI document that the server returns, anew from the .proto files beside this one.
 
     python proto/generate.py           write it
     python proto/generate.py --check   exit 1 and name the files that differ
@@ -16,9 +16,13 @@ import tempfile
 import venv
 from pathlib import Path
 
+from google.protobuf import descriptor_pb2
+from openapi import document
+
 PROTO = Path(__file__).resolve().parent
 ROOT = PROTO.parent
 TARGET = ROOT / "augment" / "v1"
+OPENAPI = ROOT / "server" / "augment_server" / "api" / "http" / "openapi.json"
 ENVIRONMENT = ROOT / ".venv" / "proto"
 TOOLS = ("grpcio-tools==1.66.2", "protobuf==5.27.5", "mypy-protobuf==3.6.0", "setuptools<81")
 INIT = '''"""The service's messages and stubs, made of ``proto/augment/v1`` by ``proto/generate.py``; never edited.
@@ -35,21 +39,23 @@ def main() -> int:
     check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
         compile_into(Path(folder))
-        made = {path.name: path.read_bytes() for path in (Path(folder) / "augment" / "v1").iterdir()}
-    made["__init__.py"] = INIT.encode()
-    there = {path.name: path.read_bytes() for path in TARGET.glob("*.py*")} if TARGET.is_dir() else {}
-    stale = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
+        made = {TARGET / path.name: path.read_bytes() for path in (Path(folder) / "augment" / "v1").iterdir()}
+        described = descriptor_pb2.FileDescriptorSet.FromString((Path(folder) / "descriptors").read_bytes())
+    made[TARGET / "__init__.py"] = INIT.encode()
+    made[OPENAPI] = document(described, "v1").encode()
+    there = {path: path.read_bytes() for path in (*TARGET.glob("*.py*"), OPENAPI) if path.exists()}
+    stale = sorted(path for path in made.keys() | there.keys() if made.get(path) != there.get(path))
     if check:
-        for name in stale:
-            sys.stderr.write(f"augment/v1/{name} is not what proto/ says; run: python proto/generate.py\n")
+        for path in stale:
+            sys.stderr.write(f"{path.relative_to(ROOT)} is not what proto/ says; run: python proto/generate.py\n")
         return 1 if stale else 0
     TARGET.mkdir(exist_ok=True)
-    for name in stale:
-        if name in made:
-            (TARGET / name).write_bytes(made[name])
+    for path in stale:
+        if path in made:
+            path.write_bytes(made[path])
         else:
-            (TARGET / name).unlink()
-        sys.stdout.write(f"augment/v1/{name}\n")
+            path.unlink()
+        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
     return 0
 
 
@@ -60,6 +66,8 @@ def compile_into(folder: Path) -> None:
     plugins = [f"--plugin={tool('protoc-gen-mypy')}", f"--plugin={tool('protoc-gen-mypy_grpc')}"]
     for kinds, inputs in (("python", "mypy"), files), (("grpc_python", "mypy_grpc"), services):
         outputs = [f"--{kind}_out={folder}" for kind in kinds]
+        if inputs == files:
+            outputs += ["--include_imports", "--include_source_info", f"--descriptor_set_out={folder / 'descriptors'}"]
         command = [tool("python"), "-m", "grpc_tools.protoc", "-I", ".", *plugins, *outputs, *inputs]
         result = subprocess.run(command, cwd=PROTO, capture_output=True, text=True)
         if result.returncode:

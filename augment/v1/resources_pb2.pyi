@@ -638,6 +638,8 @@ class Job(google.protobuf.message.Message):
     PRIORITY_FIELD_NUMBER: builtins.int
     DEADLINE_FIELD_NUMBER: builtins.int
     QUEUE_POSITION_FIELD_NUMBER: builtins.int
+    UPDATE_TIME_FIELD_NUMBER: builtins.int
+    ARTIFACT_COUNT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"; the server chooses the id."""
     state: global___Job.State.ValueType
@@ -650,6 +652,8 @@ class Job(google.protobuf.message.Message):
     """The order among the caller's own jobs."""
     queue_position: builtins.int
     """The place of a queued job in the queue of all callers, from 1, if no other job is added. Not set in lists."""
+    artifact_count: builtins.int
+    """The number of its artifacts."""
     @property
     def spec(self) -> global___JobSpec:
         """The requested work."""
@@ -698,6 +702,10 @@ class Job(google.protobuf.message.Message):
     def deadline(self) -> google.protobuf.duration_pb2.Duration:
         """Maximum time of the work on the job; by default, and at most, the server's limit."""
 
+    @property
+    def update_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its state, name, labels or priority changed last."""
+
     def __init__(
         self,
         *,
@@ -719,9 +727,11 @@ class Job(google.protobuf.message.Message):
         priority: builtins.int = ...,
         deadline: google.protobuf.duration_pb2.Duration | None = ...,
         queue_position: builtins.int = ...,
+        update_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        artifact_count: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "deadline", b"deadline", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "deadline", b"deadline", "display_name", b"display_name", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "labels", b"labels", "name", b"name", "notes", b"notes", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "deadline", b"deadline", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "update_time", b"update_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact_count", b"artifact_count", "artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "deadline", b"deadline", "display_name", b"display_name", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "labels", b"labels", "name", b"name", "notes", b"notes", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "spec", b"spec", "start_time", b"start_time", "state", b"state", "update_time", b"update_time"]) -> None: ...
 
 global___Job = Job
 

@@ -24,11 +24,15 @@ _sym_db = _symbol_database.Default()
 
 from augment.v1 import resources_pb2 as augment_dot_v1_dot_resources__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import client_pb2 as google_dot_api_dot_client__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x01\n\x12StartUploadRequest\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\x42\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\" \n\x10GetUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"]\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"N\n\x13\x44\x65leteUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\",\n\x0cResumeUpload\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xc8\x01\n\x12UploadBytesRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tfile_name\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12%\n\x07\x63ontent\x18\x06 \x01(\x0b\x32\x14.google.api.HttpBody\x12\x0e\n\x06\x66inish\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18( \x01(\tB\r\n\x0b_size_bytes\"9\n\x13UploadBytesResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\x9e\x02\n\x10\x43reateJobRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x38\n\x06labels\x18) \x03(\x0b\x32(.augment.v1.CreateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18, \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"H\n\x16\x42\x61tchCreateJobsRequest\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequest\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\x81\x01\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"K\n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"K\n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x13\n\x11\x44\x65leteJobResponse\"&\n\x14ListArtifactsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"@\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\"3\n\x13ReadArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"7\n\x17\x44ownloadArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"E\n\x11GetMetricsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"=\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"\xb1\x02\n\x0c\x41ugmentStart\x12,\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequest\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x34\n\x06labels\x18) \x03(\x0b\x32$.augment.v1.AugmentStart.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18, \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2\xc0\x11\n\x0e\x41ugmentService\x12\x66\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/uploads:\x01*\x12\x66\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/{name=uploads/*}\x12o\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/uploads:stream:\x01*(\x01\x12\x9b\x01\n\x0bUploadBytes\x12\x1e.augment.v1.UploadBytesRequest\x1a\x1f.augment.v1.UploadBytesResponse\"I\x82\xd3\xe4\x93\x02\x43\"\x11/v1/uploads:bytes:\x07\x63ontentZ%\x1a\x1a/v1/{name=uploads/*}:bytes:\x07\x63ontent(\x01\x12\x63\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\x0b/v1/uploads\x12o\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\"\x1c\x82\xd3\xe4\x93\x02\x16*\x14/v1/{name=uploads/*}\x12]\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\"\x13\x82\xd3\xe4\x93\x02\r\"\x08/v1/jobs:\x01*\x12{\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/jobs:batchCreate:\x01*\x12Z\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/{name=jobs/*}\x12W\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/v1/jobs\x12h\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/{name=jobs/*}:watch0\x01\x12m\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/{name=jobs/*}:cancel:\x01*\x12\x63\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/{name=jobs/*}\x12{\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=jobs/*}/artifacts\x12\x80\x01\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse\"+\x82\xd3\xe4\x93\x02%\x12#/v1/{name=jobs/*/artifacts/**}:read0\x01\x12\x80\x01\n\x10\x44ownloadArtifact\x12#.augment.v1.DownloadArtifactRequest\x1a\x14.google.api.HttpBody\"/\x82\xd3\xe4\x93\x02)\x12\'/v1/{name=jobs/*/artifacts/**}:download0\x01\x12p\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/{name=jobs/*}/metrics0\x01\x12g\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/v1/analyses\x12l\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/serverInfo\x12^\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/augment:\x01*(\x01\x30\x01\x42\x7f\n\x1bio.github.kineto_augment.v1B\x0cServiceProtoP\x01ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\xaa\x02\nAugment.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/httpbody.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"\x90\x01\n\x12StartUploadRequest\x12\x17\n\tfile_name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\x42\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"R\n\x18\x42\x61tchStartUploadsRequest\x12\x36\n\x08requests\x18\x01 \x03(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\"@\n\x19\x42\x61tchStartUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\"@\n\x10GetUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"]\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x13\x44\x65leteUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\"L\n\x0cResumeUpload\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xe4\x01\n\x12UploadBytesRequest\x12(\n\x04name\x18\x01 \x01(\tB\x1a\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tfile_name\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12%\n\x07\x63ontent\x18\x06 \x01(\x0b\x32\x14.google.api.HttpBody\x12\x0e\n\x06\x66inish\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18( \x01(\tB\r\n\x0b_size_bytes\"9\n\x13UploadBytesResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xa4\x02\n\x10\x43reateJobRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpecB\x04\xe2\x41\x01\x02\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x38\n\x06labels\x18) \x03(\x0b\x32(.augment.v1.CreateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18, \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"N\n\x16\x42\x61tchCreateJobsRequest\x12\x34\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequestB\x04\xe2\x41\x01\x02\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"]\n\rGetJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\xa4\x01\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\x12!\n\x04view\x18* \x01(\x0e\x32\x13.augment.v1.JobView\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"_\n\x0fWatchJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\x96\x02\n\x10UpdateJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x38\n\x06labels\x18\x03 \x03(\x0b\x32(.augment.v1.UpdateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12/\n\x0bupdate_mask\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18) \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11UpdateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x43\x61ncelJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x44\x65leteJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x13\n\x11\x44\x65leteJobResponse\"o\n\x14ListArtifactsRequest\x12\x30\n\x06parent\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\x12\x17kineto-augment/Artifact\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"Y\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"D\n\x12GetArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\"=\n\x13GetArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\"d\n\x13ReadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"Y\n\x17\x44ownloadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\x11GetMetricsRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"=\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"\xb7\x02\n\x0c\x41ugmentStart\x12\x32\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x34\n\x06labels\x18) \x03(\x0b\x32$.augment.v1.AugmentStart.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18, \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part*J\n\x07JobView\x12\x18\n\x14JOB_VIEW_UNSPECIFIED\x10\x00\x12\x12\n\x0eJOB_VIEW_BASIC\x10\x01\x12\x11\n\rJOB_VIEW_FULL\x10\x02\x32\xdd\x15\n\x0e\x41ugmentService\x12r\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\"\"\xda\x41\tfile_name\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/uploads:\x01*\x12\x8e\x01\n\x11\x42\x61tchStartUploads\x12$.augment.v1.BatchStartUploadsRequest\x1a%.augment.v1.BatchStartUploadsResponse\",\xda\x41\x08requests\x82\xd3\xe4\x93\x02\x1b\"\x16/v1/uploads:batchStart:\x01*\x12m\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\"#\xda\x41\x04name\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/{name=uploads/*}\x12o\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/uploads:stream:\x01*(\x01\x12\x9b\x01\n\x0bUploadBytes\x12\x1e.augment.v1.UploadBytesRequest\x1a\x1f.augment.v1.UploadBytesResponse\"I\x82\xd3\xe4\x93\x02\x43\"\x11/v1/uploads:bytes:\x07\x63ontentZ%\x1a\x1a/v1/{name=uploads/*}:bytes:\x07\x63ontent(\x01\x12\x66\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\"\x16\xda\x41\x00\x82\xd3\xe4\x93\x02\r\x12\x0b/v1/uploads\x12v\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\"#\xda\x41\x04name\x82\xd3\xe4\x93\x02\x16*\x14/v1/{name=uploads/*}\x12\x64\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\"\x1a\xda\x41\x04spec\x82\xd3\xe4\x93\x02\r\"\x08/v1/jobs:\x01*\x12\x86\x01\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\"*\xda\x41\x08requests\x82\xd3\xe4\x93\x02\x19\"\x14/v1/jobs:batchCreate:\x01*\x12\x61\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\" \xda\x41\x04name\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/{name=jobs/*}\x12Z\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\"\x13\xda\x41\x00\x82\xd3\xe4\x93\x02\n\x12\x08/v1/jobs\x12o\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse\"&\xda\x41\x04name\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/{name=jobs/*}:watch0\x01\x12\x96\x01\n\tUpdateJob\x12\x1c.augment.v1.UpdateJobRequest\x1a\x1d.augment.v1.UpdateJobResponse\"L\xda\x41-name,display_name,labels,priority,update_mask\x82\xd3\xe4\x93\x02\x16\x32\x11/v1/{name=jobs/*}:\x01*\x12t\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\"*\xda\x41\x04name\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/{name=jobs/*}:cancel:\x01*\x12j\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\" \xda\x41\x04name\x82\xd3\xe4\x93\x02\x13*\x11/v1/{name=jobs/*}\x12\x84\x01\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\".\xda\x41\x06parent\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=jobs/*}/artifacts\x12}\n\x0bGetArtifact\x12\x1e.augment.v1.GetArtifactRequest\x1a\x1f.augment.v1.GetArtifactResponse\"-\xda\x41\x04name\x82\xd3\xe4\x93\x02 \x12\x1e/v1/{name=jobs/*/artifacts/**}\x12\x87\x01\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse\"2\xda\x41\x04name\x82\xd3\xe4\x93\x02%\x12#/v1/{name=jobs/*/artifacts/**}:read0\x01\x12\x87\x01\n\x10\x44ownloadArtifact\x12#.augment.v1.DownloadArtifactRequest\x1a\x14.google.api.HttpBody\"6\xda\x41\x04name\x82\xd3\xe4\x93\x02)\x12\'/v1/{name=jobs/*/artifacts/**}:download0\x01\x12w\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse\"(\xda\x41\x04name\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/{name=jobs/*}/metrics0\x01\x12j\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\"\x17\xda\x41\x00\x82\xd3\xe4\x93\x02\x0e\x12\x0c/v1/analyses\x12o\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\"\x19\xda\x41\x00\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/serverInfo\x12^\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/augment:\x01*(\x01\x30\x01\x42\x7f\n\x1bio.github.kineto_augment.v1B\x0cServiceProtoP\x01ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\xaa\x02\nAugment.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,136 +40,198 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'augment.v1.service_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\033io.github.kineto_augment.v1B\014ServiceProtoP\001ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\252\002\nAugment.V1'
+  _globals['_STARTUPLOADREQUEST'].fields_by_name['file_name']._loaded_options = None
+  _globals['_STARTUPLOADREQUEST'].fields_by_name['file_name']._serialized_options = b'\342A\001\002'
+  _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['requests']._loaded_options = None
+  _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['requests']._serialized_options = b'\342A\001\002'
+  _globals['_GETUPLOADREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_GETUPLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
+  _globals['_DELETEUPLOADREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_DELETEUPLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
+  _globals['_RESUMEUPLOAD'].fields_by_name['name']._loaded_options = None
+  _globals['_RESUMEUPLOAD'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
+  _globals['_UPLOADBYTESREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_UPLOADBYTESREQUEST'].fields_by_name['name']._serialized_options = b'\372A\027\n\025kineto-augment/Upload'
   _globals['_CREATEJOBREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_options = b'8\001'
+  _globals['_CREATEJOBREQUEST'].fields_by_name['spec']._loaded_options = None
+  _globals['_CREATEJOBREQUEST'].fields_by_name['spec']._serialized_options = b'\342A\001\002'
+  _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['requests']._loaded_options = None
+  _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['requests']._serialized_options = b'\342A\001\002'
+  _globals['_GETJOBREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_GETJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_WATCHJOBREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_WATCHJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._loaded_options = None
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_options = b'8\001'
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_CANCELJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_DELETEJOBREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_DELETEJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['parent']._serialized_options = b'\342A\001\002\372A\031\022\027kineto-augment/Artifact'
+  _globals['_GETARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_GETARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\031\n\027kineto-augment/Artifact'
+  _globals['_READARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_READARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\031\n\027kineto-augment/Artifact'
+  _globals['_DOWNLOADARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_DOWNLOADARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\031\n\027kineto-augment/Artifact'
+  _globals['_GETMETRICSREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_GETMETRICSREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
   _globals['_AUGMENTSTART_LABELSENTRY']._loaded_options = None
   _globals['_AUGMENTSTART_LABELSENTRY']._serialized_options = b'8\001'
+  _globals['_AUGMENTSTART'].fields_by_name['file']._loaded_options = None
+  _globals['_AUGMENTSTART'].fields_by_name['file']._serialized_options = b'\342A\001\002'
   _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._serialized_options = b'\202\323\344\223\002\020\"\013/v1/uploads:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._serialized_options = b'\332A\tfile_name\202\323\344\223\002\020\"\013/v1/uploads:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchStartUploads']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchStartUploads']._serialized_options = b'\332A\010requests\202\323\344\223\002\033\"\026/v1/uploads:batchStart:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._serialized_options = b'\202\323\344\223\002\026\022\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._serialized_options = b'\332A\004name\202\323\344\223\002\026\022\024/v1/{name=uploads/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._serialized_options = b'\202\323\344\223\002\027\"\022/v1/uploads:stream:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._serialized_options = b'\202\323\344\223\002C\"\021/v1/uploads:bytes:\007contentZ%\032\032/v1/{name=uploads/*}:bytes:\007content'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._serialized_options = b'\202\323\344\223\002\r\022\013/v1/uploads'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._serialized_options = b'\332A\000\202\323\344\223\002\r\022\013/v1/uploads'
   _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._serialized_options = b'\202\323\344\223\002\026*\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._serialized_options = b'\332A\004name\202\323\344\223\002\026*\024/v1/{name=uploads/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._serialized_options = b'\202\323\344\223\002\r\"\010/v1/jobs:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._serialized_options = b'\332A\004spec\202\323\344\223\002\r\"\010/v1/jobs:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._serialized_options = b'\202\323\344\223\002\031\"\024/v1/jobs:batchCreate:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._serialized_options = b'\332A\010requests\202\323\344\223\002\031\"\024/v1/jobs:batchCreate:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._serialized_options = b'\202\323\344\223\002\023\022\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._serialized_options = b'\332A\004name\202\323\344\223\002\023\022\021/v1/{name=jobs/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\202\323\344\223\002\n\022\010/v1/jobs'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\332A\000\202\323\344\223\002\n\022\010/v1/jobs'
   _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\202\323\344\223\002\031\022\027/v1/{name=jobs/*}:watch'
+  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\332A\004name\202\323\344\223\002\031\022\027/v1/{name=jobs/*}:watch'
+  _globals['_AUGMENTSERVICE'].methods_by_name['UpdateJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['UpdateJob']._serialized_options = b'\332A-name,display_name,labels,priority,update_mask\202\323\344\223\002\0262\021/v1/{name=jobs/*}:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._serialized_options = b'\202\323\344\223\002\035\"\030/v1/{name=jobs/*}:cancel:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._serialized_options = b'\332A\004name\202\323\344\223\002\035\"\030/v1/{name=jobs/*}:cancel:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._serialized_options = b'\202\323\344\223\002\023*\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._serialized_options = b'\332A\004name\202\323\344\223\002\023*\021/v1/{name=jobs/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\202\323\344\223\002\037\022\035/v1/{parent=jobs/*}/artifacts'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\332A\006parent\202\323\344\223\002\037\022\035/v1/{parent=jobs/*}/artifacts'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetArtifact']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002 \022\036/v1/{name=jobs/*/artifacts/**}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\202\323\344\223\002%\022#/v1/{name=jobs/*/artifacts/**}:read'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002%\022#/v1/{name=jobs/*/artifacts/**}:read'
   _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._serialized_options = b'\202\323\344\223\002)\022\'/v1/{name=jobs/*/artifacts/**}:download'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002)\022\'/v1/{name=jobs/*/artifacts/**}:download'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._serialized_options = b'\202\323\344\223\002\033\022\031/v1/{name=jobs/*}/metrics'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._serialized_options = b'\332A\004name\202\323\344\223\002\033\022\031/v1/{name=jobs/*}/metrics'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._serialized_options = b'\202\323\344\223\002\016\022\014/v1/analyses'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._serialized_options = b'\332A\000\202\323\344\223\002\016\022\014/v1/analyses'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\202\323\344\223\002\020\022\016/v1/serverInfo'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\332A\000\202\323\344\223\002\020\022\016/v1/serverInfo'
   _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._serialized_options = b'\202\323\344\223\002\020\"\013/v1/augment:\001*'
-  _globals['_STARTUPLOADREQUEST']._serialized_start=158
-  _globals['_STARTUPLOADREQUEST']._serialized_end=296
-  _globals['_STARTUPLOADRESPONSE']._serialized_start=298
-  _globals['_STARTUPLOADRESPONSE']._serialized_end=355
-  _globals['_GETUPLOADREQUEST']._serialized_start=357
-  _globals['_GETUPLOADREQUEST']._serialized_end=389
-  _globals['_GETUPLOADRESPONSE']._serialized_start=391
-  _globals['_GETUPLOADRESPONSE']._serialized_end=446
-  _globals['_LISTUPLOADSREQUEST']._serialized_start=448
-  _globals['_LISTUPLOADSREQUEST']._serialized_end=541
-  _globals['_LISTUPLOADSRESPONSE']._serialized_start=543
-  _globals['_LISTUPLOADSRESPONSE']._serialized_end=626
-  _globals['_DELETEUPLOADREQUEST']._serialized_start=628
-  _globals['_DELETEUPLOADREQUEST']._serialized_end=706
-  _globals['_DELETEUPLOADRESPONSE']._serialized_start=708
-  _globals['_DELETEUPLOADRESPONSE']._serialized_end=730
-  _globals['_UPLOADTRACEREQUEST']._serialized_start=733
-  _globals['_UPLOADTRACEREQUEST']._serialized_end=887
-  _globals['_RESUMEUPLOAD']._serialized_start=889
-  _globals['_RESUMEUPLOAD']._serialized_end=933
-  _globals['_UPLOADTRACERESPONSE']._serialized_start=935
-  _globals['_UPLOADTRACERESPONSE']._serialized_end=992
-  _globals['_UPLOADBYTESREQUEST']._serialized_start=995
-  _globals['_UPLOADBYTESREQUEST']._serialized_end=1195
-  _globals['_UPLOADBYTESRESPONSE']._serialized_start=1197
-  _globals['_UPLOADBYTESRESPONSE']._serialized_end=1254
-  _globals['_CREATEJOBREQUEST']._serialized_start=1257
-  _globals['_CREATEJOBREQUEST']._serialized_end=1543
-  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_start=1498
-  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_end=1543
-  _globals['_CREATEJOBRESPONSE']._serialized_start=1545
-  _globals['_CREATEJOBRESPONSE']._serialized_end=1594
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=1596
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=1668
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=1670
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=1726
-  _globals['_GETJOBREQUEST']._serialized_start=1728
-  _globals['_GETJOBREQUEST']._serialized_end=1757
-  _globals['_GETJOBRESPONSE']._serialized_start=1759
-  _globals['_GETJOBRESPONSE']._serialized_end=1805
-  _globals['_LISTJOBSREQUEST']._serialized_start=1808
-  _globals['_LISTJOBSREQUEST']._serialized_end=1937
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1939
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2013
-  _globals['_WATCHJOBREQUEST']._serialized_start=2015
-  _globals['_WATCHJOBREQUEST']._serialized_end=2046
-  _globals['_WATCHJOBRESPONSE']._serialized_start=2048
-  _globals['_WATCHJOBRESPONSE']._serialized_end=2096
-  _globals['_CANCELJOBREQUEST']._serialized_start=2098
-  _globals['_CANCELJOBREQUEST']._serialized_end=2173
-  _globals['_CANCELJOBRESPONSE']._serialized_start=2175
-  _globals['_CANCELJOBRESPONSE']._serialized_end=2224
-  _globals['_DELETEJOBREQUEST']._serialized_start=2226
-  _globals['_DELETEJOBREQUEST']._serialized_end=2301
-  _globals['_DELETEJOBRESPONSE']._serialized_start=2303
-  _globals['_DELETEJOBRESPONSE']._serialized_end=2322
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=2324
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=2362
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=2364
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=2428
-  _globals['_READARTIFACTREQUEST']._serialized_start=2430
-  _globals['_READARTIFACTREQUEST']._serialized_end=2481
-  _globals['_READARTIFACTRESPONSE']._serialized_start=2483
-  _globals['_READARTIFACTRESPONSE']._serialized_end=2560
-  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_start=2562
-  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_end=2617
-  _globals['_GETMETRICSREQUEST']._serialized_start=2619
-  _globals['_GETMETRICSREQUEST']._serialized_end=2688
-  _globals['_GETMETRICSRESPONSE']._serialized_start=2690
-  _globals['_GETMETRICSRESPONSE']._serialized_end=2773
-  _globals['_LISTANALYSESREQUEST']._serialized_start=2775
-  _globals['_LISTANALYSESREQUEST']._serialized_end=2796
-  _globals['_LISTANALYSESRESPONSE']._serialized_start=2798
-  _globals['_LISTANALYSESRESPONSE']._serialized_end=2860
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=2862
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2884
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2886
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2947
-  _globals['_AUGMENTREQUEST']._serialized_start=2949
-  _globals['_AUGMENTREQUEST']._serialized_end=3049
-  _globals['_AUGMENTSTART']._serialized_start=3052
-  _globals['_AUGMENTSTART']._serialized_end=3357
-  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_start=1498
-  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_end=1543
-  _globals['_AUGMENTRESPONSE']._serialized_start=3359
-  _globals['_AUGMENTRESPONSE']._serialized_end=3475
-  _globals['_AUGMENTSERVICE']._serialized_start=3478
-  _globals['_AUGMENTSERVICE']._serialized_end=5718
+  _globals['_JOBVIEW']._serialized_start=4790
+  _globals['_JOBVIEW']._serialized_end=4864
+  _globals['_STARTUPLOADREQUEST']._serialized_start=277
+  _globals['_STARTUPLOADREQUEST']._serialized_end=421
+  _globals['_STARTUPLOADRESPONSE']._serialized_start=423
+  _globals['_STARTUPLOADRESPONSE']._serialized_end=480
+  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_start=482
+  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_end=564
+  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_start=566
+  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_end=630
+  _globals['_GETUPLOADREQUEST']._serialized_start=632
+  _globals['_GETUPLOADREQUEST']._serialized_end=696
+  _globals['_GETUPLOADRESPONSE']._serialized_start=698
+  _globals['_GETUPLOADRESPONSE']._serialized_end=753
+  _globals['_LISTUPLOADSREQUEST']._serialized_start=755
+  _globals['_LISTUPLOADSREQUEST']._serialized_end=848
+  _globals['_LISTUPLOADSRESPONSE']._serialized_start=850
+  _globals['_LISTUPLOADSRESPONSE']._serialized_end=933
+  _globals['_DELETEUPLOADREQUEST']._serialized_start=935
+  _globals['_DELETEUPLOADREQUEST']._serialized_end=1045
+  _globals['_DELETEUPLOADRESPONSE']._serialized_start=1047
+  _globals['_DELETEUPLOADRESPONSE']._serialized_end=1069
+  _globals['_UPLOADTRACEREQUEST']._serialized_start=1072
+  _globals['_UPLOADTRACEREQUEST']._serialized_end=1226
+  _globals['_RESUMEUPLOAD']._serialized_start=1228
+  _globals['_RESUMEUPLOAD']._serialized_end=1304
+  _globals['_UPLOADTRACERESPONSE']._serialized_start=1306
+  _globals['_UPLOADTRACERESPONSE']._serialized_end=1363
+  _globals['_UPLOADBYTESREQUEST']._serialized_start=1366
+  _globals['_UPLOADBYTESREQUEST']._serialized_end=1594
+  _globals['_UPLOADBYTESRESPONSE']._serialized_start=1596
+  _globals['_UPLOADBYTESRESPONSE']._serialized_end=1653
+  _globals['_CREATEJOBREQUEST']._serialized_start=1656
+  _globals['_CREATEJOBREQUEST']._serialized_end=1948
+  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_start=1903
+  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_end=1948
+  _globals['_CREATEJOBRESPONSE']._serialized_start=1950
+  _globals['_CREATEJOBRESPONSE']._serialized_end=1999
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=2001
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=2079
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=2081
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=2137
+  _globals['_GETJOBREQUEST']._serialized_start=2139
+  _globals['_GETJOBREQUEST']._serialized_end=2232
+  _globals['_GETJOBRESPONSE']._serialized_start=2234
+  _globals['_GETJOBRESPONSE']._serialized_end=2280
+  _globals['_LISTJOBSREQUEST']._serialized_start=2283
+  _globals['_LISTJOBSREQUEST']._serialized_end=2447
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2449
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2523
+  _globals['_WATCHJOBREQUEST']._serialized_start=2525
+  _globals['_WATCHJOBREQUEST']._serialized_end=2620
+  _globals['_WATCHJOBRESPONSE']._serialized_start=2622
+  _globals['_WATCHJOBRESPONSE']._serialized_end=2670
+  _globals['_UPDATEJOBREQUEST']._serialized_start=2673
+  _globals['_UPDATEJOBREQUEST']._serialized_end=2951
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_start=1903
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_end=1948
+  _globals['_UPDATEJOBRESPONSE']._serialized_start=2953
+  _globals['_UPDATEJOBRESPONSE']._serialized_end=3002
+  _globals['_CANCELJOBREQUEST']._serialized_start=3004
+  _globals['_CANCELJOBREQUEST']._serialized_end=3108
+  _globals['_CANCELJOBRESPONSE']._serialized_start=3110
+  _globals['_CANCELJOBRESPONSE']._serialized_end=3159
+  _globals['_DELETEJOBREQUEST']._serialized_start=3161
+  _globals['_DELETEJOBREQUEST']._serialized_end=3265
+  _globals['_DELETEJOBRESPONSE']._serialized_start=3267
+  _globals['_DELETEJOBRESPONSE']._serialized_end=3286
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=3288
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=3399
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=3401
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=3490
+  _globals['_GETARTIFACTREQUEST']._serialized_start=3492
+  _globals['_GETARTIFACTREQUEST']._serialized_end=3560
+  _globals['_GETARTIFACTRESPONSE']._serialized_start=3562
+  _globals['_GETARTIFACTRESPONSE']._serialized_end=3623
+  _globals['_READARTIFACTREQUEST']._serialized_start=3625
+  _globals['_READARTIFACTREQUEST']._serialized_end=3725
+  _globals['_READARTIFACTRESPONSE']._serialized_start=3727
+  _globals['_READARTIFACTRESPONSE']._serialized_end=3804
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_start=3806
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_end=3895
+  _globals['_GETMETRICSREQUEST']._serialized_start=3897
+  _globals['_GETMETRICSREQUEST']._serialized_end=3995
+  _globals['_GETMETRICSRESPONSE']._serialized_start=3997
+  _globals['_GETMETRICSRESPONSE']._serialized_end=4080
+  _globals['_LISTANALYSESREQUEST']._serialized_start=4082
+  _globals['_LISTANALYSESREQUEST']._serialized_end=4103
+  _globals['_LISTANALYSESRESPONSE']._serialized_start=4105
+  _globals['_LISTANALYSESRESPONSE']._serialized_end=4167
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=4169
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=4191
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=4193
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=4254
+  _globals['_AUGMENTREQUEST']._serialized_start=4256
+  _globals['_AUGMENTREQUEST']._serialized_end=4356
+  _globals['_AUGMENTSTART']._serialized_start=4359
+  _globals['_AUGMENTSTART']._serialized_end=4670
+  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_start=1903
+  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_end=1948
+  _globals['_AUGMENTRESPONSE']._serialized_start=4672
+  _globals['_AUGMENTRESPONSE']._serialized_end=4788
+  _globals['_AUGMENTSERVICE']._serialized_start=4867
+  _globals['_AUGMENTSERVICE']._serialized_end=7648
 # @@protoc_insertion_point(module_scope)

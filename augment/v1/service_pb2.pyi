@@ -9,11 +9,43 @@ import collections.abc
 import google.api.httpbody_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.field_mask_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _JobView:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _JobViewEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_JobView.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    JOB_VIEW_UNSPECIFIED: _JobView.ValueType  # 0
+    """The default: JOB_VIEW_FULL."""
+    JOB_VIEW_BASIC: _JobView.ValueType  # 1
+    """Without its spec, artifacts, failures, notes and the durations of its stages, whose size grows with its inputs."""
+    JOB_VIEW_FULL: _JobView.ValueType  # 2
+    """Everything."""
+
+class JobView(_JobView, metaclass=_JobViewEnumTypeWrapper):
+    """How much of a job is returned."""
+
+JOB_VIEW_UNSPECIFIED: JobView.ValueType  # 0
+"""The default: JOB_VIEW_FULL."""
+JOB_VIEW_BASIC: JobView.ValueType  # 1
+"""Without its spec, artifacts, failures, notes and the durations of its stages, whose size grows with its inputs."""
+JOB_VIEW_FULL: JobView.ValueType  # 2
+"""Everything."""
+global___JobView = JobView
 
 @typing.final
 class StartUploadRequest(google.protobuf.message.Message):
@@ -75,6 +107,48 @@ class StartUploadResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["upload", b"upload"]) -> None: ...
 
 global___StartUploadResponse = StartUploadResponse
+
+@typing.final
+class BatchStartUploadsRequest(google.protobuf.message.Message):
+    """The announcements of several traces."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StartUploadRequest]:
+        """The same as for StartUpload, at most 1000. If one cannot begin after all, such as for lack of room, those before it
+        have begun; with the same request_id they are found when the call is repeated.
+        """
+
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[global___StartUploadRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+global___BatchStartUploadsRequest = BatchStartUploadsRequest
+
+@typing.final
+class BatchStartUploadsResponse(google.protobuf.message.Message):
+    """The uploads."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPLOADS_FIELD_NUMBER: builtins.int
+    @property
+    def uploads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Upload]:
+        """In the order of the requests."""
+
+    def __init__(
+        self,
+        *,
+        uploads: collections.abc.Iterable[augment.v1.resources_pb2.Upload] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["uploads", b"uploads"]) -> None: ...
+
+global___BatchStartUploadsResponse = BatchStartUploadsResponse
 
 @typing.final
 class GetUploadRequest(google.protobuf.message.Message):
@@ -507,14 +581,18 @@ class GetJobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    VIEW_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"."""
+    view: global___JobView.ValueType
+    """How much of the job is returned; JOB_VIEW_FULL if not set."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        view: global___JobView.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "view", b"view"]) -> None: ...
 
 global___GetJobRequest = GetJobRequest
 
@@ -550,6 +628,7 @@ class ListJobsRequest(google.protobuf.message.Message):
     STATES_FIELD_NUMBER: builtins.int
     FILTER_FIELD_NUMBER: builtins.int
     ORDER_BY_FIELD_NUMBER: builtins.int
+    VIEW_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Maximum number of entries, up to 1000; 0: the server's default."""
     page_token: builtins.str
@@ -561,6 +640,8 @@ class ListJobsRequest(google.protobuf.message.Message):
     """
     order_by: builtins.str
     """Sort order: up to three fields, each with or without " desc". Empty means the newest first."""
+    view: global___JobView.ValueType
+    """How much of each job is returned; JOB_VIEW_FULL if not set."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[augment.v1.resources_pb2.Job.State.ValueType]:
         """Only jobs in one of these states; empty means all."""
@@ -573,8 +654,9 @@ class ListJobsRequest(google.protobuf.message.Message):
         states: collections.abc.Iterable[augment.v1.resources_pb2.Job.State.ValueType] | None = ...,
         filter: builtins.str = ...,
         order_by: builtins.str = ...,
+        view: global___JobView.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "view", b"view"]) -> None: ...
 
 global___ListJobsRequest = ListJobsRequest
 
@@ -609,14 +691,18 @@ class WatchJobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    VIEW_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"."""
+    view: global___JobView.ValueType
+    """How much of the job is returned; JOB_VIEW_FULL if not set."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        view: global___JobView.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "view", b"view"]) -> None: ...
 
 global___WatchJobRequest = WatchJobRequest
 
@@ -640,6 +726,86 @@ class WatchJobResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
 
 global___WatchJobResponse = WatchJobResponse
+
+@typing.final
+class UpdateJobRequest(google.protobuf.message.Message):
+    """The request of UpdateJob."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    NAME_FIELD_NUMBER: builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    UPDATE_MASK_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"jobs/ID"."""
+    display_name: builtins.str
+    """The new name for people."""
+    priority: builtins.int
+    """The new priority, as in CreateJobRequest. It has no effect on a job that does not wait."""
+    validate_only: builtins.bool
+    """Only check whether the request would succeed."""
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """All labels that the job shall have, as in CreateJobRequest."""
+
+    @property
+    def update_mask(self) -> google.protobuf.field_mask_pb2.FieldMask:
+        """Which of display_name, labels and priority change, or "*" for all. Without it, those that are not empty."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        display_name: builtins.str = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        priority: builtins.int = ...,
+        update_mask: google.protobuf.field_mask_pb2.FieldMask | None = ...,
+        validate_only: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["update_mask", b"update_mask"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["display_name", b"display_name", "labels", b"labels", "name", b"name", "priority", b"priority", "update_mask", b"update_mask", "validate_only", b"validate_only"]) -> None: ...
+
+global___UpdateJobRequest = UpdateJobRequest
+
+@typing.final
+class UpdateJobResponse(google.protobuf.message.Message):
+    """The job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> augment.v1.resources_pb2.Job:
+        """With the changes."""
+
+    def __init__(
+        self,
+        *,
+        job: augment.v1.resources_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+global___UpdateJobResponse = UpdateJobResponse
 
 @typing.final
 class CancelJobRequest(google.protobuf.message.Message):
@@ -737,14 +903,22 @@ class ListArtifactsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
     parent: builtins.str
     """"jobs/ID"."""
+    page_size: builtins.int
+    """Maximum number of entries, up to 1000; 0: all, as far as they fit into a message."""
+    page_token: builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
         parent: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["parent", b"parent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]) -> None: ...
 
 global___ListArtifactsRequest = ListArtifactsRequest
 
@@ -755,6 +929,9 @@ class ListArtifactsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ARTIFACTS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """The token of the next page; empty after the last."""
     @property
     def artifacts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Artifact]:
         """Empty unless the job has succeeded; the metrics come last."""
@@ -763,10 +940,50 @@ class ListArtifactsResponse(google.protobuf.message.Message):
         self,
         *,
         artifacts: collections.abc.Iterable[augment.v1.resources_pb2.Artifact] | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "next_page_token", b"next_page_token"]) -> None: ...
 
 global___ListArtifactsResponse = ListArtifactsResponse
+
+@typing.final
+class GetArtifactRequest(google.protobuf.message.Message):
+    """The request of GetArtifact."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"jobs/ID/artifacts/FILE"."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+global___GetArtifactRequest = GetArtifactRequest
+
+@typing.final
+class GetArtifactResponse(google.protobuf.message.Message):
+    """The artifact."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ARTIFACT_FIELD_NUMBER: builtins.int
+    @property
+    def artifact(self) -> augment.v1.resources_pb2.Artifact:
+        """It never changes."""
+
+    def __init__(
+        self,
+        *,
+        artifact: augment.v1.resources_pb2.Artifact | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["artifact", b"artifact"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact", b"artifact"]) -> None: ...
+
+global___GetArtifactResponse = GetArtifactResponse
 
 @typing.final
 class ReadArtifactRequest(google.protobuf.message.Message):
@@ -776,17 +993,21 @@ class ReadArtifactRequest(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID/artifacts/FILE"."""
     offset: builtins.int
     """The offset of the first byte to read."""
+    limit: builtins.int
+    """Maximum number of bytes to read; 0: to the end."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         offset: builtins.int = ...,
+        limit: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "offset", b"offset"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["limit", b"limit", "name", b"name", "offset", b"offset"]) -> None: ...
 
 global___ReadArtifactRequest = ReadArtifactRequest
 

@@ -44,6 +44,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.StartUploadRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.StartUploadResponse.FromString,
                 _registered_method=True)
+        self.BatchStartUploads = channel.unary_unary(
+                '/augment.v1.AugmentService/BatchStartUploads',
+                request_serializer=augment_dot_v1_dot_service__pb2.BatchStartUploadsRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.BatchStartUploadsResponse.FromString,
+                _registered_method=True)
         self.GetUpload = channel.unary_unary(
                 '/augment.v1.AugmentService/GetUpload',
                 request_serializer=augment_dot_v1_dot_service__pb2.GetUploadRequest.SerializeToString,
@@ -94,6 +99,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.UpdateJob = channel.unary_unary(
+                '/augment.v1.AugmentService/UpdateJob',
+                request_serializer=augment_dot_v1_dot_service__pb2.UpdateJobRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.UpdateJobResponse.FromString,
+                _registered_method=True)
         self.CancelJob = channel.unary_unary(
                 '/augment.v1.AugmentService/CancelJob',
                 request_serializer=augment_dot_v1_dot_service__pb2.CancelJobRequest.SerializeToString,
@@ -108,6 +118,11 @@ class AugmentServiceStub(object):
                 '/augment.v1.AugmentService/ListArtifacts',
                 request_serializer=augment_dot_v1_dot_service__pb2.ListArtifactsRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.ListArtifactsResponse.FromString,
+                _registered_method=True)
+        self.GetArtifact = channel.unary_unary(
+                '/augment.v1.AugmentService/GetArtifact',
+                request_serializer=augment_dot_v1_dot_service__pb2.GetArtifactRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.GetArtifactResponse.FromString,
                 _registered_method=True)
         self.ReadArtifact = channel.unary_stream(
                 '/augment.v1.AugmentService/ReadArtifact',
@@ -150,6 +165,13 @@ class AugmentServiceServicer(object):
 
     def StartUpload(self, request, context):
         """Announce an upload, or find an unfinished one. The response says from which byte to continue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchStartUploads(self, request, context):
+        """Announce several uploads at once: all announcements are checked before the first upload begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,6 +248,13 @@ class AugmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateJob(self, request, context):
+        """Change what a job is called, its labels, or its priority. Its work does not change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelJob(self, request, context):
         """Cancel a job. A final job does not change.
         """
@@ -241,7 +270,14 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListArtifacts(self, request, context):
-        """List the artifacts of a job.
+        """List the artifacts of a job, in pages if asked to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetArtifact(self, request, context):
+        """Get an artifact: its size, digest and media type.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -301,6 +337,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     request_deserializer=augment_dot_v1_dot_service__pb2.StartUploadRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.StartUploadResponse.SerializeToString,
             ),
+            'BatchStartUploads': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchStartUploads,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.BatchStartUploadsRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.BatchStartUploadsResponse.SerializeToString,
+            ),
             'GetUpload': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUpload,
                     request_deserializer=augment_dot_v1_dot_service__pb2.GetUploadRequest.FromString,
@@ -351,6 +392,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     request_deserializer=augment_dot_v1_dot_service__pb2.WatchJobRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.WatchJobResponse.SerializeToString,
             ),
+            'UpdateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJob,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.UpdateJobRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.UpdateJobResponse.SerializeToString,
+            ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
                     request_deserializer=augment_dot_v1_dot_service__pb2.CancelJobRequest.FromString,
@@ -365,6 +411,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.ListArtifacts,
                     request_deserializer=augment_dot_v1_dot_service__pb2.ListArtifactsRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.ListArtifactsResponse.SerializeToString,
+            ),
+            'GetArtifact': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetArtifact,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.GetArtifactRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.GetArtifactResponse.SerializeToString,
             ),
             'ReadArtifact': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadArtifact,
@@ -428,6 +479,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/StartUpload',
             augment_dot_v1_dot_service__pb2.StartUploadRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.StartUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchStartUploads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/BatchStartUploads',
+            augment_dot_v1_dot_service__pb2.BatchStartUploadsRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.BatchStartUploadsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -709,6 +787,33 @@ class AugmentService(object):
             _registered_method=True)
 
     @staticmethod
+    def UpdateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/UpdateJob',
+            augment_dot_v1_dot_service__pb2.UpdateJobRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.UpdateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CancelJob(request,
             target,
             options=(),
@@ -779,6 +884,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/ListArtifacts',
             augment_dot_v1_dot_service__pb2.ListArtifactsRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.ListArtifactsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/GetArtifact',
+            augment_dot_v1_dot_service__pb2.GetArtifactRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.GetArtifactResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,6 +32,12 @@ class AugmentServiceStub:
     ]
     """Announce an upload, or find an unfinished one. The response says from which byte to continue."""
 
+    BatchStartUploads: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.BatchStartUploadsRequest,
+        augment.v1.service_pb2.BatchStartUploadsResponse,
+    ]
+    """Announce several uploads at once: all announcements are checked before the first upload begins."""
+
     GetUpload: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.GetUploadRequest,
         augment.v1.service_pb2.GetUploadResponse,
@@ -94,6 +100,12 @@ class AugmentServiceStub:
     15 s, because proxies end streams that are silent.
     """
 
+    UpdateJob: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.UpdateJobRequest,
+        augment.v1.service_pb2.UpdateJobResponse,
+    ]
+    """Change what a job is called, its labels, or its priority. Its work does not change."""
+
     CancelJob: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CancelJobRequest,
         augment.v1.service_pb2.CancelJobResponse,
@@ -110,7 +122,13 @@ class AugmentServiceStub:
         augment.v1.service_pb2.ListArtifactsRequest,
         augment.v1.service_pb2.ListArtifactsResponse,
     ]
-    """List the artifacts of a job."""
+    """List the artifacts of a job, in pages if asked to."""
+
+    GetArtifact: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.GetArtifactRequest,
+        augment.v1.service_pb2.GetArtifactResponse,
+    ]
+    """Get an artifact: its size, digest and media type."""
 
     ReadArtifact: grpc.UnaryStreamMultiCallable[
         augment.v1.service_pb2.ReadArtifactRequest,
@@ -166,6 +184,12 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.StartUploadResponse,
     ]
     """Announce an upload, or find an unfinished one. The response says from which byte to continue."""
+
+    BatchStartUploads: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.BatchStartUploadsRequest,
+        augment.v1.service_pb2.BatchStartUploadsResponse,
+    ]
+    """Announce several uploads at once: all announcements are checked before the first upload begins."""
 
     GetUpload: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.GetUploadRequest,
@@ -229,6 +253,12 @@ class AugmentServiceAsyncStub:
     15 s, because proxies end streams that are silent.
     """
 
+    UpdateJob: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.UpdateJobRequest,
+        augment.v1.service_pb2.UpdateJobResponse,
+    ]
+    """Change what a job is called, its labels, or its priority. Its work does not change."""
+
     CancelJob: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CancelJobRequest,
         augment.v1.service_pb2.CancelJobResponse,
@@ -245,7 +275,13 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.ListArtifactsRequest,
         augment.v1.service_pb2.ListArtifactsResponse,
     ]
-    """List the artifacts of a job."""
+    """List the artifacts of a job, in pages if asked to."""
+
+    GetArtifact: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.GetArtifactRequest,
+        augment.v1.service_pb2.GetArtifactResponse,
+    ]
+    """Get an artifact: its size, digest and media type."""
 
     ReadArtifact: grpc.aio.UnaryStreamMultiCallable[
         augment.v1.service_pb2.ReadArtifactRequest,
@@ -303,6 +339,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.StartUploadResponse, collections.abc.Awaitable[augment.v1.service_pb2.StartUploadResponse]]:
         """Announce an upload, or find an unfinished one. The response says from which byte to continue."""
+
+    @abc.abstractmethod
+    def BatchStartUploads(
+        self,
+        request: augment.v1.service_pb2.BatchStartUploadsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.BatchStartUploadsResponse, collections.abc.Awaitable[augment.v1.service_pb2.BatchStartUploadsResponse]]:
+        """Announce several uploads at once: all announcements are checked before the first upload begins."""
 
     @abc.abstractmethod
     def GetUpload(
@@ -387,6 +431,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
+    def UpdateJob(
+        self,
+        request: augment.v1.service_pb2.UpdateJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.UpdateJobResponse, collections.abc.Awaitable[augment.v1.service_pb2.UpdateJobResponse]]:
+        """Change what a job is called, its labels, or its priority. Its work does not change."""
+
+    @abc.abstractmethod
     def CancelJob(
         self,
         request: augment.v1.service_pb2.CancelJobRequest,
@@ -408,7 +460,15 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         request: augment.v1.service_pb2.ListArtifactsRequest,
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.ListArtifactsResponse, collections.abc.Awaitable[augment.v1.service_pb2.ListArtifactsResponse]]:
-        """List the artifacts of a job."""
+        """List the artifacts of a job, in pages if asked to."""
+
+    @abc.abstractmethod
+    def GetArtifact(
+        self,
+        request: augment.v1.service_pb2.GetArtifactRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.GetArtifactResponse, collections.abc.Awaitable[augment.v1.service_pb2.GetArtifactResponse]]:
+        """Get an artifact: its size, digest and media type."""
 
     @abc.abstractmethod
     def ReadArtifact(

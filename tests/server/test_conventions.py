@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import duration_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 from in_process import Server, details, eventually, refused, serving, trace, violated
 
@@ -70,6 +71,107 @@ def test_what_is_written_on_a_job(server: Server, upload: str) -> None:
         assert (job.display_name, dict(job.labels), job.priority, job.deadline) == ("nightly", labels, 3, deadline)
     assert not server.get(made.name).queue_position
     assert not create(server, upload).HasField("deadline")
+
+
+def test_what_is_written_on_a_job_changes(server: Server, upload: str) -> None:
+    before = create(server, upload, display_name="a", labels={"team": "x", "run": "1"}, priority=3)
+    job = server.wait(before.name)
+
+    def update(**more: Any) -> v1.Job:
+        mask = FieldMask(paths=more.pop("mask", ()))
+        return server.stub.UpdateJob(calls.UpdateJobRequest(name=job.name, update_mask=mask, **more)).job
+
+    taken = stored(server)
+    assert update(display_name="b", validate_only=True).display_name == "b"
+    assert server.get(job.name) == job
+    changed = update(labels={"team": "y"})
+    assert (changed.display_name, dict(changed.labels), changed.priority) == ("a", {"team": "y"}, 3)
+    assert changed.update_time.ToNanoseconds() > job.update_time.ToNanoseconds() >= job.end_time.ToNanoseconds()
+    assert stored(server) == taken - len(',"run":"1"')
+    assert job.name in listed(server, filter="labels.team = y")
+    assert update(mask=["display_name"], labels={"left": "alone"}).display_name == ""
+    assert dict(server.get(job.name).labels) == {"team": "y"}
+    assert not update(mask=["*"]).labels
+    assert server.get(job.name).priority == 0
+    with violated("update_mask"):
+        update(mask=["state"])
+    with violated("priority"):
+        update(priority=11)
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        server.stub.UpdateJob(calls.UpdateJobRequest(name=job.name, display_name="c"), metadata=OTHERS)
+
+
+def stored(server: Server) -> int:
+    """The bytes that count for all clients."""
+    row = server.core._storage.row("SELECT SUM(bytes) AS bytes FROM usage")
+    assert row
+    return int(row["bytes"])
+
+
+def test_the_small_view_of_a_job(server: Server, upload: str) -> None:
+    full = server.wait(create(server, upload, display_name="small").name)
+    basic = calls.JOB_VIEW_BASIC
+    expected = v1.Job()
+    expected.CopyFrom(full)
+    for name in ("spec", "artifacts", "failures", "notes"):
+        expected.ClearField(name)
+    expected.progress.ClearField("stages")
+    assert expected.artifact_count == len(full.artifacts) > 0
+    assert server.stub.GetJob(calls.GetJobRequest(name=full.name, view=basic)).job == expected
+    assert [last.job for last in server.stub.WatchJob(calls.WatchJobRequest(name=full.name, view=basic))] == [expected]
+    page = server.stub.ListJobs(calls.ListJobsRequest(filter='display_name = "small"', view=basic))
+    assert list(page.jobs) == [expected]
+    assert server.get(full.name) == full
+
+
+def test_artifacts_in_pages(server: Server, upload: str) -> None:
+    job = server.wait(server.create(upload, formats=["chrome", "perfetto"]).name)
+    assert len(job.artifacts) == 3
+    pages, token = list[list[v1.Artifact]](), ""
+    while not pages or token:
+        asked = calls.ListArtifactsRequest(parent=job.name, page_size=2, page_token=token)
+        page = server.stub.ListArtifacts(asked)
+        pages.append(list(page.artifacts))
+        token = token if page.next_page_token == token else page.next_page_token
+    assert [len(page) for page in pages] == [2, 1]
+    assert [artifact for page in pages for artifact in page] == list(job.artifacts)
+    assert list(server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=job.name)).artifacts) == list(job.artifacts)
+    other = server.wait(create(server, upload).name).name
+    first = server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=job.name, page_size=1))
+    with violated("page_token"):
+        server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=other, page_token=first.next_page_token))
+    with violated("page_size"):
+        server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=job.name, page_size=-1))
+
+
+def test_an_artifact_and_a_part_of_it(server: Server, upload: str) -> None:
+    job = server.wait(create(server, upload).name)
+    for artifact in job.artifacts:
+        assert server.stub.GetArtifact(calls.GetArtifactRequest(name=artifact.name)).artifact == artifact
+    name = job.artifacts[-1].name
+    part = calls.ReadArtifactRequest(name=name, offset=10, limit=20)
+    assert b"".join(call.chunk for call in server.stub.ReadArtifact(part)) == server.read(name)[10:30]
+    with violated("limit"):
+        list(server.stub.ReadArtifact(calls.ReadArtifactRequest(name=name, limit=-1)))
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        server.stub.GetArtifact(calls.GetArtifactRequest(name=f"{job.name}/artifacts/nothing.json"))
+
+
+def test_uploads_that_begin_together(server: Server) -> None:
+    def start(*names: str, **more: Any) -> Any:
+        requests = [calls.StartUploadRequest(file_name=name, size_bytes=5, **more) for name in names]
+        return server.stub.BatchStartUploads(calls.BatchStartUploadsRequest(requests=requests)).uploads
+
+    assert [upload.name for upload in start("a.json", "b.json", validate_only=True)] == ["", ""]
+    begun = start("a.json", "b.json")
+    assert [upload.file_name for upload in begun] == ["a.json", "b.json"]
+    assert len({upload.name for upload in begun}) == 2
+    count = len(server.stub.ListUploads(calls.ListUploadsRequest()).uploads)
+    with violated("requests[1].file_name"):
+        start("c.json", "..")
+    assert len(server.stub.ListUploads(calls.ListUploadsRequest()).uploads) == count
+    with violated("requests"):
+        start()
 
 
 @pytest.mark.parametrize(
@@ -320,9 +422,9 @@ def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
         job = server.wait(create(server, server.upload(trace(tmp_path / "a.json"))).name)
     with contextlib.closing(sqlite3.connect(tmp_path / "state" / "state.db")) as database, database:
         database.execute("DROP INDEX jobs_waiting")
-        for trigger in ("job_more", "job_less"):
+        for trigger in ("job_more", "job_less", "job_other"):
             database.execute(f"DROP TRIGGER {trigger}")
-        for column in ("display_name", "labels", "priority", "deadline_ms", "due_ns"):
+        for column in ("display_name", "labels", "priority", "deadline_ms", "due_ns", "changed_ns"):
             database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         database.execute("DROP TABLE requests")
         database.execute("DROP TABLE secrets")
@@ -381,6 +483,8 @@ def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatc
             running.append(begun)
         elif happens < 0.87 and running:
             jobs.queue_again(running.pop(chance.randrange(len(running))))
+        elif happens < 0.9 and made:
+            jobs.update(ALICE, chance.choice(made), {"priority": chance.randint(-10, 10)}, False)
         elif happens < 0.94 and running:
             assert jobs.end(running.pop(chance.randrange(len(running))).id, v1.Job.STATE_SUCCEEDED)
         elif made:

@@ -112,6 +112,27 @@ def test_node_says_what_is_wrong(script: Path, server: Server, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [bad]
 
 
+def test_go(trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    expect("go")
+    (tmp_path / "tokens").write_text("secret\n")
+    out, bad = tmp_path / "out", tmp_path / "bad.json"
+    out.mkdir()
+    bad.write_text("no trace")
+    program = tmp_path / "augment"
+    go = {"GOCACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    built = run("go", "build", "-o", program, EXAMPLES / "go" / "augment.go", **go)
+    assert built.returncode == 0, built.stderr
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", "--token-file", tmp_path / "tokens") as server:
+        ended = run(program, server.http, trace, out, AUGMENT_TOKEN="secret")
+        assert (ended.returncode, ended.stderr.splitlines()[-1].split()[0]) == (0, "STATE_SUCCEEDED"), ended.stderr
+        refused = run(program, server.http, bad, AUGMENT_TOKEN="secret")
+        unknown = run(program, server.http, trace, AUGMENT_TOKEN="wrong")
+    assert chrome(files(out)) == chrome(wanted)
+    assert sorted(ended.stdout.splitlines()) == sorted(str(path) for path in out.iterdir())
+    assert (refused.returncode, "bad.json: " in refused.stderr.splitlines()[-1]) == (1, True)
+    assert (unknown.returncode, "does not know the token" in unknown.stderr) == (1, True)
+
+
 def expect(*tools: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:

@@ -169,7 +169,18 @@ def test_cancel_and_delete(server: Server, given: Path) -> None:
     assert (gone.status, gone.json["code"], gone.reason) == (404, 5, "NOT_FOUND")
 
 
+def test_a_job_is_renamed(server: Server, given: Path) -> None:
+    job = create(server, upload(server, given), labels={"a": "1"})
+    url = f"{server.http}/v1/{job}"
+    renamed = curl(url, "-X", "PATCH", "--json", '{"displayName": "b", "updateMask": "displayName,labels"}').json["job"]
+    assert (renamed["displayName"], renamed["labels"]) == ("b", {})
+    assert curl(f"{url}?view=JOB_VIEW_BASIC").json["job"]["displayName"] == "b"
+    refused = curl(url, "-X", "PATCH", "--json", '{"updateMask": "state"}')
+    assert (refused.status, refused.reason) == (400, "INVALID_REQUEST")
+
+
 def test_the_server(server: Server) -> None:
+    assert curl(f"{server.http}/openapi.json").json["paths"]["/v1/jobs/{name}"].keys() == {"get", "patch", "delete"}
     assert curl(f"{server.http}/healthz").json == {"status": "SERVING"}
     assert curl(f"{server.http}/v1/serverInfo").json["info"]["limits"]["maxMessageBytes"] == "100000"
     assert curl(f"{server.http}/v1/analyses").json["analyses"][0]["name"] == "diagnosis"

@@ -8,6 +8,8 @@ import re
 from typing import Any
 
 import pytest
+from openapi_spec_validator import validate
+from serving_process import ROOT
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -77,6 +79,19 @@ def test_paths_are_decoded() -> None:
         "GET", "/v1/jobs/ab/artifacts/rank0/a.json:download"
     )  # of a whole job, whose traces lie in folders
     assert route.fields == {"name": "jobs/ab/artifacts/rank0/a.json"}
+
+
+def test_the_openapi_document_has_every_route() -> None:
+    document = json.loads((ROOT / "server" / "augment_server" / "api" / "http" / "openapi.json").read_text())
+    validate(document)
+    operations = set()
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            filled = path.replace("{name}", "ab").replace("{parent}", "ab").replace("{file}", "rank0/a.json")
+            route = route_of(verb.upper(), filled)
+            assert operation["operationId"].rstrip("2") == route.route.method.name
+            operations.add((verb.upper(), route.route.pattern))
+    assert operations == {(route.verb, route.pattern) for route in ROUTES.all}
 
 
 def test_verbs() -> None:

@@ -36,6 +36,7 @@ from augment_server.base.observer import Observer
 from augment_server.base.threads import Apart
 from augment_server.jobs import catalog
 from augment_server.jobs.creating import MOST_TOGETHER, Creating
+from augment_server.jobs.job_metadata import CHANGEABLE, changed_card
 from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
@@ -126,6 +127,25 @@ class Service(AugmentServiceServicer):
         return calls.StartUploadResponse(upload=await self._receiving.start(caller, request))
 
     @answering
+    async def BatchStartUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Announce several uploads."""
+        if not 0 < len(request.requests) <= MOST_TOGETHER:
+            raise invalid("requests", f"between 1 and {MOST_TOGETHER}")
+        caller, expected = self._caller(context), []
+        for at, each in enumerate(request.requests):
+            with within(f"requests[{at}]"):
+                if each.validate_only != request.requests[0].validate_only:
+                    raise invalid("validate_only", "must be set for all requests of a batch, or for none")
+                expected.append(self._receiving.expect(each))
+        if request.requests[0].validate_only:
+            return calls.BatchStartUploadsResponse(uploads=expected)
+        uploads = []
+        for at, each in enumerate(request.requests):
+            with within(f"requests[{at}]"):
+                uploads.append(await self._receiving.start(caller, each))
+        return calls.BatchStartUploadsResponse(uploads=uploads)
+
+    @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an upload, with the number of received bytes."""
         upload = self._uploads.get(self._caller(context), id_of(request.name, "uploads"))
@@ -199,20 +219,36 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a job."""
-        return calls.GetJobResponse(job=await self._placed(self._job(self._caller(context), request.name)))
+        job = self._jobs.get(self._caller(context), id_of(request.name, "jobs"), basic=_is_basic(request))
+        return calls.GetJobResponse(job=await self._placed(job))
 
     @answering
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of jobs."""
-        asked = Asked.of(request), request.states
+        asked = Asked.of(request), request.states, _is_basic(request)
         jobs, more = await self._apart(self._jobs.page, self._caller(context), *asked)
         return calls.ListJobsResponse(jobs=jobs, next_page_token=more)
 
     @answering
     async def WatchJob(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return a job after each of its changes."""
-        async for job in self._follow(self._caller(context), id_of(request.name, "jobs")):
+        async for job in self._follow(self._caller(context), id_of(request.name, "jobs"), basic=_is_basic(request)):
             yield calls.WatchJobResponse(job=job)
+
+    @answering
+    async def UpdateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Change what a job is called, its labels or its priority."""
+        caller, job = self._caller(context), id_of(request.name, "jobs")
+        names = set(request.update_mask.paths) or {field.name for field, _ in request.ListFields()} & CHANGEABLE
+        names = set(CHANGEABLE) if names == {"*"} else names
+        if unknown := sorted(names - CHANGEABLE):
+            known = ", ".join(sorted(CHANGEABLE))
+            raise invalid("update_mask", f"{unknown[0][:80]!r} cannot be changed, only {known}")
+        values = {name: getattr(changed_card(request), name) for name in names}
+        changed = await self._apart(self._jobs.update, caller, job, values, request.validate_only)
+        if not request.validate_only:
+            self._scheduler.changed(job)
+        return calls.UpdateJobResponse(job=await self._placed(changed))
 
     @answering
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -245,21 +281,31 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the artifacts of a job."""
-        job = self._job(self._caller(context), request.parent, "parent")
-        return calls.ListArtifactsResponse(artifacts=job.artifacts)
+        caller, job = self._caller(context), id_of(request.parent, "jobs", "parent")
+        asked = Asked(request.page_size, request.page_token)
+        artifacts, more = await self._apart(self._jobs.artifacts_page, caller, job, asked)
+        return calls.ListArtifactsResponse(artifacts=artifacts, next_page_token=more)
+
+    @answering
+    async def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Return an artifact's size, digest and media type."""
+        return calls.GetArtifactResponse(artifact=self._artifact(context, request.name))
 
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact's bytes."""
-        artifact = self._artifact(context, request)
+        artifact = self._artifact(context, request.name, request.offset)
+        if request.limit < 0:
+            raise invalid("limit", "must not be negative")
         yield calls.ReadArtifactResponse(artifact=artifact)
-        async for chunk in self._read(artifact, request.offset, artifact.size_bytes - request.offset):
+        left = artifact.size_bytes - request.offset
+        async for chunk in self._read(artifact, request.offset, min(left, request.limit or left)):
             yield calls.ReadArtifactResponse(chunk=chunk)
 
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact as a file."""
-        artifact = self._artifact(context, request)
+        artifact = self._artifact(context, request.name, request.offset)
         at, count = request.offset, artifact.size_bytes - request.offset
         if hasattr(context, "part"):  # over HTTP
             skipped, count = context.part(count, artifact.sha256)
@@ -342,24 +388,23 @@ class Service(AugmentServiceServicer):
             await self._apart(self._jobs.place, [job])
         return job
 
-    def _artifact(self, context: Any, request: Any) -> v1.Artifact:
-        """The artifact that a request names."""
-        job, file_name = artifact_of(request.name)
-        artifacts = self._job(self._caller(context), f"jobs/{job}").artifacts
-        artifact = next((artifact for artifact in artifacts if artifact.file_name == file_name), None)
+    def _artifact(self, context: Any, name: str, offset: int = 0) -> v1.Artifact:
+        """The artifact of this name, which has at least ``offset`` bytes."""
+        job, file_name = artifact_of(name)
+        artifact = self._jobs.artifact(self._caller(context), job, file_name)
         if artifact is None:
-            raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
-        if not 0 <= request.offset <= artifact.size_bytes:
-            what = f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}"
+            raise Refusal("NOT_FOUND", f"{name[:300]}: there is no such artifact")
+        if not 0 <= offset <= artifact.size_bytes:
+            what = f"{file_name}: has {artifact.size_bytes} bytes, not {offset}"
             raise Refusal("OFFSET_OUT_OF_RANGE", what, field_path="offset")
         return artifact
 
-    async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
+    async def _follow(self, caller: Caller, job: str, *, basic: bool = False) -> AsyncIterator[v1.Job]:
         """The job now, after each change, and when ``HEARTBEAT_S`` have passed; its final state comes last."""
         with self._scheduler.watching(job) as changed:
             while True:
                 changed.clear()
-                now = await self._placed(self._jobs.get(caller, job))
+                now = await self._placed(self._jobs.get(caller, job, basic=basic))
                 yield now
                 if now.state in FINAL:
                     return
@@ -387,6 +432,11 @@ class Service(AugmentServiceServicer):
             return open_inside(self._storage.artifacts(job), file_name)
         except OSError as error:
             raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
+
+
+def _is_basic(request: Any) -> bool:
+    """Whether only the small part of a job is asked for."""
+    return bool(request.view == calls.JOB_VIEW_BASIC)
 
 
 def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:

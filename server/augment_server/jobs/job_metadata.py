@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
 MOST_PRIORITY = 10  #: above and below 0
 PRIORITY_NS = 60 * 10**9  #: the head start in waiting time per level of priority
 _KEY = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+CHANGEABLE = frozenset({"display_name", "labels", "priority"})  #: what may change while the job exists
 COLUMNS = "display_name, labels, priority, deadline_ms, due_ns"
 
 
@@ -54,6 +55,21 @@ def card_of(request: Any, limits: Limits) -> Card:
     Raises:
         Refusal: a field is too large or invalid.
     """
+    card = changed_card(request)
+    if not request.HasField("deadline"):
+        return card
+    deadline = request.deadline.seconds * 1000 + request.deadline.nanos // 10**6
+    if not 0 < deadline <= limits.job_deadline_s * 1000:
+        raise invalid("deadline", f"above 0, and at most the {limits.job_deadline_s:g} s of this server")
+    return replace(card, deadline_ms=deadline)
+
+
+def changed_card(request: Any) -> Card:
+    """The :data:`CHANGEABLE` fields of a request.
+
+    Raises:
+        Refusal: a field is too large or invalid.
+    """
     _expect_text("display_name", request.display_name, MOST_DISPLAY_NAME)
     if len(request.labels) > MOST_LABELS:
         raise invalid("labels", f"at most {MOST_LABELS}")
@@ -64,12 +80,7 @@ def card_of(request: Any, limits: Limits) -> Card:
         _expect_text(f"labels.{key}", value, MOST_LABEL)
     if abs(request.priority) > MOST_PRIORITY:
         raise invalid("priority", f"from -{MOST_PRIORITY} to {MOST_PRIORITY}")
-    deadline = None
-    if request.HasField("deadline"):
-        deadline = request.deadline.seconds * 1000 + request.deadline.nanos // 10**6
-        if not 0 < deadline <= limits.job_deadline_s * 1000:
-            raise invalid("deadline", f"above 0, and at most the {limits.job_deadline_s:g} s of this server")
-    return Card(request.display_name, dict(request.labels), request.priority, deadline)
+    return Card(request.display_name, dict(request.labels), request.priority)
 
 
 def _expect_text(name: str, text: str, most: int) -> None:

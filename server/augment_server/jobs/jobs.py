@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, within
@@ -25,7 +27,7 @@ from augment_server.storage.inputs import (
     is_plain,
     traces_of,
 )
-from augment_server.storage.pages import Asked, page
+from augment_server.storage.pages import Asked, page, page_of
 from augment_server.storage.storage import Storage, now_ns
 from augment_server.storage.uploads import Caller
 
@@ -199,13 +201,31 @@ class Jobs:
             what = f"{waiting} jobs are waiting already, and of yours as many as your share, {share}; try again later"
             raise Refusal("QUEUE_FULL", what, retry_s=5)
 
-    def get(self, caller: Caller, job: str) -> v1.Job:
-        """A job as it stands.
+    def get(self, caller: Caller, job: str, *, basic: bool = False) -> v1.Job:
+        """A job as it stands; ``basic``: without what grows with its inputs (``JOB_VIEW_BASIC``).
 
         Raises:
             Refusal: no such job is visible to the caller.
         """
-        return self._message(self._row(caller, job))
+        return self._message(self._row(caller, job), basic=basic)
+
+    def update(self, caller: Caller, job: str, values: Mapping[str, Any], only_check: bool) -> v1.Job:
+        """Change fields of a job's :class:`Card`, unless ``only_check``; returns the job, with the changes.
+
+        Raises:
+            Refusal: no such job is visible to the caller.
+        """
+        row = self._row(caller, job)
+        card = replace(Card.of(row), **values)
+        if only_check:
+            message = self._message(row)
+            message.ClearField("labels")
+            card.tell(message)
+            return message
+        with self._storage.writing() as db:
+            change = f"UPDATE jobs SET ({COLUMNS}, changed_ns) = (?, ?, ?, ?, ?, ?) WHERE id = ?"  # noqa: S608
+            db.execute(change, (*card.values(row["created_ns"]), now_ns(), job))
+        return self.get(caller, job)
 
     def place(self, jobs: Sequence[v1.Job]) -> None:
         """Set the place in the queue of jobs that wait."""
@@ -219,20 +239,38 @@ class Jobs:
             raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
         return row
 
-    def page(self, caller: Caller, asked: Asked, states: Sequence[int]) -> tuple[list[v1.Job], str]:
-        """Jobs, and the token of the next page.
+    def page(self, caller: Caller, asked: Asked, states: Sequence[int], basic: bool) -> tuple[list[v1.Job], str]:
+        """Jobs, as of :meth:`get`, and the token of the next page.
 
         Raises:
             Refusal: the token, filter or order is invalid.
         """
         wanted = [state for state in (QUEUED, RUNNING, *FINAL) if state in states or not states]
         where = f"realm = ? AND state IN ({_marks(wanted)})", [caller.realm, *wanted]
-        return page(self._storage, "jobs", FIELDS, where, asked, self._message)
+        return page(self._storage, "jobs", FIELDS, where, asked, partial(self._message, basic=basic))
 
-    def artifacts(self, job: str) -> list[v1.Artifact]:
-        """The artifacts of a job."""
+    def _artifacts(self, job: str) -> list[v1.Artifact]:
         rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job)
         return [_artifact(job, row) for row in rows]
+
+    def artifacts_page(self, caller: Caller, job: str, asked: Asked) -> tuple[list[v1.Artifact], str]:
+        """Artifacts of a job, and the token of the next page.
+
+        Raises:
+            Refusal: no such job is visible to the caller, or the size or token is invalid.
+        """
+        succeeded = self._row(caller, job)["state"] == SUCCEEDED
+        return page_of(self._storage, f"artifacts of {job}", self._artifacts(job) if succeeded else [], asked)
+
+    def artifact(self, caller: Caller, job: str, file_name: str) -> v1.Artifact | None:
+        """The artifact of this name; None if a job has none.
+
+        Raises:
+            Refusal: no such job is visible to the caller.
+        """
+        succeeded = self._row(caller, job)["state"] == SUCCEEDED
+        row = self._storage.row("SELECT * FROM artifacts WHERE job = ? AND file_name = ?", job, file_name)
+        return _artifact(job, row) if row and succeeded else None
 
     def _failures(self, job: str) -> list[v1.InputFailure]:
         query = "SELECT * FROM parts WHERE job = ? AND error IS NOT NULL ORDER BY position"
@@ -399,20 +437,29 @@ class Jobs:
         counts = {row["state"]: row["count"] for row in rows}
         return {state_name(state): counts.get(state, 0) for state in (QUEUED, RUNNING, *FINAL)}
 
-    def _message(self, row: sqlite3.Row) -> v1.Job:
+    def _message(self, row: sqlite3.Row, *, basic: bool = False) -> v1.Job:
         made = v1.Job(
             name=f"jobs/{row['id']}",
-            spec=v1.JobSpec.FromString(row["spec"]),
             state=row["state"],
             progress=v1.Progress.FromString(row["progress"]) if row["progress"] else self._progress.get(row["id"]),
             error=v1.JobError.FromString(row["error"]) if row["error"] else None,
             attempt_count=row["attempts"],
-            artifacts=self.artifacts(row["id"]) if row["state"] == SUCCEEDED else (),
-            failures=self._failures(row["id"]) if row["state"] in FINAL else (),
-            notes=self._notes(row["id"]) if row["state"] == SUCCEEDED else (),
         )
+        if basic:
+            if made.HasField("progress"):
+                made.progress.ClearField("stages")
+            count = self._storage.row("SELECT COUNT(*) AS count FROM artifacts WHERE job = ?", row["id"])
+            made.artifact_count = count["count"] if count and row["state"] == SUCCEEDED else 0
+        else:
+            made.spec.ParseFromString(row["spec"])
+            made.artifacts.extend(self._artifacts(row["id"]) if row["state"] == SUCCEEDED else ())
+            made.failures.extend(self._failures(row["id"]) if row["state"] in FINAL else ())
+            made.notes.extend(self._notes(row["id"]) if row["state"] == SUCCEEDED else ())
+            made.artifact_count = len(made.artifacts)
         Card.of(row).tell(made)
         made.create_time.FromNanoseconds(row["created_ns"])
+        times = (row[name] for name in ("created_ns", "queued_ns", "started_ns", "ended_ns", "changed_ns"))
+        made.update_time.FromNanoseconds(max(time for time in times if time))
         if row["started_ns"]:
             made.start_time.FromNanoseconds(row["started_ns"])
         if row["ended_ns"]:

@@ -45,6 +45,10 @@ CREATE TEMP TRIGGER turned_new AFTER INSERT ON main.jobs WHEN NEW.state = {_QUEU
 CREATE TEMP TRIGGER turned_other AFTER UPDATE OF state ON main.jobs
 WHEN (OLD.state = {_QUEUED}) != (NEW.state = {_QUEUED}) BEGIN
     INSERT INTO turned VALUES (NEW.client, NEW.due_ns, NEW.number, NEW.state = {_QUEUED}); END;
+CREATE TEMP TRIGGER turned_moved AFTER UPDATE OF due_ns ON main.jobs
+WHEN OLD.state = {_QUEUED} AND NEW.state = {_QUEUED} AND OLD.due_ns != NEW.due_ns BEGIN
+    INSERT INTO turned VALUES (OLD.client, OLD.due_ns, OLD.number, FALSE);
+    INSERT INTO turned VALUES (NEW.client, NEW.due_ns, NEW.number, TRUE); END;
 CREATE TEMP TRIGGER turned_gone AFTER DELETE ON main.jobs WHEN OLD.state = {_QUEUED} BEGIN
     INSERT INTO turned VALUES (OLD.client, OLD.due_ns, OLD.number, FALSE); END;
 INSERT INTO turned SELECT client, due_ns, number, TRUE FROM main.jobs WHERE state = {_QUEUED};

@@ -145,7 +145,7 @@ class Scheduler:
             if not self._watchers[job]:
                 del self._watchers[job]
 
-    def _changed(self, job: str) -> None:
+    def changed(self, job: str) -> None:
         """Notify watchers now."""
         if timer := self._telling.pop(job, None):
             timer.cancel()
@@ -155,7 +155,7 @@ class Scheduler:
     def _changes(self, job: str) -> None:
         """Notify watchers soon, of several changes at once."""
         if job in self._watchers and job not in self._telling:
-            self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self._changed, job)
+            self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self.changed, job)
 
     async def cancel(self, job: str) -> None:
         """Cancel a waiting or running job. Returns when it has ended."""
@@ -375,13 +375,13 @@ class Scheduler:
         progress = self._progress.pop(job, None)
         seconds = time.monotonic() - progress.started if progress else 0.0
         self._observer.job_finished(job, state_name(state), seconds, reason)
-        self._changed(job)
+        self.changed(job)
 
     async def _queue_again(self, begun: Begun, *, died: bool = False, yielded: bool = False) -> None:
         await self._recorded(begun.id, lambda: self._jobs.queue_again(begun, died=died, yielded=yielded))
         if begun.step is None:
             self._observer.job_queued(begun.id)
-        self._changed(begun.id)
+        self.changed(begun.id)
 
     async def _recorded(self, job: str, change: Callable[[], T]) -> T:
         """Make a change in the database; wait while the disk is full."""

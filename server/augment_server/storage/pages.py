@@ -19,6 +19,7 @@ from augment_server.storage.storage import Storage
 
 MOST_PAGE, PAGE = 1000, 100
 PAGE_BYTES = 1 << 20  #: approximate size of a response, well below gRPC's limit
+MOST_BYTES = 3 << 20  #: the same for a list that is asked for as a whole: clients of gRPC take 4 MB
 MOST_CPU_S = 5.0  #: how long the database may look for the entries of a page
 _MOST_TOKEN = 4000
 _MAC_BYTES = 16
@@ -98,6 +99,29 @@ def page(
             left -= entries[-1].ByteSize()
         last = place
     return entries, ""
+
+
+def page_of(storage: Storage, scope: str, entries: Sequence[M], asked: Asked) -> tuple[list[M], str]:
+    """A page of entries that are all at hand, in their order, and the token of the next one.
+
+    Args:
+        storage: has the key of tokens.
+        scope: what the list is of: tokens of others are refused.
+        entries: all of them.
+        asked: the requested page; a size of 0 is as many as fit into a message.
+
+    Raises:
+        Refusal: the size or token is invalid.
+    """
+    if asked.size < 0:
+        raise invalid("page_size", "must not be negative")
+    tokens = _Tokens(storage.secret, scope.encode())
+    begin = end = int(tokens.read(asked.token, 1)[0]) if asked.token else 0
+    most, left = min(asked.size, MOST_PAGE) or len(entries), MOST_BYTES
+    while end < len(entries) and end - begin < most and left > 0:
+        left -= entries[end].ByteSize()
+        end += 1
+    return list(entries[begin:end]), tokens.made([end]) if end < len(entries) else ""
 
 
 class _Tokens:

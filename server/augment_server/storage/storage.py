@@ -160,6 +160,9 @@ CREATE TRIGGER part_more AFTER INSERT ON parts BEGIN
 DROP TRIGGER IF EXISTS job_more;
 CREATE TRIGGER job_more AFTER INSERT ON jobs BEGIN
     {_MORE.format("NEW.client", _JOB.format("NEW."))} END;
+DROP TRIGGER IF EXISTS job_other;
+CREATE TRIGGER job_other AFTER UPDATE OF labels ON jobs BEGIN
+    {_MORE.format("NEW.client", f"({_JOB.format('NEW.')}) - ({_JOB.format('OLD.')})")} END;
 DROP TRIGGER IF EXISTS job_parts_less;
 DROP TRIGGER IF EXISTS job_less;
 CREATE TRIGGER job_less BEFORE DELETE ON jobs BEGIN
@@ -484,6 +487,7 @@ _ADDED = {
         "priority": "INTEGER NOT NULL DEFAULT 0",
         "deadline_ms": "INTEGER",
         "due_ns": "INTEGER NOT NULL DEFAULT 0",  # created_ns, earlier for each level of priority
+        "changed_ns": "INTEGER",  # when one of the columns above was changed by its owner
     }
 }
 _TABLES = """

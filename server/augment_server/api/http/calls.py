@@ -27,7 +27,7 @@ HTTP_STATUS = {
     0: 200, 1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501,
     13: 500, 14: 503, 15: 500, 16: 401,
 }  # fmt: skip
-_JSON = "application/json"
+JSON = "application/json"
 _WORTH_PACKING = 4 << 10  #: bytes of JSON from which gzip saves a packet or more
 _GZIP = 31  #: zlib's number for gzip
 _BYTES = "application/octet-stream"
@@ -241,9 +241,9 @@ class Answer:
             text = await _text(message, self._apart) + b"\n"
             self._packer = self._packer if len(text) >= _WORTH_PACKING else None
             packed = await self._packed(text, zlib.Z_FINISH)
-            return web.Response(body=packed, status=status, headers=self._all(_JSON))
+            return web.Response(body=packed, status=status, headers=self._all(JSON))
         if self._response is None:
-            await self._send(b"", _JSON)
+            await self._send(b"", JSON)
             assert self._response is not None
         await self._end()
         return self._response
@@ -263,12 +263,12 @@ class Answer:
 
     async def _send_line(self, line: bytes) -> None:
         """Send a line of JSON, so that it arrives at once."""
-        await self._send(await self._packed(line, zlib.Z_SYNC_FLUSH), _JSON)
+        await self._send(await self._packed(line, zlib.Z_SYNC_FLUSH), JSON)
 
     async def _end(self) -> None:
         """Send what belongs at the end of a stream of lines."""
         if self._packer:
-            await self._send(await self._packed(b"", zlib.Z_FINISH), _JSON)
+            await self._send(await self._packed(b"", zlib.Z_FINISH), JSON)
 
     async def _packed(self, text: bytes, mode: int) -> bytes:
         """The text as it is sent: by gzip if the client accepts that."""
@@ -311,7 +311,7 @@ def failure(status: Any, http_status: int | None = None, headers: Mapping[str, s
         more["WWW-Authenticate"] = "Bearer"
     if (seconds := _retry_s(status)) is not None:
         more["Retry-After"] = str(seconds)
-    return web.Response(body=text_of(status) + b"\n", status=number, headers={**_ALWAYS, "Content-Type": _JSON, **more})
+    return web.Response(body=text_of(status) + b"\n", status=number, headers={**_ALWAYS, "Content-Type": JSON, **more})
 
 
 def _retry_s(status: Any) -> int | None:

@@ -278,7 +278,7 @@ def compiled(template: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
             fields.append(field)
             return f"({_PART.sub(text, inner or '*')})"
         if many:
-            return ".+"
+            return ".+" if has_verb else "[^:]+"
         return segment if single else re.escape(literal)
 
     return re.compile(_PART.sub(text, template)), tuple(fields)

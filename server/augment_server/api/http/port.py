@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,7 +21,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from augment.errors import AugmentError
-from augment_server.api.http.calls import FILE, Answer, Body, failure
+from augment_server.api.http.calls import FILE, JSON, Answer, Body, failure
 from augment_server.api.http.chain import Aborted, Chain, Context, Details
 from augment_server.api.http.messages import Found, Routes
 from augment_server.base.errors import Refusal
@@ -30,6 +31,8 @@ from augment_server.base.security import HEALTH_CHECK, Address
 from augment_server.base.threads import Apart
 
 HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
+OPENAPI_PATH = "/openapi.json"
+_OPENAPI = Path(__file__).with_name("openapi.json")  #: made by proto/generate.py
 _METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata
 _PREFIX = "grpc-metadata-"  #: so do headers with this prefix, without it
 _MOST_LEAVING, _LEAVING_S = 32, 2.0  #: how many connections at once are told that there are too many, and how long
@@ -169,6 +172,8 @@ class HttpPort:
             return web.Response(status=204, headers={**self._shared(request), **asked, "Access-Control-Max-Age": "600"})
         if path == HEALTH_PATH and verb in ("GET", "HEAD"):
             return await self._call(request, HEALTH_CHECK, health_pb2.HealthCheckRequest(), streams=False)
+        if path == OPENAPI_PATH and verb in ("GET", "HEAD"):
+            return web.Response(body=_OPENAPI.read_bytes(), headers={**self._shared(request), "Content-Type": JSON})
         route = self._routes.find("GET" if verb == "HEAD" else verb, path)
         if route is None or (verb == "HEAD" and _streams(route) and not _is_file(route)):
             return self._nothing(verb, path, self._shared(request))

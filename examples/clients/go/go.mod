@@ -1,0 +1,3 @@
+module augment-example
+
+go 1.19
