@@ -52,9 +52,10 @@ share without it.
 
 The path is drawn as ``Critical path`` under the thread that drives the recording. Its slices are named after
 ``bound_by``. The ``source`` of a slice, which is also drawn below it, is the outermost operator, the call or the
-kernel; the ``source`` of a delay is the event that came late. Where the path changes tracks, an arrow leads from the
-event that it leaves (the launch, or the work waited for) to the slice of the path that could begin then. Consecutive
-pieces of one kind within one outermost operator are one slice. A stretch outside operators is one slice, too. Its
+kernel, with its ``line`` in the program where [source_lines](#source_lines) knows it; the ``source`` of a delay is the
+event that came late. Where the path changes tracks, an arrow leads from the event that it leaves (the launch, or the
+work waited for) to the slice of the path that could begin then. Consecutive pieces of one kind within one outermost
+operator are one slice. A stretch outside operators is one slice, too. Its
 ``source`` is the annotation or Python function that was innermost for most of it, or ``nothing recorded``.
 
 **What to do**: only what is on the path can make the run shorter. Follow it on the timeline from its longest pieces;
@@ -77,6 +78,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
+from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 from augment.facts.steps.step_windows import steps
 
 NAME = "critical_path"
@@ -153,6 +155,11 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         args={
             "source": shown,
             "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),
+            **(
+                {"line": Texts(lines_of_rows(trace, source.astype(np.int64)), lines.labels)}
+                if (lines := source_lines(trace))
+                else {}
+            ),
         },
         description="the chain of events that decided how long the recording took",
         inner=Texts(below, shown.values),

@@ -29,6 +29,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
+from augment.facts.gpu.lines_of_work import lines_of_names
 from augment.facts.steps.step_windows import steps
 
 NAME = "critical_path_operators"
@@ -48,6 +49,9 @@ class Row(Struct, frozen=True):
     total_ns: Annotated[int, column("Own time of all occurrences in the step, on the path or not.", "ns")]
     slack_ns: Annotated[int | None, column("Least slack of the occurrences off the path; null if all are on it.", "ns")]
     saved_ns: Annotated[int, column("How much shorter the recording would be if these occurrences took no time.", "ns")]
+    source: Annotated[
+        str | None, column("The line that most GPU work of this name, or launched by it, comes from; null if unknown.")
+    ]
 
 
 ROW = Row
@@ -61,6 +65,7 @@ def analyze(trace: Trace, *, name_count: int = 10) -> Findings | Skipped:
     start, end = windows(trace)
     lengths = (end - start).tolist()
     numbers = steps(trace).number.tolist() or [None]
+    lines = lines_of_names(trace)
     columns = (
         longest.window,
         longest.name,
@@ -84,6 +89,7 @@ def analyze(trace: Trace, *, name_count: int = 10) -> Findings | Skipped:
                 total_ns=total,
                 slack_ns=None if slack < 0 else slack,
                 saved_ns=saved,
+                source=lines.get(name),
             )
             for window, name, kind, count, ns, total, slack, saved in zip(
                 *(column.tolist() for column in columns), strict=True

@@ -30,22 +30,24 @@ import numpy as np
 from msgspec import Struct
 
 from augment.core.findings import Findings, Skipped, Verdict, column
-from augment.core.text import short
+from augment.core.text import listed, short
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
+from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen, Spans
 from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.diagnosis.verdict import named, sentences, verdict
 from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
+from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
 NAME = "diagnosis"
 NEEDS: tuple[tuple[Category, ...], ...] = ()
 DOCS = "diagnosis.md"
+_MOST_LINES = 3
 
 Status = Literal["found", "fine", "not_applicable", "no_data"]
 
@@ -129,10 +131,19 @@ def _found(trace: Trace, finding: Finding) -> Row:
         track=track_of(trace, row) or None,
         slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
         figures=problem.seen.figures,
-        evidence=list(evidence(words(trace), finding)),
+        evidence=[*evidence(words(trace), finding), *_lines(trace, spans)],
         advice=advice(words(trace), finding),
         docs=f"{DOCS}#{finding.rule}",
     )
+
+
+def _lines(trace: Trace, spans: Spans) -> list[str]:
+    """Which lines of the program the GPU work comes from that a finding speaks of."""
+    source = source_lines(trace)
+    site = lines_of_rows(trace, spans.row) if source else np.full(len(spans), -1)
+    ns = np.bincount(site[site >= 0], (spans.end - spans.start)[site >= 0], len(source.labels))
+    longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
+    return [f"From {listed([source.labels[place] for place in longest])}"] if longest else []
 
 
 def _other(trace: Trace, rule: str, answer: Answer) -> Row:

@@ -17,6 +17,8 @@ matrix product, by the name of the kernel:
 - ``not_used``: not used; the type of number or the device is not known;
 - ``unknown``: the name does not tell.
 
+``source`` is the line of the program that launched most of it, where [source_lines](#source_lines) knows lines.
+
 **What to do**: start with the kernels with the greatest sum. Many calls of short kernels can be fused; one long
 kernel is worth a better algorithm, type of number or shape.
 """
@@ -33,6 +35,7 @@ from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.filled_sms import occupancy, weighed
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
+from augment.facts.gpu.lines_of_work import longest_lines
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 from augment.facts.operators.operator_work import work_families
@@ -66,6 +69,7 @@ class Row(Struct, frozen=True):
     filled_sm_ratio: Annotated[
         float | None, column("Mean share of the SMs that get a block, weighted by durations.", "ratio")
     ]
+    source: Annotated[str | None, column("The line that most of its time comes from, as in source_lines.")]
 
 
 ROW = Row
@@ -80,14 +84,15 @@ def analyze(trace: Trace) -> Findings:
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
     kinds = _kinds(trace, code, count)
     rows = []
-    fills = (
+    fills = [
         weighed(values, work.end - work.ts, code, count)
         for values in (occupancy(trace).achieved, occupancy(trace).filled)
-    )
-    columns = (*(key.tolist() for key in keys), kinds, statistics, *fills)
-    for index, kernel_type, name, (family, units), figures, *filled in zip(*columns, strict=True):
+    ]
+    more_columns = zip(*fills, longest_lines(trace, code, count), strict=True)
+    columns = (*(key.tolist() for key in keys), kinds, statistics, more_columns)
+    for index, kernel_type, name, (family, units), figures, more in zip(*columns, strict=True):
         unit, type_name = work.devices[index], KernelType(kernel_type).name
-        rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures, *filled))
+        rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures, *more))
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
     return Findings(rows)
 

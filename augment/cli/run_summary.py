@@ -13,7 +13,7 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Result
 from augment.cli.table_output import source_line
-from augment.core.text import counted, exact_time, share
+from augment.core.text import counted, exact_time, share, time
 from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         if rows:
             lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
             yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
+        yield from costly_lines(sidecar)
         yield from waterfall(sidecar)
         yield from not_recorded(sidecar)
         if notes := len(sidecar["diagnostics"]):
@@ -103,6 +104,19 @@ def _first_lines(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield from (f"  {line}" for line in lines[:SHOWN])
     if len(lines) > SHOWN:
         yield f"  … and {len(lines) - SHOWN} more"
+
+
+def costly_lines(sidecar: Mapping[str, Any]) -> Iterator[str]:
+    """One line: the lines of the program with the most GPU time, as ``augment.analyses.source_lines`` knows them."""
+    rows = [row for row in sidecar["analyses"].get("source_lines", {}).get("rows", ()) if row["source"]]
+    if rows:
+        device = rows[0]["device"]
+        said = []
+        for row in [row for row in rows if row["device"] == device][:_OPERATORS]:
+            cost = f"{time(row['per_step_ns'])} a step" if row["per_step_ns"] is not None else time(row["gpu_ns"])
+            name = f"{row['source']} ({row['function']})" if row["kind"] == "function" else row["source"]
+            said.append(f"{name} costs {cost} ({share(row['gpu_ns'], row['gpu_ns'] / row['gpu_ratio'])})")
+        yield f"  GPU time by line: {'; '.join(said)}"
 
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:

@@ -341,6 +341,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
             ],
         )
     _kinds(analyses["diff_kinds"], limit)
+    _kinds(analyses["diff_source_lines"], limit, "By line of the program: GPU time per step", "source")
     # The MFU and where the rest of the time went, or why the MFU is unknown
     outcome = sidecar["analyses"]["diff_efficiency"]
     if reason := outcome.get("reason"):
@@ -435,8 +436,13 @@ def _what(row: dict[str, Any]) -> str:
     return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
 
 
-def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The exclusive time of each kind of work; prints nothing for a recording of the host alone."""
+def _kinds(
+    rows: Sequence[dict[str, Any]],
+    limit: int,
+    title: str = "By kind of work: exclusive time per step",
+    key: str = "kind_of_work",
+) -> None:
+    """The time of each kind of work, or other ``key``; prints nothing for a recording of the host alone."""
     if not any(row["control_count"] or row["test_count"] for row in rows):
         return
     scale = _scale(rows)
@@ -444,7 +450,7 @@ def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
     if not shown:
         return
     print_columns(
-        "By kind of work: exclusive time per step",
+        title,
         [
             TableColumn(("difference", "ms"), [f"{row['delta_ns'] / scale / 1e6:+,.3f}" for row in shown]),
             TableColumn(("control", "ms"), [f"{row['control_ns'] / scale / 1e6:,.3f}" for row in shown]),
@@ -454,9 +460,13 @@ def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
                 ("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]
             ),
             TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
-            TableColumn(("kind of work", ""), [row["kind_of_work"].replace("_", " ") for row in shown], text=True),
+            TableColumn((key.replace("_", " "), ""), [_kind_text(row[key], key) for row in shown], text=True),
         ],
     )
+
+
+def _kind_text(kind: str | None, key: str) -> str:
+    return NOTHING if kind is None else kind.replace("_", " ") if key == "kind_of_work" else kind
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:

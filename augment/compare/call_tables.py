@@ -9,10 +9,12 @@ import numpy as np
 from augment.arrays import NO_INDEX, Int64s
 from augment.compare.alignment import Alignment
 from augment.compare.calls import Names, Paths, Side
-from augment.compare.diff_rows import Change, NameRow, PathRow
+from augment.compare.diff_rows import Change, LineRow, NameRow, PathRow
 from augment.compare.noise import chance_of, corrected
 from augment.compare.totals import CONTROL, TEST, Ledger, verdict_of
+from augment.core.findings import Findings, Skipped
 from augment.core.trace import LAUNCHES, Category
+from augment.facts.gpu.lines_of_work import source_lines
 from augment.facts.steps.step_windows import steps
 
 KERNELS_SHOWN = 4
@@ -72,6 +74,57 @@ class ByName:
             p=p,
             verdict=verdict_of(p, times[TEST] - times[CONTROL]),
         )
+
+
+class ByLine:
+    """Counts and sums of GPU work by the line of the program that it comes from."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._lanes, self.known = steps, 0, [True, True]  #: whether lines were recorded on each side
+        self._labels: list[str | None] = []
+        self._ledger = Ledger(2 * steps)  # counts, then sums of durations
+
+    def add(self, which: int, side: Side) -> None:
+        """Add one side of one rank."""
+        source = source_lines(side.trace)
+        self.known[which] &= bool(source)
+        self._lanes += which == TEST
+        numbers = {label: number for number, label in enumerate(self._labels)}
+        keys = [numbers.setdefault(label, len(numbers)) for label in (*source.labels, None)]
+        self._labels = list(numbers)
+        step = side.work.step.astype(np.int64)
+        inside = step >= 0
+        key, step = np.array(keys, np.int64)[source.site[inside]], step[inside]  # -1 reads the last entry: no line
+        self._ledger.add(which, key, step, np.ones(len(key), np.int64))
+        self._ledger.add(which, key, self._steps + step, side.work.ns[inside])
+
+    def outcome(self, judged_from: int = 0) -> Findings | Skipped:
+        """A row for each line, the largest differences first; skipped where a side knows no lines."""
+        if not all(self.known):
+            which = "control" if self.known[TEST] else "test" if self.known[CONTROL] else "control and test"
+            return Skipped(f"no work of the {which} has a line of Python; record with with_stack=True")
+        entries = list(self._ledger)
+        adjusted = corrected(
+            [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
+        )
+        rows = []
+        for (key, sums), p in zip(entries, adjusted, strict=True):
+            counts, times = sums.reshape(2, 2, self._steps).sum(axis=2).T.tolist()
+            delta = times[TEST] - times[CONTROL]
+            rows.append(
+                LineRow(
+                    source=self._labels[key],
+                    control_count=counts[CONTROL],
+                    test_count=counts[TEST],
+                    control_ns=times[CONTROL],
+                    test_ns=times[TEST],
+                    delta_ns=delta,
+                    delta_per_step_ns=delta / (self._steps * max(self._lanes, 1)),
+                    p=p,
+                    verdict=verdict_of(p, delta),
+                )
+            )
+        return Findings(sorted(rows, key=lambda row: (-abs(row.delta_ns), row.source or "")))
 
 
 class ByPath:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.compare.alignment import Alignment, align_sides
-from augment.compare.call_tables import ByName, ByPath
+from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
 from augment.compare.compared_steps import ChosenSteps, StepChoice, choose, outlying_first_step
 from augment.compare.diff_rows import ROWS, StepRow
@@ -217,7 +217,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     """The tables, the sentence on a late rank, and diagnostics."""
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
-    by_kind = ByKind(count, names)
+    by_kind, by_line = ByKind(count, names), ByLine(count)
     samples: tuple[list[Samples], list[Samples]] = ([], [])
     efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
     diagnostics, ranks = [], []
@@ -233,6 +233,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             samples[which].append(samples_of(side.trace, side.steps))
             efficiency[which].append(efficiency_samples(side.trace, side.steps))
             by_name.add(which, side)
+            by_line.add(which, side)
             by_kind.add_work(which, side, devices)
             by_path.add(which, side, pair.alignment)
             for device in devices:
@@ -264,6 +265,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         "diff_figures": figures_outcome(*wholes, judged_from),
         "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
         "diff_kinds": Findings(by_kind.rows(judged_from)),
+        "diff_source_lines": by_line.outcome(judged_from),
         "diff_efficiency": efficiency_outcome(efficiency, judged_from),
         "diff_steps": Findings(step_rows),
         "diff_names": Findings(by_name.rows(judged_from)),

@@ -89,6 +89,22 @@ class KindRow(Struct, frozen=True):
     verdict: Annotated[Verdict, column("Whether the difference exceeds the noise.")]
 
 
+class LineRow(Struct, frozen=True):
+    """One line of the program, or several that a compiler fused into one kernel."""
+
+    source: Annotated[str | None, column("File and line, as in source_lines; none for work of unknown origin.")]
+    control_count: Annotated[int, column("Kernels, copies and memsets launched in the steps of the control.", "count")]
+    test_count: Annotated[int, column("The same in the test.", "count")]
+    control_ns: Annotated[int, column("Sum of their durations in the control.", "ns")]
+    test_ns: Annotated[int, column("The same in the test.", "ns")]
+    delta_ns: Annotated[int, column("Test minus control.", "ns")]
+    delta_per_step_ns: Annotated[float, column("The difference per step and rank.", "ns")]
+    p: Annotated[
+        float | None, column("Probability of such a difference by chance (t-test), corrected for all lines (Holm).")
+    ]
+    verdict: Annotated[Verdict, column("Whether the difference exceeds the noise.")]
+
+
 class StepRow(Struct, frozen=True):
     """One pair of steps."""
 
@@ -157,6 +173,7 @@ ROWS: dict[str, type[Any]] = {
     "diff_figures": FigureRow,
     "diff_waterfall": PartRow,
     "diff_kinds": KindRow,
+    "diff_source_lines": LineRow,
     "diff_efficiency": FigureRow,
     "diff_steps": StepRow,
     "diff_names": NameRow,

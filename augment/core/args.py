@@ -69,6 +69,7 @@ WANTED = (
     Arg("wait_on_cuda_event_record_corr_id", SYNCS),
     Arg("est. achieved occupancy %", KERNELS),
     Arg("blocks per SM", KERNELS, is_text=True),  # a number with a fraction
+    Arg("stack", KERNELS, is_text=True),  # a list of stacks, by Inductor's handler of traces
 )
 
 

@@ -15,11 +15,12 @@ from augment.facts.gpu.kernel_families import KernelFamilies, MatrixUnits, kerne
 from augment.facts.gpu.launched_work import (
     LaunchDelays, LaunchedWork, before_recording, launch_delays, launched_work, work_operators,
 )
+from augment.facts.gpu.lines_of_work import SourceLines, source_lines
 from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
     "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "in_optimizer", "innermost_operator",
-    "launched", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "work",
+    "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "work",
 ]
 # fmt: on
 
@@ -62,6 +63,11 @@ def queues(trace: Trace) -> tuple[QueueLength, ...]:
 def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     """Which types of work run on each device at each moment."""
     return type_coverage(trace)
+
+
+def lines(trace: Trace) -> SourceLines:
+    """Which line of the user's program each piece of work comes from."""
+    return source_lines(trace)
 
 
 def rates(trace: Trace) -> tuple[CopyRate, ...]:

@@ -16,6 +16,7 @@ from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import compressed, each, grouped, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
 from augment.core.context import derived
+from augment.core.source_code import USERS, function_line, owner
 from augment.core.text import short
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.names.name_masks import STEP, starting, strings_where
@@ -273,10 +274,6 @@ def operator_times(trace: Trace) -> OperatorTimes:
     return OperatorTimes(place, row, dur - sums(outer[inside], dur[inside], len(place)))
 
 
-#: frames of libraries: not what the user would change
-_LIBRARIES = ("torch/", "<", "nn.Module", "contextlib.py", "threading.py", "importlib", "site-packages")
-
-
 def python_lines(trace: Trace, rows: Int64s) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
@@ -287,7 +284,8 @@ def python_lines(trace: Trace, rows: Int64s) -> list[str]:
 
 
 def _is_theirs(name: str) -> bool:
-    return not any(name.startswith(library) or f"/{library}" in name for library in _LIBRARIES)
+    line = function_line(name)
+    return line is not None and owner(line.file) == USERS
 
 
 def callers(trace: Trace, calls: Int64s) -> list[str]:

@@ -296,7 +296,7 @@ def kernels(sidecar: Sidecar) -> Section:
         family = row.get("family") or row["kernel_type"]
         colour = charts.COLOURS[places[family] % len(charts.COLOURS)]
         exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
-        label = f"{family}: {short(row['name'])}"
+        label = f"{family}: {short(row['name'])}" + (f", {row['source']}" if row.get("source") else "")
         nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))
     rest = sum(row["sum_ns"] for row in largest[_MOST_LEAVES:])
     if rest:
@@ -308,6 +308,7 @@ def kernels(sidecar: Sidecar) -> Section:
     tables = [
         *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
         *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
+        *table(sidecar, "source_lines", "Lines of the program", by="gpu_ns"),
         *table(sidecar, "operator_breakdown", "Operators", by="self_gpu_ns"),
         *table(sidecar, "roofline", "Operators against their device's peak, the most lost time first", by="lost_ns"),
     ]

@@ -1,0 +1,131 @@
+"""Which line of the user's program each piece of GPU work comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays.ordering import combinations
+from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.core.context import derived
+from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of, owner
+from augment.core.trace import Category, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import work_operators
+from augment.facts.host.call_stacks import call_stacks, enclosing, innermost
+from augment.facts.host.training_phases import forward_backward
+from augment.facts.names.name_masks import strings_where
+from augment.facts.source.event_args import arg_columns
+
+
+class SourceLines(Struct, frozen=True):
+    """Where GPU work comes from. A site is a line, or the lines that a compiler fused into one kernel."""
+
+    site: Int32s  #: of each piece of ``gpu_work`` an index of ``sites``, -1 where unknown
+    sites: Sequence[Sequence[CodeLine]]  #: of each its lines
+    labels: Sequence[str]  #: of each site: ``model.py:217``
+
+    def __bool__(self) -> bool:
+        return bool(self.sites)
+
+
+@derived(until="breakdowns")
+def source_lines(trace: Trace) -> SourceLines:
+    """The lines of all GPU work: of compiled kernels those that the compiler wrote beside them, else the innermost
+    Python function of the user's own around the launch. What backward launches comes from where its forward operator
+    was called."""
+    site = np.full(len(gpu_work(trace)), -1, np.int32)
+    numbers: dict[tuple[CodeLine, ...], int] = {}
+    _by_stacks(trace, site, numbers)
+    _by_functions(trace, site, numbers)
+    return SourceLines(site, list(numbers), labels(list(numbers)))
+
+
+def _by_stacks(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], int]) -> None:
+    """The stacks that Inductor's handler of traces writes as an arg of compiled kernels."""
+    rows, stacks = arg_columns(trace).texts("stack")
+    if not len(rows):
+        return
+    of_code = np.full(len(stacks.values), -1, np.int32)
+    for code, text in enumerate(stacks.values):
+        try:
+            known = json.loads(text)
+        except (ValueError, RecursionError):
+            known = text
+        if lines := lines_of(known if isinstance(known, list) else [text]):
+            of_code[code] = numbers.setdefault(lines, len(numbers))
+    of_row = np.full(len(trace.events), -1, np.int32)
+    of_row[rows] = of_code[stacks.codes]
+    site[:] = of_row[gpu_work(trace).row]
+
+
+def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], int]) -> None:
+    """Python functions as ``with_stack=True`` records them, where no line is known yet."""
+    launch = gpu_work(trace).launch
+    if not len(trace.events.slices_of(Category.PYTHON_FUNCTION)):
+        return
+    asked = np.flatnonzero((site < 0) & (launch != NO_INDEX))
+    for least in (USERS, INSTALLED):
+        frame = _functions_around(trace, launch[asked], least)
+        known, code = np.unique(trace.events.name[frame[frame >= 0]], return_inverse=True)
+        lines = [function_line(trace.strings[name]) for name in known.tolist()]
+        number = np.array([numbers.setdefault((line,), len(numbers)) for line in lines if line], np.int32)
+        site[asked[frame >= 0]] = number[code]
+        asked = asked[frame < 0]
+
+
+def _functions_around(trace: Trace, launch: Int64s, least: int) -> Int64s:
+    """The innermost function of such an owner around each of ``launch``, else around the forward operator of the
+    backward one that it lies in; :data:`NO_INDEX` for none."""
+    mask = strings_where(trace, lambda name: (line := function_line(name)) is not None and owner(line.file) == least)
+    frame = innermost(trace, launch, (Category.PYTHON_FUNCTION,), mask)
+    links, stacks = forward_backward(trace), call_stacks(trace)
+    rest = np.flatnonzero(frame < 0)
+    if len(links) and len(rest):
+        target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+        which = enclosing(trace, target)[stacks.place_of[launch[rest]]]
+        backward = np.where(which >= 0, stacks.row[target[which]], NO_INDEX)
+        frame[rest] = innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
+    return frame
+
+
+def lines_of_rows(trace: Trace, rows: Int64s) -> Int32s:
+    """The site of each of ``rows`` (of the event table, or -1) that is GPU work, or a call that launched some; -1 where
+    none is known."""
+    work, source = gpu_work(trace), source_lines(trace)
+    site = np.full(len(trace.events) + 1, -1, np.int32)  # the last entry stands for no row
+    if source:
+        site[work.launch] = np.where(work.launch != NO_INDEX, source.site, -1)
+        site[work.row] = source.site
+    return site[rows]
+
+
+@derived(until="breakdowns")
+def lines_of_names(trace: Trace) -> dict[int, str]:
+    """By the number of a name the line that most GPU work of that name, or of an operator of it, comes from."""
+    known: dict[int, str] = {}
+    if source_lines(trace):
+        operators = work_operators(trace)
+        of_operators = np.where(operators >= 0, trace.events.name[operators], -1)
+        for names in (of_operators, trace.events.name[gpu_work(trace).row].astype(np.int64)):
+            lines = longest_lines(trace, names, len(trace.strings))
+            known |= {name: line for name, line in enumerate(lines) if line}
+    return known
+
+
+def longest_lines(trace: Trace, code: Int64s, count: int) -> list[str | None]:
+    """The label with the most time among the pieces of work of each ``code`` (below ``count``, of each place of
+    ``gpu_work``; -1: of none); None where no line is known."""
+    work, source = gpu_work(trace), source_lines(trace)
+    answer: list[str | None] = [None] * count
+    places = np.flatnonzero((source.site >= 0) & (code >= 0)) if source else np.empty(0, np.int64)
+    if not len(places):
+        return answer
+    keys, part = combinations(code[places], source.site[places])
+    ns = np.bincount(part, (work.end - work.ts)[places].clip(min=0), len(keys[0]))
+    for place in np.lexsort((-keys[1], ns, keys[0])).tolist():  # of each code, the longest comes last
+        answer[int(keys[0][place])] = source.labels[int(keys[1][place])]
+    return answer
