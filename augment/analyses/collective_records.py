@@ -6,7 +6,9 @@ A row has the records of one group, kind and size by one recorder, and the colle
 those of the same process whose group has as many ranks, of the same kind and bytes. Kernel names do not tell algorithm
 or protocol; where the records of a row differ, the commonest is told with its share.
 
-Collectives of a row are drawn as ``Collective records`` under their device, each with the recorder that tells it.
+Collectives of a row are drawn as ``Collective records`` under their device, or the thread of the host that does them
+(gloo), each with the recorder that tells it. Diagnostics count the lines that could not be read and the records that
+were dropped, and say where the Inspector's own timing differs from the trace's by more than 5 %.
 
 **What to do**: where ``record_ns`` is far from ``kernel_ns``, look at the source of timing: of ``collective_cpu`` the
 host's waiting is part. Little data by ``RING`` between nodes, ``NET/Socket``, or one channel are worth a try with
@@ -15,8 +17,9 @@ other settings. See [records of collectives](collective-records.md).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -25,14 +28,14 @@ from msgspec import Struct
 from augment.core.annotations import Annotation, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLogs
-from augment.core.trace import Trace
-from augment.facts.collectives.collective_kernels import collectives
-from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.core.text import percent, size, time
+from augment.core.trace import Diagnostic, Trace
+from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
 
 NAME = "collective_records"
 NEEDS = ()
 TOLD = ("algorithm", "protocol", "channels", "transport")  #: what the args of a slice say
+OTHER_TIMING = 0.05  #: of the trace's, from which on the Inspector's is another
 
 
 class Row(Struct, frozen=True):
@@ -51,7 +54,7 @@ class Row(Struct, frozen=True):
     agreeing_ratio: Annotated[float | None, column("The share of the records with that algorithm.", "ratio")]
     channel_count: Annotated[int | None, column("The commonest number of channels, if recorded.", "count")]
     transport: Annotated[str | None, column("What connects the group's ranks: P2P, SHM, NET, if recorded.")]
-    kernel_ns: Annotated[int | None, column("The median duration of the trace's kernels.", "ns")]
+    kernel_ns: Annotated[int | None, column("The median duration of the collectives in the trace.", "ns")]
     record_ns: Annotated[int | None, column("The median duration that the recorder took, if it did.", "ns")]
     timing_source: Annotated[str | None, column("How it was taken: kernel_gpu, kernel_cpu or collective_cpu.")]
     channel_skew_ns: Annotated[
@@ -69,23 +72,59 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = [_row(trace, joined) for joined in joined_records(trace)]
     if not rows:
         return Skipped("the given records have no collective of this process")
-    return Findings(rows, [*_tracks(trace)])
+    return Findings(rows, [*_tracks(trace)], [*_lost(trace), *_timings(rows)])
+
+
+def _lost(trace: Trace) -> Iterator[Diagnostic]:
+    """What the recorders lost, and what of their files could not be read."""
+    attached = trace.context.attached
+    logs = given.logs if (given := attached(NcclLogs)) else ()
+    inspected = records.logs if (records := attached(InspectorLogs)) else ()
+    for code, counts, message in (
+        ("nccl_log_unreadable", [log.unreadable_lines for log in logs], "lines with numbers that are none: left out"),
+        ("nccl_log_long", [log.long_lines for log in logs], "lines of more than 64 KiB: their ends were passed over"),
+        ("nccl_log_glued", [log.glued_lines for log in logs], "lines glued together: cut where one of NCCL begins"),
+        ("inspector_unreadable", [log.unreadable_lines for log in inspected], "lines that are no record: left out"),
+        ("inspector_dropped", [log.dropped for log in inspected], "collectives that the Inspector says it dropped"),
+    ):
+        if count := sum(counts):
+            yield Diagnostic(code, count, message)
+
+
+def _timings(rows: Sequence[Row]) -> Iterator[Diagnostic]:
+    """Where the Inspector's own timing is another than the trace's. Its times are whole microseconds."""
+    apart = [
+        (row.record_ns / row.kernel_ns, row)
+        for row in rows
+        if row.recorder == "nccl_inspector" and row.record_ns and row.kernel_ns
+        if abs(row.record_ns - row.kernel_ns) > max(OTHER_TIMING * row.kernel_ns, 1000)
+    ]
+    if apart:
+        ratio, row = max(apart, key=lambda each: abs(math.log(each[0])))
+        moved = f" of {size(row.bytes)}" if row.bytes is not None else ""
+        yield Diagnostic(
+            "inspector_timing",
+            len(apart),
+            f"rows where the Inspector's timing is another than the trace's, most of {row.kind}{moved}: "
+            f"{time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}, {time(row.kernel_ns or 0)} in "
+            f"the trace ({percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'})",
+        )
 
 
 def _row(trace: Trace, joined: JoinedRecords) -> Row:
-    every = collectives(trace)
-    size, kind, moved = joined.key
+    every = traced_collectives(trace)
+    members, kind, moved = joined.key
     algorithm, agreeing = joined.commonest("algorithm")
-    durations = every.dur[joined.kernels]
+    durations = (every.end - every.ts)[joined.places]
     return Row(
         rank=trace.rank,
         recorder=joined.recorder,
         group=joined.group,
-        group_size=size if size > 0 else None,
+        group_size=members if members > 0 else None,
         kind=kind,
         bytes=moved if moved >= 0 else None,
         record_count=len(joined.records),
-        joined_count=len(joined.kernels),
+        joined_count=len(joined.places),
         algorithm=algorithm,
         protocol=joined.commonest("protocol")[0],
         agreeing_ratio=agreeing if algorithm else None,
@@ -99,15 +138,15 @@ def _row(trace: Trace, joined: JoinedRecords) -> Row:
 
 
 def _tracks(trace: Trace) -> Iterator[Annotation]:
-    """Of each device its collectives that a recorder tells something of."""
-    every, records_of = collectives(trace), defaultdict[int, list[JoinedRecords]](list)
+    """Of each device, or thread of the host, its collectives that a recorder tells something of."""
+    every, records_of = traced_collectives(trace), defaultdict[int, list[JoinedRecords]](list)
     words: dict[int, dict[str, str]] = {}
     for joined in joined_records(trace):
         words[id(joined)] = {name: str(value) if (value := joined.commonest(name)[0]) else "" for name in TOLD}
-        for index in joined.kernels.tolist():
+        for index in joined.places.tolist():
             records_of[index].append(joined)
-    for device in gpu_work(trace).devices:
-        here = [i for i in sorted(records_of) if device.start <= every.place[i] < device.stop]
+    for track in dict.fromkeys(every.track.tolist()):
+        here = [i for i in sorted(records_of) if every.track[i] == track]
         # of collectives that run at once on several streams one row shows what does not cross
         shown, until = [], 0
         for index in here:
@@ -128,9 +167,9 @@ def _tracks(trace: Trace) -> Iterator[Annotation]:
         yield SliceTrack(
             analysis=NAME,
             name="Collective records",
-            under=device.track,
+            under=track,
             ts=every.ts[place],
-            dur=every.dur[place],
+            dur=every.end[place] - every.ts[place],
             names=_texts(names),
             args={name: _texts(values) for name, values in columns.items()},
             description="what the recorders beside the trace say of each collective",

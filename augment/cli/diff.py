@@ -116,8 +116,7 @@ def command(
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import label_of
     from augment.cli.terminal import bar, emit, say
-    from augment.compare.held_diff import are_snapshots, write_held
-    from augment.compare.outputs import SUFFIX, Drawing
+    from augment.compare.outputs import Drawing
     from augment.writers import writer_named
 
     expect_possible(memory)
@@ -136,10 +135,7 @@ def command(
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:
                 sides = _sides((control, test), captures.values(), tables, peaks, shown)
-                if are_snapshots([*sides[0], *sides[1]]):
-                    paths = [write_held(sides[0][0], sides[1][0], folder / f"{label_of(test)}{SUFFIX}")]
-                else:
-                    paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
+                paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
                 del sides  # within the bound
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,8 @@ def _overview(report: Report) -> Iterator[str]:
     if launches["launch_count"]:
         unmatched = f"{launches['unmatched_launch_count']:,} without GPU work"
         yield _line("launches", f"{launches['launch_count']:,}, {unmatched}")
+    for each in report["beside"]:
+        yield _line("beside", f"{each['what']}: {os.path.basename(each['path'])}")
 
 
 def _line(name: str, value: str) -> str:

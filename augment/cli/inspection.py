@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import NO_INDEX, Int64s
+from augment.core.attachment_kinds import kind_named
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.name_masks import strings_where
 from augment.readers import HEAD, perfetto, reader_named
+from augment.readers.assembly import distributed
+from augment.readers.attachments import Evidence
 from augment.readers.containers import at_least, open_text
 from augment.writers.metrics import document
 
@@ -56,7 +59,15 @@ def inspect(augmented: AugmentedTrace) -> Report:
             name: outcome.reason for name, outcome in augmented.outcomes.items() if isinstance(outcome, Skipped)
         },
         "partial": trace.partial,
+        "beside": _beside(trace),
     }
+
+
+def _beside(trace: Trace) -> list[Report]:
+    """What was recorded beside the trace and lies there under a usual name, so that it is used without an option."""
+    world_size = distributed(trace.source.metadata, "world_size")
+    near = Evidence().near(trace.source.path, trace.rank, world_size).of(trace.rank)
+    return [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
 
 
 def _file(trace: Trace) -> Report:

@@ -15,6 +15,7 @@ from augment.compare.compared_steps import ChosenSteps, StepChoice, choose, outl
 from augment.compare.diff_rows import ROWS, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
+from augment.compare.held_diff import HELD, are_snapshots, compare_held, held_sentences
 from augment.compare.totals import (
     CONTROL,
     TEST,
@@ -56,7 +57,8 @@ class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps. ``late`` is a sentence on a rank that others wait for.
+    compared, not steps. ``late`` is a sentence on a rank that others wait for. ``snapshots``: of two memory snapshots
+    the control and the test; such a comparison has no pairs.
     """
 
     pairs: tuple[Pair, ...]
@@ -66,6 +68,7 @@ class Diff(Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
     late: str = ""
+    snapshots: tuple[Trace, Trace] | None = None
 
     def __getitem__(self, name: str) -> Table:
         """A table of the comparison, such as ``diff_waterfall``.
@@ -86,6 +89,8 @@ class Diff(Struct, frozen=True):
     def verdict(self) -> Verdict:
         """Whether a step is faster or slower, which parts that consists of, whether ranks only wait for another, and
         whether the types of devices differ."""
+        if self.snapshots:
+            return Verdict(held_sentences(self.outcomes[HELD]))
         verdict = verdict_on(self.outcomes, self.whole, self.late)
         note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
         return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
@@ -98,6 +103,9 @@ class Diff(Struct, frozen=True):
     @property
     def summary(self) -> str:
         """One line: both runs, how much of them was compared, and the step time."""
+        if self.snapshots:
+            control, test = (trace.source.label for trace in self.snapshots)
+            return f"{test} against {control}: {' '.join(self.verdict.text)}"
         first = self.pairs[0]
         steps = "whole recordings" if self.whole else counted(len(first.test.steps), "step")
         ranks = f", {counted(len(self.pairs), 'rank')}" if len(self.pairs) > 1 else ""
@@ -130,7 +138,8 @@ def diff(
     short_names: bool = False,
     functions: bool = False,
 ) -> Diff:
-    """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job; or the paths of their files.
+    """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job; or the paths of their files. Two
+    memory snapshots are compared by what each line of code held at the peak (``diff_memory``).
 
     Args:
         control: the earlier state.
@@ -148,6 +157,10 @@ def diff(
         UsageError: a step or rank does not exist, or there is nothing to compare.
     """
     pairs, diagnostics = _ranks(_traces(control), _traces(test), control_rank, test_rank)
+    if are_snapshots([trace for pair in pairs for trace in pair]):
+        if len(pairs) > 1:
+            raise UsageError(f"{len(pairs)} memory snapshots on each side: compare one with one")
+        return Diff((), Names(), Paths(Names()), {HELD: compare_held(*pairs[0])}, (), True, snapshots=pairs[0])
     names = Names(short=short_names)
     paths = Paths(names)
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from augment.compare.diff_rows import HeldRow
-from augment.core.findings import Findings
+from augment.core.findings import Findings, Outcome
 from augment.core.text import listed, size
 from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.facts.memory.held import Held, Holder, Moment, held_memory
-from augment.writers.metrics import SCHEMA_VERSION, analysis_of, source_of, tool, write_sidecar
 
-TABLE = "diff_memory"
+HELD = "diff_memory"  #: the table
 _MOST_SAID = 3
 
 
@@ -57,8 +54,9 @@ def _peaks(trace: Trace) -> Mapping[int, Moment]:
     return moments | {moment.device: moment for moment in held.moments if moment.what == "peak"}
 
 
-def sentences(findings: Findings) -> list[str]:
+def held_sentences(findings: Outcome) -> list[str]:
     """What grew and shrank most."""
+    assert isinstance(findings, Findings)
     said = []
     for word, sign in (("more", 1), ("less", -1)):
         rows = [row for row in findings.rows if sign * row.delta_bytes > 0]
@@ -67,25 +65,3 @@ def sentences(findings: Findings) -> list[str]:
             most = listed([f"`{row.line}` ({size(abs(row.delta_bytes))})" for row in rows[:_MOST_SAID]])
             said.append(f"{size(total)} {word} are held at the peak, most at {most}.")
     return said or ["At the peak every line of code holds the same."]
-
-
-def write_held(control: Trace, test: Trace, path: Path) -> Path:
-    """Write the comparison as a sidecar."""
-    findings = compare_held(control, test)
-    sides: dict[str, Any] = {
-        name: {"name": trace.source.label, "sha256": trace.source.sha256, "rank": trace.rank, "steps": []}
-        for name, trace in (("control", control), ("test", test))
-    }
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "tool": tool(),
-        "source": source_of(test),
-        "control": source_of(control),
-        "verdict": {"text": sentences(findings), "rows": []},
-        "compared": [sides],
-        "analyses": {TABLE: analysis_of(findings)},
-        "diagnostics": [],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_sidecar(content, path, test.source.path)
-    return path

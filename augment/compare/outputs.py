@@ -240,17 +240,26 @@ SUFFIX = f".diff{METRICS_SUFFIX}"
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:
     """The sidecar as plain data, with the rows of the comparison. ``diagnostics`` are those of writers."""
-    first = diff.pairs[0]
+    control, test = _compared(diff)
+    compared = [
+        {"control": _side(pair.control.trace, _steps(pair.control)), "test": _side(pair.test.trace, _steps(pair.test))}
+        for pair in diff.pairs
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
-        "source": source_of(first.test.trace),
-        "control": source_of(first.control.trace),
+        "source": source_of(test),
+        "control": source_of(control),
         "verdict": {"text": diff.verdict.text, "rows": diff.verdict.rows},
-        "compared": [{"control": _side(pair.control), "test": _side(pair.test)} for pair in diff.pairs],
+        "compared": compared or [{"control": _side(control, []), "test": _side(test, [])}],
         "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
-        "diagnostics": [*first.test.trace.diagnostics, *diff.diagnostics, *diagnostics],
+        "diagnostics": [*test.diagnostics, *diff.diagnostics, *diagnostics],
     }
+
+
+def _compared(diff: Diff) -> tuple[Trace, Trace]:
+    """The control and the test; of several ranks the first."""
+    return diff.snapshots or (diff.pairs[0].control.trace, diff.pairs[0].test.trace)
 
 
 def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> None:
@@ -259,7 +268,7 @@ def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> Non
     Raises:
         OutputError: ``path`` cannot be written.
     """
-    write_sidecar(document(diff, diagnostics), path, diff.pairs[0].test.trace.source.path)
+    write_sidecar(document(diff, diagnostics), path, _compared(diff)[1].source.path)
 
 
 def diff_schema(*, closed: bool = False) -> Schema:
@@ -284,7 +293,9 @@ def diff_schema(*, closed: bool = False) -> Schema:
     return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
 
 
-def _side(side: Side) -> dict[str, Any]:
-    source = side.trace.source
-    steps = [number for number in side.steps.number.tolist() if number >= 0]
-    return {"name": source.label, "sha256": source.sha256, "rank": side.trace.rank, "steps": steps}
+def _side(trace: Trace, steps: list[int]) -> dict[str, Any]:
+    return {"name": trace.source.label, "sha256": trace.source.sha256, "rank": trace.rank, "steps": steps}
+
+
+def _steps(side: Side) -> list[int]:
+    return [number for number in side.steps.number.tolist() if number >= 0]

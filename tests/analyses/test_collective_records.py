@@ -7,14 +7,17 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import augment
 from augment.core.annotations import SliceTrack
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
 from augment.diagnosis.rule import Fine, Found, NotApplicable
 from augment.diagnosis.rules import network_setup
-from traces import HOST, kernel, launch, step, write_trace
+from traces import HOST, Event, event, kernel, launch, step, write_trace
 
+JOINT = Path(__file__).parents[3] / "shared" / "evidence" / "joint_gloo_2rank"
 ELEMENTS = {1: 1000, 2: 1000, 3: 50}  # of each collective of the trace, four bytes each
 
 
@@ -82,16 +85,20 @@ def test_a_trace_without_records_is_skipped(tmp_path: Path) -> None:
     assert isinstance(outcome(trace_at(tmp_path)), Skipped)
 
 
-def test_the_inspector_and_the_flight_recorder(tmp_path: Path) -> None:
+def inspected_line(exec_us: int, source: str = "kernel_gpu") -> str:
     line = {
         "header": {"id": "0x9e", "rank": 0, "n_ranks": 2, "nnodes": 1},
         "metadata": {"inspector_output_format_version": "v4.2", "hostname": "n0", "pid": HOST},
         "coll_perf": {
-            "coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 4000, "coll_exec_time_us": 9, "coll_algo": "TREE",
-            "coll_proto": "LL128", "coll_timing_source": "kernel_gpu",
+            "coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 4000, "coll_exec_time_us": exec_us,
+            "coll_algo": "TREE", "coll_proto": "LL128", "coll_timing_source": source,
         },
     }  # fmt: skip
-    trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, json.dumps(line) + "\n", "i.log"))
+    return json.dumps(line) + "\n"
+
+
+def test_the_inspector_and_the_flight_recorder(tmp_path: Path) -> None:
+    trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, inspected_line(9), "i.log"))
     entry = {
         "process_group": ("7", "dp"), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "completed",
         "time_created_ns": 5, "input_sizes": [[1000]], "output_sizes": [[1000]], "input_dtypes": ["Float"],
@@ -105,6 +112,73 @@ def test_the_inspector_and_the_flight_recorder(tmp_path: Path) -> None:
     assert (dumped.recorder, dumped.group, dumped.record_count, dumped.joined_count) == ("flight_recorder", "dp", 1, 2)
     assert (inspected.recorder, inspected.algorithm, inspected.record_ns) == ("nccl_inspector", "TREE", 9000)
     assert (inspected.joined_count, inspected.timing_source) == (2, "kernel_gpu")
+
+
+def diagnostics(trace: Trace) -> dict[str, tuple[int, str]]:
+    findings = outcome(trace)
+    assert isinstance(findings, Findings)
+    return {each.code: (each.count, each.message) for each in findings.diagnostics}
+
+
+def test_another_timing_is_told_with_its_source(tmp_path: Path) -> None:
+    def told(exec_us: int, source: str) -> str:
+        text = inspected_line(exec_us, source) * 3
+        trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, text, "i.log"))
+        return diagnostics(trace).get("inspector_timing", (0, ""))[1]
+
+    assert told(10, "kernel_gpu") == ""
+    assert told(11, "kernel_gpu") == ""  # they are whole microseconds
+    longer = "AllReduce of 4.0 kB: 16 µs by collective_cpu, 10 µs in the trace (60 % more)"
+    assert longer in told(16, "collective_cpu")
+    assert "6.0 µs by kernel_gpu, 10 µs in the trace (40 % less)" in told(6, "kernel_gpu")
+
+
+def test_what_is_lost_is_counted(tmp_path: Path) -> None:
+    lost = json.dumps({"dump_stats": {"coll_dropped_since_last_dump": 4, "p2p_dropped_since_last_dump": 1}})
+    inspected = recorded(tmp_path, inspected_line(10) + lost + "\nno JSON\n", "i.log")
+    text = log_lines(HOST) + f"n0:{HOST}:{HOST} [0] NCCL INFO {'x' * 70_000}\n" + "n0:1:1 [0] NCCL INFO a" * 2 + "\n"
+    text += f"n0:{HOST}:{HOST} [0] NCCL INFO comm 0xaa rank {'9' * 30} nranks 2 cudaDev 0 busId 1 - Init START\n"
+    trace = augment.with_nccl_log(trace_at(tmp_path), recorded(tmp_path, text))
+    counts = {code: count for code, (count, _) in diagnostics(augment.with_nccl_inspector(trace, inspected)).items()}
+    assert counts == {
+        "nccl_log_unreadable": 1, "nccl_log_long": 1, "nccl_log_glued": 1, "inspector_unreadable": 1,
+        "inspector_dropped": 5,
+    }  # fmt: skip
+
+
+def test_collectives_that_the_host_does_are_joined(tmp_path: Path) -> None:
+    def gloo(name: str, ts: float, elements: int) -> Event:
+        tensor = {"Input Dims": [[elements]], "Input type": ["float"]}
+        return event("user_annotation", f"gloo:{name}", ts, 10, HOST, 9, **tensor)
+
+    info = {"rank": 1, "world_size": 2, "backend": "gloo", "pg_count": 1,
+            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}]}  # fmt: skip
+    events = [step(0), gloo("all_reduce", 10, 1000), gloo("all_reduce", 30, 1000), gloo("all_reduce", 50, 7)]
+    trace = augment.read(str(write_trace(tmp_path / "rank1.json", *events, distributedInfo=info)))
+    entry = {
+        "process_group": ("0", "default_pg"), "collective_seq_id": 1, "profiling_name": "gloo:all_reduce",
+        "state": "completed", "time_created_ns": 5, "input_sizes": [[1000]], "output_sizes": [[1000]],
+        "input_dtypes": ["Float"],
+    }  # fmt: skip
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    dump = {"version": "2.9", "pg_config": config, "entries": [entry, {**entry, "collective_seq_id": 2}]}
+    (tmp_path / "dump_1").write_bytes(pickle.dumps(dump, 2))
+    trace = augment.with_flight_recorder(trace, str(tmp_path / "dump_*"))
+    (row,) = rows(trace)
+    assert (row.record_count, row.joined_count, row.kernel_ns) == (2, 2, 10_000)
+    findings = outcome(trace)
+    assert isinstance(findings, Findings)
+    (track,) = findings.annotations
+    assert trace.tracks[track.under].tid == 9
+
+
+@pytest.mark.skipif(not JOINT.exists(), reason="no recorded job here")
+def test_a_recorded_job_of_gloo() -> None:
+    """Each collective of the trace is in the dump, whose buffer begins before the trace."""
+    trace = augment.read(str(JOINT / "rank0.pt.trace.json.gz"))
+    every = rows(augment.with_flight_recorder(trace, str(JOINT / "fr_trace_*.pickle")))
+    assert sum(row.joined_count for row in every) == 9
+    assert all(row.joined_count <= row.record_count for row in every)
 
 
 def test_alone_all_records_are_listed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from running import Augment, unpacked
 
+from augment.compare import diff
 from execution_traces import write_execution_trace
 from memory_snapshots import MIB, training, write_snapshot
 from memory_timelines import write_memory_timeline
@@ -140,6 +141,7 @@ def held_in(folder: Path, rank: int) -> Any:
 
 
 def test_a_memory_snapshot_beside_each_rank_is_found_or_named(recorded: Path, tmp_path: Path, augment: Augment) -> None:
+    assert "beside     a CUDA memory snapshot: rank1_memory_snapshot.pickle" in augment("doctor", recorded).out
     assert augment("run", recorded, "-o", tmp_path / "out").code == 0
     assert [held_in(tmp_path / "out", rank) for rank in range(2)] == [6 * MIB, 12 * MIB]
     assert b"GPU 0 snapshot allocated" in unpacked(tmp_path / "out" / "rank0.augmented.pftrace")
@@ -169,6 +171,12 @@ def test_memory_snapshots_alone(recorded: Path, tmp_path: Path, augment: Augment
     assert b"GPU 0 snapshot holder 1" in unpacked(tmp_path / "out" / "memory_rank0.augmented.pftrace")
     ended = augment("diff", alone / "memory_rank0", alone / "memory_rank1", "-o", tmp_path / "out")
     assert "6.3 MB more are held at the peak, most at `run/train.py:40 step` (6.3 MB)." in ended.out
+    compared = diff(alone / "memory_rank0", alone / "memory_rank1")
+    assert compared.verdict.text == ["6.3 MB more are held at the peak, most at `run/train.py:40 step` (6.3 MB)."]
+    assert "memory_rank1 against memory_rank0: 6.3 MB more" in repr(compared)
+    assert compared["diff_memory"]["delta_bytes"][0] == 6 * MIB
+    several = augment("diff", alone, alone, "-o", tmp_path / "out")
+    assert (several.code, "2 memory snapshots on each side: compare one with one" in several.err) == (2, True)
     same = augment("diff", alone / "memory_rank0", alone / "memory_rank0", "-o", tmp_path / "out")
     assert "every line of code holds the same" in same.out
     mixed = augment("diff", alone / "memory_rank0", recorded / "rank0.json", "-o", tmp_path / "out")

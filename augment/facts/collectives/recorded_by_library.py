@@ -20,6 +20,8 @@ from augment.core.context import derived
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
 from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import collectives
+from augment.facts.collectives.rank_progress import host_collectives
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import RECV, SEND, element_bytes, kind_of, size_elements
 
 Recorder = Literal["flight_recorder", "nccl_log", "nccl_inspector"]
@@ -44,6 +46,16 @@ class LibraryRecord(Struct, frozen=True):
     skew_ns: int | None = None
 
 
+class TracedCollectives(Struct, frozen=True):
+    """The collectives of a trace, on its devices or, as of gloo, on its host: equal-length columns, ascending ``ts``,
+    int64 ns; ``keys`` as those of the records; ``track``: the first of the device, or that of the thread."""
+
+    ts: Int64s
+    end: Int64s
+    track: Int64s
+    keys: Sequence[Key]
+
+
 class JoinedRecords(Struct, frozen=True):
     """The records of one key by one recorder, and the collectives of the trace that they belong to."""
 
@@ -51,7 +63,7 @@ class JoinedRecords(Struct, frozen=True):
     group: str  #: as the recorder names it
     key: Key  #: size of the group, kind, bytes
     records: Sequence[LibraryRecord]  #: in the order of the file
-    kernels: Int64s  #: indexes of ``collectives``
+    places: Int64s  #: indexes of :func:`traced_collectives`
 
     def commonest(self, name: str) -> tuple[Any, float]:
         """The commonest value of a field, and the share of the records with one that have it; None without any."""
@@ -186,14 +198,32 @@ def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
 
 
 @derived(until="breakdowns")
+def traced_collectives(trace: Trace) -> TracedCollectives:
+    """The collectives of the trace, with what identifies them in records, too."""
+    every, work = collectives(trace), gpu_work(trace)
+    if len(work) or not len(here := host_collectives(trace)):
+        sizes = np.array([group.size for group in every.groups], np.int64)
+        sizes = sizes[every.group] if len(every) else sizes[:0]
+        tracks, device = np.array([each.track for each in work.devices], np.int64), work.device_of(every.place)
+        track = tracks[device] if len(tracks) else np.empty(0, np.int64)
+        ts, end, kind, moved = every.ts, every.end, every.kind, every.bytes
+    else:
+        sizes, track = np.full(len(here), here.group.size), trace.events.track[here.row].astype(np.int64)
+        ts, end, kind, moved = here.ts, here.end, here.kind, here.bytes
+    kinds = [kind.values[code] for code in kind.codes.tolist()]
+    keys = [
+        (2 if name in (SEND, RECV) else size, name, count)
+        for name, size, count in zip(kinds, sizes.tolist(), moved.tolist(), strict=True)
+    ]
+    return TracedCollectives(ts, end, track, keys)
+
+
+@derived(until="breakdowns")
 def joined_records(trace: Trace) -> tuple[JoinedRecords, ...]:
     """The records by recorder, group and key, with the trace's collectives of the key."""
-    every = collectives(trace)
-    sizes = np.array([group.size for group in every.groups], np.int64)
     of_key: dict[Key, list[int]] = defaultdict(list)
-    kinds = [every.kind.values[code] for code in every.kind.codes.tolist()]
-    for index, (kind, group, size) in enumerate(zip(kinds, every.group.tolist(), every.bytes.tolist(), strict=True)):
-        of_key[2 if kind in (SEND, RECV) else int(sizes[group]), kind, size].append(index)
+    for index, key in enumerate(traced_collectives(trace).keys):
+        of_key[key].append(index)
     parts: dict[tuple[Recorder, str, Key], list[LibraryRecord]] = defaultdict(list)
     for record in library_records(trace):
         parts[record.recorder, record.group, record.key].append(record)
