@@ -217,17 +217,18 @@ class KnownBytes:
         self.known.codes, self.known.code_sizes, self.known.keys = map(address, self._columns[3:])
         self.known.nexts = address(self._nexts)
         table.slots, table.mask, table.pool = address(self._slots), len(self._slots) - 1, address(self._pool)
+        # To set an item takes half the time that it takes in an array
+        self._views, self._pool_view = [column.data for column in self._columns], self._pool.data
 
     def add(self, hashed: int, text: bytes, code: bytes, key_hash: int) -> None:
         """Add ``code`` for ``text``, in which the key has that hash."""
         self._make_room(len(text) + len(code) + 16)
         table = self.known.texts
         at, count = table.used, table.count
-        self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)
-        code_at = at + len(text)
-        self._pool[code_at : code_at + len(code)] = np.frombuffer(code, np.uint8)
-        table.used = code_at + len(code)
-        for column, value in zip(self._columns, (hashed, at, len(text), code_at, len(code), key_hash), strict=True):
+        code_at, end = at + len(text), at + len(text) + len(code)
+        self._pool_view[at:end] = text + code
+        table.used = end
+        for column, value in zip(self._views, (hashed, at, len(text), code_at, len(code), key_hash), strict=True):
             column[count] = value
         slot = (hashed & (2**64 - 1)) >> 20 & table.mask
         while self._slots[slot] >= 0:

@@ -28,6 +28,7 @@ LEAST_ROOM = 1 << 16  #: rows
 LEAST_PLACES = 1 << 8
 _LEAST_GROWTH, _SPARE = 1.25, 1.04  #: full tables grow by the first at least; by how much more than is expected
 _PLACE = 5  #: numbers of a place
+_REPEATS = 4096  #: metadata events that are remembered
 _OFFSET = list(COLUMNS).index("offset")
 ARG_FIELDS = {
     "correlation": layout.CORRELATION,
@@ -65,6 +66,7 @@ class EventScanner:
         self._text_flows: list[tuple[int, str]] = []
         self._without_row: list[int] = []
         self._names, self._tally = TrackNames(), Tally()
+        self._metadata = set[bytes]()  #: what changes nothing if it comes again: some profilers write it for each event
         self._strings.put_empty()
         state.last_end = -1
         self._tell()
@@ -131,7 +133,16 @@ class EventScanner:
     def _follow_notes(self, text: Text, base: int) -> None:
         for kind, row, start, end in self._notes[: self._state.notes].tolist():
             data = text[start:end].tobytes()
+            if data in self._metadata:
+                continue
+            renamed, faults = self._names.renamed, self._tally.counts.total()
             made = read_row(data, base + start, self._names, self._tally, self._nesting)
+            if self._names.renamed > renamed:
+                self._metadata.clear()
+            elif kind == layout.NOTE_METADATA and faults == self._tally.counts.total():
+                self._metadata.add(data)
+            if len(self._metadata) > _REPEATS:
+                self._metadata.clear()
             if made is None and kind == layout.NOTE_ODD:
                 self._without_row.append(row)  # the values of its columns are not numbers
             if made is None or kind != layout.NOTE_ODD:

@@ -40,6 +40,7 @@ class TrackNames(Struct):
 
     processes: dict[Identity, str] = field(default_factory=dict)
     threads: dict[tuple[Identity, Identity], str] = field(default_factory=dict)
+    renamed: int = 0  #: names that took the place of others
 
     def add(self, event: dict[str, Any]) -> None:
         """Take one metadata event."""
@@ -47,9 +48,13 @@ class TrackNames(Struct):
         if not isinstance(name, str):
             return
         if event.get("name") == "process_name":
-            self.processes[identity(event.get("pid"))] = name
+            pid = identity(event.get("pid"))
+            self.renamed += self.processes.get(pid, name) != name
+            self.processes[pid] = name
         elif event.get("name") == "thread_name":
-            self.threads[identity(event.get("pid")), identity(event.get("tid"))] = name
+            thread = identity(event.get("pid")), identity(event.get("tid"))
+            self.renamed += self.threads.get(thread, name) != name
+            self.threads[thread] = name
 
 
 #: the columns of every row, in the scanners' order, and their types

@@ -19,6 +19,7 @@ from augment.core.trace import Trace
 from augment.errors import MalformedTrace
 from augment.readers import read
 from augment.readers.event_scanner import EventScanner
+from augment.readers.events import read_row
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits
 from augment.readers.members import PADDING
 from augment.writers import chrome
@@ -328,3 +329,29 @@ SCRIPT = Path(__file__).parents[1] / "support" / "fuzzing.py"
 def test_mutated_traces() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--count", "100"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr[-500:]}"
+
+
+def test_names_that_come_again_and_again_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some profilers write a thread's name for each of its events; a name that came before may be the last, too."""
+    path, count = tmp_path / "t.json", 0
+    first, second, other = (
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+        for tid, name in ((1, "first"), (1, "second"), (2, "other"))
+    )
+    one_event = {"ph": "X", "name": "x", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return read_row(*arguments)
+
+    monkeypatch.setattr("augment.readers.event_scanner.read_row", counted)
+    for names, last, reads in (
+        ([first, other] * 500, "first", 2),
+        ([first, first, other, second, first], "first", 4),
+        ([first, second, other, other, second], "second", 4),
+    ):
+        path.write_text(json.dumps({"traceEvents": [*names, one_event, {**one_event, "tid": 2}]}))
+        count = 0
+        assert [track.thread_name for track in read(str(path)).tracks] == [last, "other"]
+        assert count == reads

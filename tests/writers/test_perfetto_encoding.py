@@ -117,21 +117,43 @@ def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int)
         assert b"".join(map(bytes, encode(events))) == plain
 
 
-def scanned(events: list[bytes]) -> list[bytes]:
+def scanned(events: list[bytes]) -> list[list[str]]:
     """Each event's args, by the kernel; and the same in Python."""
     offsets, lengths = places_of(events)
-    scanner = ArgsScanner(ArgsEncoder(InternedTexts()), ns(), blobs_of([]))
+    interned = InternedTexts()
+    scanner = ArgsScanner(ArgsEncoder(interned), ns(), blobs_of([]))
     made = []
     for block in blocks(Text(b",".join(events), 64), offsets, lengths):
         made += scanner.blobs(block, offsets, lengths).pieces()
-    return made
+    return with_texts(made, interned)
 
 
-def plainly(events: list[bytes]) -> list[bytes]:
-    encoder = ArgsEncoder(InternedTexts())
+def plainly(events: list[bytes]) -> list[list[str]]:
+    interned = InternedTexts()
+    encoder = ArgsEncoder(interned)
     offsets, lengths = places_of(events)
     result = blocks(Text(b",".join(events), 64), offsets, lengths)
-    return [encoder.args(args_of_event(event)) for block in result for event in decoded(block, offsets, lengths)]
+    made = [encoder.args(args_of_event(event)) for block in result for event in decoded(block, offsets, lengths)]
+    return with_texts(made, interned)
+
+
+def with_texts(made: list[bytes], interned: InternedTexts) -> list[list[str]]:
+    """The args in blobs, with texts (marked, if they are JSON) for their numbers."""
+    data = schema.InternedData.FromString(interned.take_new())
+    text_of = {}
+    for entry in (*data.debug_annotation_names, *data.debug_annotation_string_values):
+        number = type(entry).__name__, entry.iid
+        entry.ClearField("iid")
+        text_of[number] = entry.SerializeToString()
+
+    def text(annotation: Any) -> str:
+        key = text_of["DebugAnnotationName", annotation.name_iid]
+        if annotation.WhichOneof("value") == "string_value_iid":
+            return f"{key!r} {text_of['InternedString', annotation.string_value_iid]!r}"
+        annotation.ClearField("name_iid")
+        return f"{key!r} {annotation.SerializeToString()!r}"
+
+    return [[text(arg) for arg in schema.TrackEvent.FromString(args).debug_annotations] for args in made]
 
 
 def places_of(events: list[bytes]) -> tuple[Int64s, Int32s]:
@@ -150,6 +172,8 @@ ODD_EVENTS = [
     b'{"args":{"no":1},"args":{"a":1}}',
     b'{"args":{"a":1},"name":"args"}',
     b'{"name":"args","args":{"a":1,"a":2}}',
+    b'{"args":{"same":"x","\\u0073ame":"y"}}',
+    b'{"args":{"sa\\\\":"x","sa\\u005c":"y","sa\\\\":7}}',
     b'{"args":{"a":NaN,"b":-Infinity,"c":1e400,"d":-0,"e":-0.0,"f":1.50}}',
     b'{"args":{"g":123456789012345.5,"h":0.1234567890123456,"i":0.0001,"j":99999999999999.9}}',
     b'{"args":{"a":1234567890123456789012,"b":18446744073709551615,"c":-9223372036854775808,"d":1E5}}',

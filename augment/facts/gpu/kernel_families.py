@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,21 @@ class KernelFamilies(Struct, frozen=True):
         return np.array([name != UNKNOWN for name in self.names], np.bool_)[self.family]
 
 
-class Rules(Struct, frozen=True):
-    """Lists of (pattern, answer). The first pattern that matches decides."""
+class Rules(Struct, frozen=True, eq=False):
+    """Lists of (pattern, answer). The first pattern that matches decides; answers are kept for the next trace."""
 
     operators: Sequence[tuple[str, str]]
     kernels: Sequence[tuple[str, str]]
     matrix_units: Sequence[tuple[str, str]]
 
+    @lru_cache(maxsize=4096)  # noqa: B019 - few rules live, most of them for ever
     def family(self, operator: str | None, kernel: str) -> str:
         """The family of a kernel; ``operator`` is the operator that launched it, None if unknown."""
         if operator and (answer := _first(self.operators, operator.removeprefix(_NODE))):
             return answer
         return _first(self.kernels, kernel) or UNKNOWN
 
+    @lru_cache(maxsize=4096)  # noqa: B019
     def matrix(self, family: str, kernel: str) -> MatrixUnits:
         """Whether a kernel of that family used matrix units, by its name."""
         if family not in MATRIX_FAMILIES:
@@ -134,12 +136,14 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     """
     work = gpu_work(trace)
     keys, code = combinations(operator, trace.events.name[work.row], work.type)
-    user, shipped = rules_of(tables_of(trace)), shipped_rules()
-    rules = Rules(
-        [*user.operators, *shipped.operators],
-        [*user.kernels, *shipped.kernels],
-        [*user.matrix_units, *shipped.matrix_units],
-    )
+    rules = shipped_rules()
+    if tables := tables_of(trace):
+        user = rules_of(tables)
+        rules = Rules(
+            [*user.operators, *rules.operators],
+            [*user.kernels, *rules.kernels],
+            [*user.matrix_units, *rules.matrix_units],
+        )
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]
@@ -149,9 +153,10 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
             kind = stated_kind(trace, kernel) or kind_of(kernel)
             family = COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
         else:
-            family = rules.family(None if operator_name < 0 else operators[operator_name], kernel)
+            launched_by = None if operator_name < 0 else operators[operator_name][:LOOKED_AT]
+            family = rules.family(launched_by, kernel[:LOOKED_AT])
         families.append(family)
-        matrix.append(rules.matrix(families[-1], kernel))
+        matrix.append(rules.matrix(families[-1], kernel[:LOOKED_AT]))
     names = tuple(sorted(set(families)))
     index = np.array([names.index(family) for family in families], np.int32)
     return KernelFamilies(index[code], names, np.array(matrix, np.uint8)[code])

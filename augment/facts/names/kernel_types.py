@@ -61,6 +61,7 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
 _COPY = re.compile(r"Memcpy \w+")
 
 
+@lru_cache(maxsize=4096)
 def type_of(name: str) -> KernelType:
     """The type of a kernel of that name."""
     return next((kind for kind, pattern in PATTERNS if pattern.search(name, 0, LOOKED_AT)), KernelType.COMPUTATION)
@@ -80,7 +81,7 @@ def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
     by_name = np.zeros(len(trace.strings), np.uint8)
     names = [trace.strings[code] for code in distinct.tolist()]
     by_name[distinct] = [
-        type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION for name in names
+        type_of(name[:LOOKED_AT]) if stated_kind(trace, name) is None else KernelType.COMMUNICATION for name in names
     ]
     types: Bytes = by_name[name]
     types[category != Category.KERNEL] = KernelType.MEMORY

@@ -26,4 +26,4 @@ def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
 
 def starting(trace: Trace, *beginnings: str) -> Bools:
     """Whether each of ``trace.strings`` starts with one of ``beginnings``, bool."""
-    return strings_where(trace, lambda name: name.startswith(beginnings))
+    return np.array([name.startswith(beginnings) for name in trace.strings], np.bool_)

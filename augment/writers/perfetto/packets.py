@@ -203,15 +203,6 @@ class ArgsEncoder:
         """All args of an event, as fields of a TrackEvent."""
         return b"".join([self.arg(name, value) for name, value in args.items()])
 
-    def number(self, args: Mapping[str, Any]) -> None:
-        """Number the texts of all args, as :meth:`args` does."""
-        for name, value in args.items():
-            self._interned.number(wire.INTERNED_KEYS, name)
-            if isinstance(value, str):
-                self._interned.number(wire.INTERNED_STRINGS, value)
-            elif not isinstance(value, (bool, int, float)) or abs(value) > _INT64:
-                self._value(value)
-
     def arg(self, name: str, value: Any) -> bytes:
         """One arg."""
         return wire.message(wire.EVENT_ANNOTATION, self.key(name) + self._value(value))

@@ -223,7 +223,6 @@ class ArgsScanner:
         self._state = kernel.Encoding()
         self._state.suffixes = address(suffixes.data)
         self._out, self._next_out = np.empty(_OUT_BYTES, np.uint8), np.empty(_OUT_BYTES, np.uint8)
-        self._row, self._args = -1, dict[str, Any]()  # the last row with something new
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
         """The blobs of the rows of a block. They are valid until the next call but one."""
@@ -269,7 +268,7 @@ class ArgsScanner:
                 continue
             at = offset - block.base + PADDING
             text = block.data[at : at + int(lengths[row])].tobytes()
-            if why == kernel.ODD_ROW or not self._learn(block.start + row, text, offset, block.data):
+            if why == kernel.ODD_ROW or not self._learn(block.data, text, offset):
                 args = args_of_event(decoded_event(text, offset, self._decode))
                 self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
                 self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
@@ -279,34 +278,33 @@ class ArgsScanner:
         """Switch to the strings that a sequence of packets has at a byte."""
         raise NotImplementedError
 
-    def _learn(self, row: int, event: bytes, offset: int, data: npt.NDArray[np.uint8]) -> bool:
-        """Add what compiled code missed: a key, or a key with its value. False if it is not the arg of this event that
-        counts.
+    def _learn(self, data: npt.NDArray[np.uint8], event: bytes, offset: int) -> bool:
+        """Add what compiled code missed: a key, or a key with its value. False if it cannot be told without the rest of
+        its event.
 
-        The event is encoded as a whole first, so that texts get the same numbers as without compiled code.
+        Pieces are missed in their order within an event, so texts get the same numbers as without compiled code.
         """
-        if row != self._row:
-            self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
-            self._encoder.number(self._args)
         origin = address(data)
         text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
         is_key = bool(self._state.miss_is_key)
-        args = self._args_in(text, is_key)
-        if args is None:
+        arg = self._arg_in(text, is_key, event, offset)
+        if arg is None:
             return False
-        for key, value in args.items():
-            if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
-                return False
-        code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
+        code = self._encoder.key(arg[0]) if is_key else self._encoder.arg(*arg)
         self._known.add(self._state.miss_hash, text, code, self._state.key_hash)
         return True
 
-    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
-        """The arg in a piece of the text; None if there is none. ``is_key`` says that the piece has no value."""
+    def _arg_in(self, text: bytes, is_key: bool, event: bytes, offset: int) -> tuple[str, Any] | None:  # noqa: ARG002
+        """The arg in a piece of the text; None if there is none, or if its key has escapes, so that other text may be
+        the same key. ``is_key`` says that the piece has no value. It is of ``event``, which begins at ``offset``.
+        """
         try:
-            return lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")  # type: ignore[no-any-return]
+            args = lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")
         except ValueError:
             return None
+        [(key, value)] = args.items()
+        is_plain = (b'"' + text + b'"' if is_key else text).startswith(b'"' + key.encode() + b'"')
+        return (key, value) if is_plain else None
 
 
 class PacketArgsScanner(ArgsScanner):
@@ -322,6 +320,7 @@ class PacketArgsScanner(ArgsScanner):
         self._state.begins = self._state.ends = -1
         self._strings: Any = None
         self._by_sequence: dict[int, tuple[Any, KnownBytes]] = {}
+        self._offset, self._args = -1, dict[str, Any]()  # of the last packet with something new
 
     def _turn_to(self, sequence: int, offset: int) -> None:
         strings, begins, ends = self._decode.strings_at(sequence, offset)
@@ -333,6 +332,10 @@ class PacketArgsScanner(ArgsScanner):
         self._strings, self._known = known
         self._state.begins, self._state.ends = begins, ends
 
-    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - the signature of its base
+    def _arg_in(self, text: bytes, is_key: bool, event: bytes, offset: int) -> tuple[str, Any] | None:
+        if offset != self._offset:
+            self._offset, self._args = offset, args_of_event(decoded_event(event, offset, self._decode))
         arg = self._decode.arg(text, self._strings)
-        return None if arg is None else dict([arg])
+        if arg is None or arg[0] not in self._args:  # a packet that is damaged elsewhere has no args
+            return None
+        return arg if is_key or repr(arg[1]) == repr(self._args[arg[0]]) else None

@@ -40,6 +40,8 @@ def varint(value: int) -> bytes:
     """A varint; a negative number as its 64-bit two's complement."""
     if 0 <= value < 128:
         return _SMALL[value]
+    if 0 <= value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
     value &= _UINT64
     out = bytearray()
     while value > 127:
