@@ -117,14 +117,14 @@ class Members:
 
     def _string_size(self) -> int:
         while True:
-            match = _STRING.match(self._text(self._window.size))
+            match = _STRING.match(self._window.data[: self._window.size].data)
             if match:
                 return match.end()
             self._more()
 
     def _word_size(self) -> int:
         while True:
-            match = _WORD.match(self._text(self._window.size))
+            match = _WORD.match(self._window.data[: self._window.size].data)
             if match is None:
                 raise Broken(self._window.base, "expected a value")
             if match.end() < self._window.size or self._window.ended or not self._window.fill():
