@@ -1,11 +1,13 @@
 """Statistics over ranks of every figure in the ranks' own analyses.
 
 Ranks are added one after the other, so that memory grows with the number of keys and not of ranks; the statistics of
-parts of a job can be joined. Keys that few ranks have, such as those of single events, are left out.
+parts of a job can be joined. Keys that few ranks have, such as those of single events, are left out, and figures that
+are equal on all ranks, which each rank's own file has.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -22,6 +24,7 @@ MOST_ROWS = 20_000
 MOST_KEYS = 4000  #: of an analysis, while ranks are added; those of one rank go first
 FEWEST_TO_COMPARE = 4  #: with fewer ranks, keys of a single rank stay
 LEAST_SHARE = 0.02  #: of the ranks that must have a key
+_HEAD, _TAIL = 56, 32  #: characters of a long key that are written
 Floats = npt.NDArray[np.float64]
 _STATISTICS = ("count", "mean", "square", "least", "most", "least_at", "most_at")
 
@@ -30,14 +33,14 @@ class Row(Struct, frozen=True):
     """One figure of one analysis."""
 
     analysis: Annotated[str, column("The analysis.")]
-    of: Annotated[str, column("Identifies the row within its analysis, for example by stream and category.")]
+    of: Annotated[str, column("Identifies the row within its analysis; long texts are shortened.")]
     figure: Annotated[str, column("The name of the column.")]
     unit: Annotated[str, column("The unit of the figure; empty for a number without unit.")]
     rank_count: Annotated[int, column("Ranks that have the figure.", "count")]
     min: Annotated[float, column("The minimum over those ranks.")]
-    mean: Annotated[float, column("The mean over those ranks.")]
+    mean: Annotated[float, column("The mean over those ranks, of seven digits.")]
     max: Annotated[float, column("The maximum over those ranks.")]
-    std: Annotated[float, column("The sample standard deviation; 0 for a single rank.")]
+    std: Annotated[float, column("The sample standard deviation, of seven digits; 0 for a single rank.")]
     min_rank: Annotated[int | None, column("A rank with the minimum.")]
     max_rank: Annotated[int | None, column("A rank with the maximum.")]
 
@@ -93,6 +96,13 @@ def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[R
     least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1
     enough = {name: cells.count[tally.cells] >= max(least, 1) for name, tally in tallies.items()}
     few = sum(tally.pruned + int((~enough[name].any(axis=1)).sum()) for name, tally in tallies.items())
+    equal = 0
+    if len(summaries) >= FEWEST_TO_COMPARE:
+        for name, tally in tallies.items():
+            same = enough[name] & (cells.least[tally.cells] == cells.most[tally.cells])
+            same &= cells.count[tally.cells] == len(summaries)
+            equal += int(same.sum())
+            enough[name] &= ~same
     quotas = _quotas({name: int(known.sum()) for name, known in enough.items()})
     rows = [
         row
@@ -107,6 +117,7 @@ def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[R
             "per-rank rows dropped because the summary is full",
         ),
         ("keys_of_few_ranks", few, f"rows of the ranks' analyses that fewer than {least} ranks have; left out"),
+        ("figures_equal_on_all_ranks", equal, "left out; each rank's own file has them"),
         ("aggregates_beyond_limit", beyond, "statistics over ranks beyond the limit; left out"),
     )
     return Findings(rows, diagnostics=[Diagnostic(code, count, text) for code, count, text in counts if count])
@@ -240,17 +251,24 @@ class _Tally:
             least, most, least_at, most_at = ends
             yield Row(
                 analysis=name,
-                of=names[key],
+                of=_shortened(names[key]),
                 figure=self.columns[figure],
                 unit=self.units[figure],
                 rank_count=int(count),
                 min=least,
-                mean=mean,
+                mean=float(f"{mean:.7g}"),
                 max=most,
-                std=float(np.sqrt(square / (count - 1))) if count > 1 else 0.0,
+                std=float(f"{np.sqrt(square / (count - 1)):.7g}") if count > 1 else 0.0,
                 min_rank=summaries[int(least_at)].rank,
                 max_rank=summaries[int(most_at)].rank,
             )
+
+
+def _shortened(text: str) -> str:
+    """A long key's beginning and end, with a checksum that tells it from others."""
+    if len(text) <= _HEAD + _TAIL + 16:
+        return text
+    return f"{text[:_HEAD]} … {text[-_TAIL:]} ({zlib.crc32(text.encode('utf-8', 'replace')):08x})"
 
 
 def _names(keys: Sequence[Sequence[str]]) -> list[str]:

@@ -64,8 +64,8 @@ def test_aggregates_are_of_the_ranks_own_sidecars(out: Path) -> None:
     for rank in range(4):
         sidecar = json.loads((out / f"rank{rank}.metrics.json").read_bytes())
         part.append(sidecar["analyses"]["temporal_breakdown"]["rows"][0]["compute_ns"])
-    assert (each["min"], each["max"], each["mean"]) == (min(part), max(part), statistics.mean(part))
-    assert each["std"] == pytest.approx(statistics.stdev(part))
+    assert (each["min"], each["max"]) == (min(part), max(part))
+    assert (each["mean"], each["std"]) == pytest.approx((statistics.mean(part), statistics.stdev(part)), rel=1e-6)
     assert (each["min_rank"], each["max_rank"], each["rank_count"]) == (part.index(min(part)), 3, 4)
 
 
@@ -165,8 +165,8 @@ def test_they_are_those_of_a_whole_table() -> None:
         assert row.rank_count == len(known)
         assert (row.min, row.max) == (known.min(), known.max())
         assert (row.min_rank, row.max_rank) == (np.nanargmin(column), np.nanargmax(column))
-        assert row.mean == pytest.approx(known.mean(), rel=1e-12)
-        assert row.std == pytest.approx(known.std(ddof=1), rel=1e-9)
+        assert row.mean == pytest.approx(known.mean(), rel=1e-6)
+        assert row.std == pytest.approx(known.std(ddof=1), rel=1e-6)
 
 
 def test_keys_of_few_ranks_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,30 @@ def test_no_analysis_is_cut_off_by_a_long_one(monkeypatch: pytest.MonkeyPatch) -
         name: ([[f"name={number}"] for number in range(count)], np.ones((count, 2)))
         for name, count in (("long", 100), ("short", 5), ("last", 20))
     }
-    outcome = findings_of([with_figures(rank, tables) for rank in range(4)])
+    last = {name: (keys, values + 1) for name, (keys, values) in tables.items()}
+    outcome = findings_of([with_figures(rank, last if rank == 3 else tables) for rank in range(4)])
     counts = {name: sum(row.analysis == name for row in outcome.rows) for name in tables}
     assert counts == {"long": 25, "short": 10, "last": 25}
     assert outcome.diagnostics[-1].count == 250 - 60
+
+
+def test_figures_that_all_ranks_share_are_left_out_and_counted() -> None:
+    keys = [["name=a"], ["name=b"]]
+    ranks = [with_figures(rank, {"kernels": (keys, np.array([[rank, 5.0], [7.0, 8.0]]))}) for rank in range(4)]
+    outcome = findings_of(ranks)
+    assert [(row.of, row.figure) for row in outcome.rows] == [("name=a", "time_ns")]
+    assert [(note.code, note.count) for note in outcome.diagnostics] == [("figures_equal_on_all_ranks", 3)]
+    ranks[1].figures["kernels"].values = np.array([[1, 5.0], [np.nan, 8.0]]).tobytes()
+    assert [(row.of, row.rank_count) for row in findings_of(ranks).rows] == [("name=a", 4), ("name=b", 3)]
+    assert len(findings_of(ranks[:3]).rows) == 4
+
+
+def test_long_keys_are_shortened_and_stay_distinct() -> None:
+    keys = [[f"name={'x' * 300}{number}{'y' * 300}"] for number in range(5)]
+    texts = [row.of for row in findings_of([with_figures(0, {"kernels": (keys, np.ones((5, 2)))})]).rows]
+    assert len(set(texts)) == 5
+    assert max(map(len, texts)) < 110
+    assert all(text.startswith("name=xxx") and "yyy (" in text for text in texts)
 
 
 def test_an_analysis_without_figures_has_no_rows() -> None:
