@@ -37,26 +37,27 @@ the profiler itself lie outside. Work launched before the recording lies on the 
 count as time that the step itself takes: ``before_recording_ns`` is its part of ``time_ns``, and ``time_ratio`` is the
 share without it.
 
-| bound_by | time |
-| --- | --- |
-| cpu_operator | a thread is in an operator, excluding its runtime calls |
-| runtime_call | a thread is in a call of the runtime or driver, excluding its wait for a device |
-| data_loading | a thread fetches from a data loader (``enumerate(DataLoader)``) |
-| outside_operators | a thread is in neither: Python, annotations, or code that is not recorded |
-| thread_handover | from the last event of one thread to the first event of the other, and back |
-| launch_delay | from a launch to the start of its work |
-| kernel_computation, kernel_communication, kernel_memory | the device works |
-| kernel_gap | at most 30 µs between work and the next work on its stream, which had been launched |
-| sync | from the end of work to the return of the call, or the start of the work, that waited for it |
-| idle | nothing in the trace gives a reason |
+| bound_by | drawn as | time |
+| --- | --- | --- |
+| cpu_operator | host: op | a thread is in an operator, excluding its runtime calls |
+| runtime_call | launch | a thread is in a call of the runtime or driver, excluding its wait for a device |
+| data_loading | host: data | a thread fetches from a data loader (``enumerate(DataLoader)``) |
+| outside_operators | host: other | a thread is in neither: Python, annotations, or code that is not recorded |
+| thread_handover | host: handover | from the last event of one thread to the first event of the other, and back |
+| launch_delay | launch delay | from a launch to the start of its work |
+| kernel_computation, kernel_communication, kernel_memory | compute, communication, copy | the device works |
+| kernel_gap | gap | at most 30 µs between work and the next work on its stream, which had been launched |
+| sync | sync | from the end of work to the return of the call, or the start of the work, that waited for it |
+| idle | idle | nothing in the trace gives a reason |
 
-The path is drawn as ``Critical path`` under the thread that drives the recording. Its slices are named after
-``bound_by``. The ``source`` of a slice, which is also drawn below it, is the outermost operator, the call or the
-kernel, with its ``line`` in the program where [source_lines](#source_lines) knows it; the ``source`` of a delay is the
-event that came late. Where the path changes tracks, an arrow leads from the event that it leaves (the launch, or the
-work waited for) to the slice of the path that could begin then. Consecutive pieces of one kind within one outermost
-operator are one slice. A stretch outside operators is one slice, too. Its
-``source`` is the annotation or Python function that was innermost for most of it, or ``nothing recorded``.
+The path is drawn as ``Critical path`` under the thread that drives the recording. Its slices have the names of the
+middle column: a word means the same thing, and has the same colour, in ``GPU state``. The ``source`` of a slice, which
+is also drawn below it, is the outermost operator, the call or the kernel, with its ``line`` in the program where
+[source_lines](#source_lines) knows it; the ``source`` of a delay is the event that came late. Where the path changes
+tracks, an arrow leads from the event that it leaves (the launch, or the work waited for) to the slice of the path that
+could begin then. Consecutive pieces of one kind within one outermost operator are one slice. A stretch outside
+operators is one slice, too. Its ``source`` is the annotation or Python function that was innermost for most of it, or
+``nothing recorded``.
 
 **What to do**: only what is on the path can make the run shorter. Follow it on the timeline from its longest pieces;
 what bounds the time tells whom to ask: the host, a kernel, a collective.
@@ -75,7 +76,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
-from augment.facts.critical.longest_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
+from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
@@ -151,7 +152,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         under=gpu_work(trace).streams[0].track if main == NO_INDEX else main,
         ts=path.ts,
         dur=path.dur,
-        names=Texts(kinds, KINDS),
+        names=Texts(kinds, DRAWN),
         args={
             "source": shown,
             "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),

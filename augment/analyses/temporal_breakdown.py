@@ -13,8 +13,8 @@ on any stream). The span is divided completely::
 Each is the length of a union of intervals: time in which two kernels overlap counts once.
 
 The track ``GPU state`` shows the division: from the first to the last work of a device one row of slices ``compute``,
-``exposed communication``, ``exposed copy``, and ``idle: CAUSE``, with the causes of ``idle_time_breakdown`` (by its
-default options). The slices of each name add up to the figure.
+``communication`` (exposed), ``copy`` (exposed), and the causes of ``idle_time_breakdown`` (by its default options).
+The slices of each name add up to the figure.
 
 **What to do**: idle time: see `idle_time_breakdown` for its cause. Exposed communication: `collectives` names the
 group and kind; prefetch, or larger buckets. Exposed memory: copy from pinned memory on a stream of its own. A device

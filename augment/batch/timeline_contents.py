@@ -192,7 +192,7 @@ def first_view(
         start, end = windows[int(usual[len(usual) // 2])]
         middle = (start, end) if end - start > _SHORTEST_NS else None
     window = (middle[0] + shift_ns, middle[1] + shift_ns) if middle else None
-    return FirstView(pins, window, [JOB, *(labels[member] for member in shown[:1])])
+    return FirstView(pins, window, [labels[member] for member in shown[:1]])  # what is pinned is not repeated below
 
 
 def _pins(answer: Answer, member: int, label: str) -> list[str]:

@@ -35,6 +35,8 @@ class Texts(Struct, frozen=True):
         return Texts(self.codes[order], self.values)
 
 
+CUT_OFF = "End of GPU events"  #: the row of the mark where a recording lacks what came after
+
 ArgColumn = Int64s | Texts  #: one value per slice
 
 

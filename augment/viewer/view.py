@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
+from augment.core.annotations import CUT_OFF
 from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
@@ -115,7 +116,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     return View(
         pins=list(_pins(trace))[:_MOST],
-        groups=[*_processes(trace), *devices],
+        groups=_processes(trace) if _kernels(trace) else [*_processes(trace), *devices],
         window=_window(trace, shift_ns),
         bounds=bounds,
     )
@@ -126,6 +127,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "(Job d|D)iagnosis"
+    yield CUT_OFF
     for device in devices[:_COMPARED]:
         yield f"Δ GPU {_escaped(device)} {_CHANGES}"
     if not devices:
@@ -133,6 +135,8 @@ def _pins(trace: Trace) -> Iterator[str]:
     yield "Steps"
     for end in ends[:_DEVICES]:
         yield _STATE + end
+    if kernels := _kernels(trace):
+        yield _escaped(kernels)
     yield _PATH
     yield "Idle" + ends[0] if ends else "Idle"
     yield "Exposed communication" + ends[0] if ends else "Exposed communication"
@@ -144,6 +148,22 @@ def _pins(trace: Trace) -> Iterator[str]:
             end = f" device {_escaped(memory.device)}" if len(devices) > 1 and memory.on_stream else ""
             yield f"Memory allocated{_escaped(memory.label)}{end}{_UNIT}"
             return
+
+
+def _kernels(trace: Trace) -> str:
+    """The row with the kernels of the busiest stream: what is pinned need not be looked for below. Empty if rows of
+    several devices have that name."""
+    busiest = busiest_stream(trace)
+    if busiest is None:
+        return ""
+    names = {
+        ((track.thread_name or "").strip() or f"stream {track.stream}", track.device): track
+        for track in trace.tracks
+        if track.device is not None
+    }
+    track = trace.tracks[busiest.track]
+    name = (track.thread_name or "").strip() or f"stream {track.stream}"
+    return name if sum(known == name for known, _ in names) == 1 else ""
 
 
 def _matters(trace: Trace, memory: DeviceMemory) -> bool:

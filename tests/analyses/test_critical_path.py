@@ -11,13 +11,16 @@ from augment.analyses import critical_path, critical_path_operators
 from augment.core.annotations import Flows
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Track
+from augment.facts.critical.longest_path import DRAWN, KINDS
 from tables import Event, annotation, call, copy, kernel, op, python, rows_of, slices_of, sync, trace_of
+
+KIND_OF = dict(zip(DRAWN, KINDS, strict=True))
 
 
 def path_of(*events: Event) -> list[tuple[str, int]]:
     """What each drawn slice of the path is bound by, and how long."""
     track = critical_path.analyze(trace_of(*events)).annotations[0]
-    return [(each["name"], each["dur"]) for each in slices_of(track)]
+    return [(KIND_OF[each["name"]], each["dur"]) for each in slices_of(track)]
 
 
 def sums_of(*events: Event) -> dict[str, int]:
@@ -68,11 +71,11 @@ def test_arrows_lead_along_the_path_from_track_to_track() -> None:
 def test_slices_tell_their_source_and_correlation() -> None:
     track = critical_path.analyze(trace_of(*GPU_BOUND)).annotations[0]
     rows = {(each["name"], each["ts"]): (each.get("source"), each.get("correlation")) for each in slices_of(track)}
-    assert rows["cpu_operator", 5] == ("aten::mm", None)
-    assert rows["launch_delay", 10] == ("gemm", 1)
-    assert rows["kernel_computation", 17] == ("gemm", 1)
+    assert rows["host: op", 5] == ("aten::mm", None)
+    assert rows["launch delay", 10] == ("gemm", 1)
+    assert rows["compute", 17] == ("gemm", 1)
     assert rows["sync", 80] == ("cudaDeviceSynchronize", None)
-    assert rows["outside_operators", 0] == ("ProfilerStep#3", None)
+    assert rows["host: other", 0] == ("ProfilerStep#3", None)
 
 
 def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> None:
@@ -82,7 +85,9 @@ def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> Non
         op("ProfilerStep#1", 0, 100), op(fetch, 10, 40), op("aten::stack", 20, 30), op("aten::mm", 50, 70),
         call("cudaLaunchKernel", 60, 65, correlation=1), kernel("gemm", 66, 90, correlation=1),
     )  # fmt: skip
-    inner = [(each["name"], each.get("source")) for each in slices_of(critical_path.analyze(trace).annotations[0])]
+    inner = [
+        (KIND_OF[each["name"]], each.get("source")) for each in slices_of(critical_path.analyze(trace).annotations[0])
+    ]
     assert ("data_loading", fetch) in inner
     assert ("cpu_operator", "aten::mm") in inner
     assert {name for kind, name in inner if kind == "data_loading"} == {fetch}

@@ -11,16 +11,16 @@ from simulated_jobs import HEALTHY, changed, trace_of
 
 import augment
 from augment.analyses.diagnosis import Row
-from augment.core.annotations import Flows
+from augment.core.annotations import Flows, Texts
 from augment.core.findings import Findings
 from augment.diagnosis.devices import words
-from augment.diagnosis.drawing import bands
+from augment.diagnosis.drawing import COLOURS, bands
 from augment.diagnosis.judging import measure, saved_a_step
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import title
+from augment.diagnosis.wording import advice, title
 from augment.facts.critical.what_if import joined
 from augment.writers import metrics
 from tables import op
@@ -111,7 +111,16 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))
-    assert names >= {" ".join([*others, state])}, "what is wrong comes first"
+    first = next(each for each in diagnose(trace_of(SLOW)).findings if each.is_grave)
+    assert f"{' '.join([*others, state])} → {advice(words(trace_of(SLOW)), first)}" in names, (
+        "what is wrong comes first"
+    )
+    for column in ("advice", "where", "confidence", "severity", "rule"):
+        texts = track.args[column]
+        assert isinstance(texts, Texts)
+        assert texts.codes[0] >= 0, "the verdict has those of its first finding"
+    assert track.colour is not None
+    assert track.colour[0] == COLOURS["high"]
     assert track.dur[0] == end.max() - track.ts[0], "the verdict is around all findings"
     assert {"rule", "severity", "advice", "saved_per_step_ns"} <= track.args.keys()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from augment.core.annotations import Flows
+from augment.facts.critical.longest_path import DRAWN, KINDS
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import chrome
@@ -108,7 +109,8 @@ def test_perfetto_sees_the_critical_path_of_each_step(job: Any, perfetto: Perfet
     seen = {(name, kind): ns for name, kind, ns in perfetto.load(tmp_path / "t.pftrace").rows(PATH_OF_STEPS)}
     assert perfetto.problems() == {}
     rows = rows_of(job[1], "critical_path")
-    output = {(f"ProfilerStep#{row['step']}", row["bound_by"]): row["time_ns"] for row in rows}
+    name = dict(zip(KINDS, DRAWN, strict=True))
+    output = {(f"ProfilerStep#{row['step']}", name[row["bound_by"]]): row["time_ns"] for row in rows}
     assert seen == output
     assert len({step for step, _ in output}) == 3
 

@@ -18,7 +18,7 @@ from augment.analyses import critical_path, critical_path_operators
 from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.handovers import main_track
-from augment.facts.critical.longest_path import BoundBy
+from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy
 from augment.facts.critical.longest_path import critical_path as path_of
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.steps.step_windows import steps
@@ -283,7 +283,9 @@ def slices(document: Document, *categories: str) -> list[dict[str, Any]]:
 
 def drawn(path: Path) -> list[dict[str, Any]]:
     """The path's slices, as drawn."""
-    return slices_of(critical_path.analyze(read(str(path))).annotations[0])
+    kind_of = dict(zip(DRAWN, KINDS, strict=True))
+    slices = slices_of(critical_path.analyze(read(str(path))).annotations[0])
+    return [{**each, "name": kind_of[each["name"]]} for each in slices]
 
 
 def covered(intervals: list[tuple[int, int]], start: int, stop: int) -> int:

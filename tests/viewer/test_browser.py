@@ -32,7 +32,7 @@ FLAGS = [
 ]  # fmt: skip
 SIZE = {"width": 1600, "height": 1000}
 PATIENCE_MS = 240_000
-PINNED = ["Steps", "GPU state", "Critical path", "Idle", "Exposed communication", "Queue Length stream 7"]
+PINNED = ["Steps", "GPU state", "stream 7", "Critical path", "Idle", "Exposed communication", "Queue Length stream 7"]
 STATE = """() => {
   const trace = self.app.trace, groups = trace.workspace.flatTracks.filter((one) => one.hasChildren);
   const view = trace.timeline.visibleWindow.toTimeSpan();
@@ -190,7 +190,7 @@ def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictu
     seen = see(context, raw, picture)
     assert [name for name in seen.pinned if name != "Diagnosis"] == PINNED
     assert 0 < seen.height <= 400
-    assert seen.expanded == ["python 4200", "GPU 0"]
+    assert seen.expanded == ["python 4200"]
     assert seen.import_errors == 0
     assert shows_middle_step(seen, raw)
     assert seen.elsewhere == []
@@ -236,7 +236,7 @@ def test_an_augmented_chrome_trace_looks_like_a_native_one(context: Any, raw: Pa
     seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
     names = [name.removesuffix(" operations") for name in seen.pinned]
     assert [name for name in names if name != "Diagnosis"] == PINNED
-    assert seen.expanded == ["python 4200", "GPU 0"]
+    assert seen.expanded == ["python 4200"]
     assert seen.import_errors == 0
     assert shows_middle_step(seen, raw)
     assert seen.elsewhere == []

@@ -46,6 +46,22 @@ class BoundBy(IntEnum):
 
 KINDS = [kind.name.lower() for kind in BoundBy]
 
+#: what each kind is called where it is drawn: one word for one thing on all rows, so that it has one colour
+DRAWN = (
+    "host: op",
+    "launch",
+    "host: data",
+    "host: other",
+    "host: handover",
+    "launch delay",
+    "compute",
+    "communication",
+    "copy",
+    "gap",
+    "sync",
+    "idle",
+)
+
 _ON_THREAD = np.full(256, BoundBy.OUTSIDE_OPERATORS, np.uint8)
 _ON_THREAD[Category.CPU_OP] = BoundBy.CPU_OPERATOR
 _ON_THREAD[list(LAUNCHES)] = BoundBy.RUNTIME_CALL

@@ -211,9 +211,11 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
         place, length = graph.source[path].astype(np.int64) - graph.first_work, np.maximum(weight[path], 0)
         running = np.where(place >= 0, np.clip(graph.self_ns[path] - less[path], 0, length), 0)
         delay, kind = length - running, graph.kind[path]
-        by_type = sums(work.type[np.maximum(place, 0)], running, len(KernelType)) if len(work) else [0] * 3
+        of_work = np.flatnonzero(place >= 0)
+        by_type = sums(work.type[place[of_work]], running[of_work], len(KernelType))
+        computing, communication, copies = (int(by_type[kind]) for kind in KernelType)
         host, gaps = (int(delay[is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
-        return Decided(host, *map(int, by_type), gaps, int(delay.sum()) - host - gaps)
+        return Decided(host, computing, communication, copies, gaps, int(delay.sum()) - host - gaps)
 
     return time_of(graph.binding), time_of(binding)
 

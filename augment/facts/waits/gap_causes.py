@@ -223,13 +223,8 @@ def is_longer(ns: Int64s, owner_ns: Int64s, whole_ns: Int64s) -> Bools:
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
 _IDLE = 3  #: the first of the idle states; there is one for each cause
 
-#: the names of the states, as drawn
-STATES = (
-    "compute",
-    "exposed communication",
-    "exposed copy",
-    *(f"idle: {category.name.lower()}" for category in GapCategory),
-)
+#: the names of the states, as drawn: those of the critical path and of idle time, so that one thing has one colour
+STATES = ("compute", "communication", "copy", *(category.name.lower() for category in GapCategory))
 
 
 class DeviceStates(Struct, frozen=True):

@@ -32,6 +32,7 @@ _CAUSES = {
     "unknown": "no single cause known",
 }
 _WORK = ("compute", "communication", "copies", "idle")
+_DRAWN = ("compute", "communication", "copy", "idle")  #: their names where they are drawn: those of a rank's own rows
 
 
 def verdict_track(path: Path, sentences: Sequence[str], window: tuple[int, int]) -> SliceTrack:
@@ -66,7 +67,7 @@ def path_track(path: Path, matched: Matched, summaries: Sequence[RankSummary], w
     order = np.lexsort((np.arange(len(rows)) >= len(first), rows))
     rows, is_stay = rows[order], order < len(first)
     stays = np.cumsum(is_stay) - 1
-    labels = (*names, *_WORK, *(f"transfer {kind}" for kind in matched.kinds))
+    labels = (*names, *_DRAWN, *(f"transfer {kind}" for kind in matched.kinds))
     return SliceTrack(
         analysis=NAME,
         name=PATH,
