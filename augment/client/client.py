@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
 from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, attached
-from augment.client.transfers import Download, JobNames, Moved, all_of, sent_name
+from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2
-from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
+from augment.writers.files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
 _Job = resources_pb2.Job
@@ -166,7 +166,7 @@ class Client(Session):
         stems = {stem(sent_name(path)): stem(path) for path in tests}
         if len(tests) > 1:
             stems[spec.name or "job"] = name or "job"
-        return self._done(wanted, paths[0], out, deadline, tell, control=controls[0], stems=stems)
+        return self._done(wanted, paths[0], out, deadline, tell, control=controls[0], stems=stems, inputs=paths)
 
     def augment_job(
         self,
@@ -300,6 +300,7 @@ class Client(Session):
     ) -> AugmentedJob:
         """Fetch the artifacts of a whole job, the files of seams only into memory."""
         places = [names.place(artifact.file_name) for artifact in job.artifacts]
+        expect_apart([target for _, target in places], paths.values())
 
         def fetch(at: int, moved: Moved) -> bytes:
             (trace, target), artifact = places[at], job.artifacts[at]
@@ -328,8 +329,9 @@ class Client(Session):
         tell: Progress,
         control: str = "",
         stems: Mapping[str, str] | None = None,
+        inputs: Sequence[str] = (),
     ) -> Augmented:
-        """Run a job; its outputs are named after the trace ``path``, or it is one of several.
+        """Run a job; its outputs are named after the trace ``path``, or it is one of several ``inputs``.
 
         ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.
         """
@@ -339,47 +341,59 @@ class Client(Session):
             self._forget_uploads(job.spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
             folder = Path(out) if out is not None else Path(path).parent
-            made = self._fetch(done, path, stems, folder, deadline, tell)
+            made = self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
         self._forget(job.name)
         return made
 
     def _fetch(
-        self, job: _Job, path: str, stems: Mapping[str, str], out: Path, deadline: Deadline, tell: Progress
+        self,
+        job: _Job,
+        path: str,
+        stems: Mapping[str, str],
+        out: Path,
+        deadline: Deadline,
+        tell: Progress,
+        paths: Sequence[str],
     ) -> Augmented:
+        endings = OF_DIFF if job.spec.WhichOneof("kind") == "diff" else OF_TRACE
         downloads = [
-            Download(artifact, out / _local_name(artifact.file_name, stems, path, self.address), self._connection)
+            Download(
+                artifact, out / _local_name(artifact.file_name, stems, endings, path, self.address), self._connection
+            )
             for artifact in job.artifacts
         ]
+        expect_apart([download.target for download in downloads], paths)
         if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
             raise ServiceError(
                 f"{path}: {self.address}: the server made no metrics; it may be of another version", "", ""
             )
-        seams, paths = b"", []
+        seams, files = b"", []
         for download in downloads:
             if download.target.name.endswith(SEAMS_SUFFIX):
                 seams = download.content(self._stub, deadline)
             else:
                 download.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
-                paths.append(download.target)
-        summaries = tuple(path for path in paths if path.name.endswith(SUMMARY_SUFFIX))
-        return Augmented(tuple(path for path in paths if path not in summaries), summaries, seams)
+                files.append(download.target)
+        summaries = tuple(file for file in files if file.name.endswith(SUMMARY_SUFFIX))
+        return Augmented(tuple(file for file in files if file not in summaries), summaries, seams)
 
 
 def _paths(side: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     return [os.fspath(side)] if isinstance(side, str | os.PathLike) else list(side)
 
 
-def _local_name(file_name: str, stems: Mapping[str, str], path: str, address: str) -> str:
+def _local_name(file_name: str, stems: Mapping[str, str], endings: Sequence[str], path: str, address: str) -> str:
     """The local name of an artifact: derived from the local file, even if that name could not be sent unchanged.
 
     Raises:
-        ServiceError: the artifact does not belong to the trace, or lies outside of the folder.
+        ServiceError: it is no output of the trace, a STEM with one of the ``endings``.
     """
-    sent = max((each for each in stems if file_name.startswith(f"{each}.")), key=len, default=None)
-    if sent is None or "/" in file_name or "\\" in file_name:
-        what = f"the server made a file called {file_name!r}, which is not of this trace"
-        raise ServiceError(f"{path}: {address}: {what}", "", "")
-    return stems[sent] + file_name.removeprefix(sent)
+    for ending in endings:
+        sent = file_name.removesuffix(ending)
+        if sent != file_name and sent in stems:
+            return stems[sent] + ending
+    what = f"the server made a file called {file_name!r}, which is no output of this trace"
+    raise ServiceError(f"{path}: {address}: {what}", "", "")
 
 
 class Augmented(Struct, frozen=True):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
@@ -16,9 +17,9 @@ from typing import Any, BinaryIO, TypeVar
 import grpc
 
 from augment.client.connection import CALL_S, Connection, Deadline, Patience, failure_of
-from augment.errors import InputError, ServiceError
+from augment.errors import InputError, OutputError, ServiceError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment.writers.files import replacing, stem
+from augment.writers.files import OF_TRACE, replacing, stem
 
 CHUNK = 1 << 20
 _TOLD_EVERY_S = 0.1
@@ -233,19 +234,38 @@ class JobNames:
         """The trace that an artifact belongs to (None: the job), and its local path.
 
         Raises:
-            ServiceError: the artifact belongs to no trace of the job, or lies outside of the folder.
+            ServiceError: the artifact is no output of a trace of the job, or lies outside of the folder.
         """
         folder, slash, base = file_name.rpartition("/")
         known = folder in self._folders and bool(folder) == bool(slash) and "\\" not in base
-        dots = [at for at, letter in enumerate(base) if letter == "."]
-        for at in reversed(dots if known else ()):
-            name = self._outputs.get((folder, base[:at]))
+        for ending in OF_TRACE if known else ():
+            name = self._outputs.get((folder, base.removesuffix(ending))) if base.endswith(ending) else None
             if name is not None:
-                return name, self._folders[folder] / (stem(name.rpartition("/")[2]) + base[at:])
+                return name, self._folders[folder] / (stem(name.rpartition("/")[2]) + ending)
         if known and _OF_JOB.fullmatch(base):
             return None, self._folders[folder] / base
         what = f"the server made a file called {file_name!r}, which is not of this job"
         raise ServiceError(f"{self._address}: {what}", "", "")
+
+
+def expect_apart(targets: Iterable[Path], inputs: Iterable[str]) -> None:
+    """Check that no file to be written is an input.
+
+    Raises:
+        OutputError: one is.
+    """
+    given = {_identity(path) for path in inputs} - {None}
+    for target in targets:
+        if _identity(target) in given:
+            raise OutputError(f"{target}: is an input; choose another folder or name")
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Device and number of a file; None if there is none."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _sent_path(name: str) -> str:

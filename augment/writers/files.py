@@ -35,18 +35,18 @@ _INPUT_SUFFIXES = (
 )
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 
-#: the endings of the names that ``augment`` writes
-_OUTPUT_SUFFIXES = (
+#: the endings, after a STEM, of what ``augment`` writes about a trace or a job, with what a conversion leaves for the
+#: job, and about a comparison
+OF_TRACE = (
     ".augmented.json.gz",
     ".augmented.pftrace",
     ".augmented.zip",
     METRICS_SUFFIX,
-    SUMMARY_SUFFIX,
-    ".diff.json.gz",
-    ".diff.pftrace",
-    ".diff.zip",
-    ".diff.overlay.pftrace",
+    ".ranks.summary",
+    ".seams.summary",
 )
+OF_DIFF = (".diff.json.gz", ".diff.pftrace", ".diff.zip", ".diff.overlay.pftrace", DIFF_METRICS_SUFFIX)
+_OUTPUT_SUFFIXES = (*OF_TRACE, *OF_DIFF, SUMMARY_SUFFIX)
 
 LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes

@@ -76,6 +76,8 @@ class Server:
     def freeze(self) -> list[int]:
         """Stop the workers that are there: a job that one of them gets goes on for ever."""
         pids = self.workers
+        for worker in list(self.core._scheduler._workers._all):
+            worker.stands_still = False  # by the server: it would let it go on
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         return pids

@@ -21,9 +21,10 @@ from augment.client import Augmented, Client
 from augment.client import client as client_module
 from augment.client.connection import Connection, Deadline
 from augment.client.transfers import Download, JobNames, Upload, all_of, sent_name
-from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
+from augment.errors import InputError, MalformedTrace, OutputError, ServiceError, UnknownFormat, UsageError
 from augment.v1 import resources_pb2, service_pb2
 from augment.v1 import service_pb2 as calls
+from augment.writers.files import OF_TRACE
 from augment_server.base.limits import Limits
 from augment_server.storage.uploads import Uploads
 from simulator import JobOptions, simulate
@@ -340,10 +341,24 @@ def test_what_arrives_damaged_is_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../rank0.metrics.json", "other.metrics.json", "rank0", "rank0./../x", "rank0.a\\b"])
+@pytest.mark.parametrize(
+    "name",
+    ["../rank0.metrics.json", "other.metrics.json", "rank0", "rank0./../x", "rank0.a\\b", "rank0.sh", "rank0.json",
+     "rank0.x.metrics.json", "rank0.pt.trace.json.gz", "rank0.memory_snapshot.pickle", "rank0.diff.pftrace"],
+)  # fmt: skip
 def test_a_server_does_not_choose_where_files_go(name: str) -> None:
-    with pytest.raises(ServiceError, match="which is not of this trace"):
-        client_module._local_name(name, "rank0", "rank0.json", "there:1")
+    """Nor does a worker that a trace of somebody else has taken over: the user has other files beside a trace."""
+    with pytest.raises(ServiceError, match="which is no output of this trace"):
+        client_module._local_name(name, {"rank0": "rank0"}, OF_TRACE, "rank0.json", "there:1")
+
+
+def test_outputs_go_over_no_input(client: Client, tmp_path: Path) -> None:
+    """Not even over another trace of the job, whose name is that of an output."""
+    paths = [write_trace(tmp_path / "a.json"), write_trace(tmp_path / "a.metrics.json")]
+    before = [path.read_bytes() for path in paths]
+    with pytest.raises(OutputError, match=r"a\.metrics\.json: is an input"):
+        client.augment_job(paths, only=["idle_time_breakdown"], out=tmp_path)
+    assert [path.read_bytes() for path in paths] == before
 
 
 def test_a_name_that_is_no_text(client: Client, tmp_path: Path) -> None:
@@ -453,7 +468,8 @@ def test_a_job_of_nothing(inner_server: InnerServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../job.metrics.json", "/job.metrics.json", "a/../../job.metrics.json", "other.metrics.json", "rank0.x\\y",
+    ["a/rank0.sh", "a/rank0.json", "a/rank0.x.metrics.json", "../job.metrics.json", "/job.metrics.json",
+     "a/../../job.metrics.json", "other.metrics.json", "rank0.x\\y",
      "b/job.metrics.json", "job.sh", ".metrics.json", ""],
 )  # fmt: skip
 def test_names_that_lead_elsewhere(name: str) -> None:

@@ -489,13 +489,25 @@ def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatc
             assert jobs.end(running.pop(chance.randrange(len(running))).id, v1.Job.STATE_SUCCEEDED)
         elif made:
             jobs.cancel_waiting(chance.choice(made))
-    expected = {row["id"]: row["place"] for row in waiting.storage.rows(PLACES)}
-    assert len(expected) > 20
-    assert jobs._turns.places([*made, "nothing"]) == expected
+    places = jobs._turns.places([*made, "nothing"])
     with contextlib.suppress(ZeroDivisionError), waiting.storage.writing() as db:
         db.execute("UPDATE jobs SET state = 5")
         raise ZeroDivisionError  # it is undone
-    assert jobs._turns.places(made) == expected
+    assert jobs._turns.places(made) == places
+    begun = iter(jobs.begin, None)
+    assert {job.id: number for number, job in enumerate(begun, 1)} == places
+    assert len(places) > 20
+
+
+def test_clients_take_turns_on_a_single_worker(waiting: Any) -> None:
+    """However many jobs of one came before those of another."""
+    for client in ("a", "a", "a", "b", "b", "c"):
+        waiting(client)
+    clients = []
+    while begun := waiting.jobs.begin():
+        assert waiting.jobs.end(begun.id, v1.Job.STATE_SUCCEEDED)
+        clients.append(begun.client)
+    assert clients == ["a", "b", "c", "a", "b", "a"]
 
 
 def test_places_after_a_start(tmp_path: Path) -> None:
@@ -506,13 +518,3 @@ def test_places_after_a_start(tmp_path: Path) -> None:
     storage = Storage(tmp_path / "state")
     with contextlib.closing(storage):
         assert Turns(storage).places(jobs) == {job: number for number, job in enumerate(jobs, 1)}
-
-
-#: the place of each waiting job by its definition, over all of them
-PLACES = """
-WITH busy AS (SELECT client, COUNT(*) AS running FROM jobs WHERE state = 2 GROUP BY client), waiting AS (
-    SELECT jobs.id,
-        COALESCE(busy.running, 0) + ROW_NUMBER() OVER (PARTITION BY jobs.client ORDER BY due_ns, number) AS turn,
-        MIN(number) OVER (PARTITION BY jobs.client ORDER BY due_ns DESC, number DESC) AS first
-    FROM jobs LEFT JOIN busy ON busy.client = jobs.client WHERE state = 1)
-SELECT id, ROW_NUMBER() OVER (ORDER BY turn, first) AS place FROM waiting"""

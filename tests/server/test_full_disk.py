@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -223,3 +224,23 @@ def test_a_full_disk_is_no_lack_of_memory(source: Path, tmp_path: Path, monkeypa
     failed = outcome_of(order_of(source, tmp_path / "job", GB))["failed"]
     assert failed[0] == "STORAGE_FULL"
     assert str(tmp_path) not in failed[1]
+
+
+def test_on_a_full_disk_data_can_be_removed(small: Path, tmp_path: Path) -> None:
+    """An upload, a job, and with a request_id."""
+    with serving(small / "state") as server:
+        names = [server.upload(trace(tmp_path / name, count=count)) for name, count in (("a.json", 9), ("b.json", 8))]
+        job = server.wait(server.create(names[0]).name)
+        for _ in range(3):
+            with open(small / "rest", "ab", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(1 << 12)):
+                    pass
+            with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+                server.upload(trace(tmp_path / "c.json", count=5000))
+            if names:
+                server.stub.DeleteUpload(calls.DeleteUploadRequest(name=names.pop(), request_id=f"{len(names)}"))
+            else:
+                server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name, request_id="job"))
+        assert not server.stub.ListJobs(calls.ListJobsRequest()).jobs
+        uploads = server.stub.ListUploads(calls.ListUploadsRequest()).uploads
+        assert {upload.file_name for upload in uploads} <= {"c.json"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from in_process import Server, serving, trace
+from in_process import Server, eventually, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -94,9 +94,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     top = tmp_path_factory.mktemp("hostile")
     outside, code = top / "outside", top / "evil.py"
     (outside / "home" / "out").mkdir(parents=True)
-    (outside / "secret").write_text("TOPSECRET")
-    (outside / "home" / "bashrc").write_text("original")
-    (outside / "home" / "out" / "precious").write_text("precious")
+    for name in ("secret", "secret.metrics.json"):
+        (outside / name).write_text("TOPSECRET")
+    (outside / "home" / "bashrc.metrics.json").write_text("original")
+    (outside / "home" / "out" / "precious.metrics.json").write_text("precious")
     code.write_text(HONEST)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_BEGIN", BEGIN.format(evil=str(code), outside=str(outside)))
@@ -116,30 +117,41 @@ LEADS_OUTSIDE = {
     "the folder of outputs is a link": """
         os.rmdir(out)
         os.symlink(OUTSIDE, out)
-        return {"made": [["secret", "0" * 64]]}""",
+        return {"made": [["secret.metrics.json", "0" * 64]]}""",
     "the folder of the order is a link": """
         os.rename(order["folder"], order["folder"] + "x")
         os.symlink(OUTSIDE + "/home", order["folder"])
-        return {"made": [["precious", "0" * 64]]}""",
+        return {"made": [["precious.metrics.json", "0" * 64]]}""",
     "an inner folder is a link": """
         os.symlink(OUTSIDE + "/home", out + "/inner")
-        return {"made": [["inner/bashrc", "0" * 64]]}""",
+        return {"made": [["inner/bashrc.metrics.json", "0" * 64]]}""",
     "an output is a link": """
-        os.symlink(OUTSIDE + "/secret", out + "/made")
-        return {"made": [["made", "0" * 64]]}""",
+        os.symlink(OUTSIDE + "/secret", out + "/rank0.metrics.json")
+        return {"made": [["rank0.metrics.json", "0" * 64]]}""",
     "an output is a folder": """
-        os.mkdir(out + "/made")
-        return {"made": [["made", "0" * 64]]}""",
+        os.mkdir(out + "/rank0.metrics.json")
+        return {"made": [["rank0.metrics.json", "0" * 64]]}""",
     "an output is a pipe": """
-        os.mkfifo(out + "/made")
-        return {"made": [["made", "0" * 64]]}""",
+        os.mkfifo(out + "/rank0.metrics.json")
+        return {"made": [["rank0.metrics.json", "0" * 64]]}""",
+    "an output has a name that no such job makes": """
+        open(out + "/rank0.sh", "w")
+        return {"made": [["rank0.sh", "0" * 64]]}""",
+    "an output is another trace": """
+        open(out + "/rank0.pt.trace.json.gz", "w")
+        return {"made": [["rank0.pt.trace.json.gz", "0" * 64]]}""",
+    "there are more outputs than a trace has": """
+        names = ["rank0.%d.metrics.json" % number for number in range(40)]
+        for name in names:
+            open(out + "/" + name, "w")
+        return {"made": [[name, "0" * 64] for name in names]}""",
     "an output is missing": """
-        return {"made": [["made", "0" * 64]]}""",
+        return {"made": [["rank0.metrics.json", "0" * 64]]}""",
     "an output is listed twice": """
-        open(out + "/made", "w")
-        return {"made": [["made", "0" * 64]] * 2}""",
+        open(out + "/rank0.metrics.json", "w")
+        return {"made": [["rank0.metrics.json", "0" * 64]] * 2}""",
     "a name leads outside": """
-        return {"made": [["../" * 20 + OUTSIDE[1:] + "/secret", "0" * 64]]}""",
+        return {"made": [["../" * 20 + OUTSIDE[1:] + "/secret.metrics.json", "0" * 64]]}""",
 }
 
 
@@ -154,7 +166,7 @@ def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: 
     job = hostile.augment()
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
     assert not os.path.lexists(hostile.state / "artifacts" / job.name.removeprefix("jobs/"))
-    assert not list((hostile.state / "work").glob("*/*[!x]"))
+    eventually(lambda: not list((hostile.state / "work").glob("*/*[!x]")))
     hostile.server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
     assert unharmed(hostile) == before
     hostile.expect_honest_work()
@@ -162,14 +174,14 @@ def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: 
 
 def test_only_outputs_that_are_listed_are_published_with_the_size_that_they_have(hostile: Hostile) -> None:
     hostile.does("""
-open(out + "/made", "w").write("12345")
+open(out + "/rank0.metrics.json", "w").write("12345")
 open(out + "/more", "w").write("not listed")
 os.mkdir(out + "/folder")
-return {"made": [["made", hashlib.sha256(b"12345").hexdigest()]]}""")
+return {"made": [["rank0.metrics.json", hashlib.sha256(b"12345").hexdigest()]]}""")
     job = hostile.augment()
-    assert [(each.file_name, each.size_bytes) for each in job.artifacts] == [("made", 5)]
+    assert [(each.file_name, each.size_bytes) for each in job.artifacts] == [("rank0.metrics.json", 5)]
     folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
-    assert [path.name for path in folder.rglob("*")] == ["made"]
+    assert [path.name for path in folder.rglob("*")] == ["rank0.metrics.json"]
     assert hostile.server.read(job.artifacts[0].name) == b"12345"
 
 
@@ -241,7 +253,7 @@ def test_outputs_of_a_step_are_files_of_the_step(hostile: Hostile, target: str) 
     """A link in them led the server to link others' files into the folder of the last step."""
     earlier = hostile.expect_honest_work()
     artifact = earlier.artifacts[0]
-    place, name = str(hostile.outside / "home"), "bashrc"
+    place, name = str(hostile.outside / "home"), "bashrc.metrics.json"
     if target == "artifacts":
         place, name = str(hostile.state / "artifacts"), artifact.name.removeprefix("jobs/").replace("/artifacts/", "/")
     before = unharmed(hostile), hostile.server.read(artifact.name)
@@ -274,8 +286,8 @@ for folder, each in made:
             change()
         except OSError:
             refused += 1
-open(out + "/refused", "w").write(str(refused))
-return {"made": [["refused", "0" * 64], *([each["file_name"], each["sha256"]] for _, each in made)]}""")
+open(out + "/refused.metrics.json", "w").write(str(refused))
+return {"made": [["refused.metrics.json", "0" * 64], *([each["file_name"], each["sha256"]] for _, each in made)]}""")
     job = hostile.whole(v1.Input(job=earlier.name))
     assert job.state == v1.Job.STATE_SUCCEEDED, job.error
     assert {name: hostile.server.read(name) for name in before} == before
@@ -283,7 +295,7 @@ return {"made": [["refused", "0" * 64], *([each["file_name"], each["sha256"]] fo
     assert len(again) >= 3
     assert again == {name.rpartition("/")[2]: data for name, data in before.items()}
     folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
-    assert (folder / "refused").read_text() == str(2 * len(again))
+    assert (folder / "refused.metrics.json").read_text() == str(2 * len(again))
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
     hostile.expect_honest_work()
 
@@ -321,7 +333,7 @@ return {"failed": ["UNKNOWN_FORMAT", "no", {}], "traceback": ""}""")
     before = unharmed(hostile)
     job = hostile.augment()
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "UNKNOWN_FORMAT")
-    assert not list((hostile.state / "work").glob("*/*[!x]"))
+    eventually(lambda: not list((hostile.state / "work").glob("*/*[!x]")))
     assert unharmed(hostile) == before
     (tmp_path / "link").symlink_to(hostile.outside)
     remove(tmp_path / "link")
@@ -359,7 +371,7 @@ say.__closure__[0].cell_contents.write(b'{"made": [["\ud800", "%s"]]}\n' % (b"0"
     "a count that is none": """say(stage="reading", done=-1, of=2)""",
     "too large a count": """say(stage="reading", done=1, of=1 << 40)""",
     "inputs that there are not": """return {"made": [], "failures": [[0, "INTERNAL", "no", {}]], "notes": []}""",
-    "another kind of digest": """return {"made": [["made", "1"]]}""",
+    "another kind of digest": """return {"made": [["rank0.metrics.json", "1"]]}""",
     "stages for ever": """
 for _ in range(100_000):
     say(stage="reading", done=1, of=2)""",
@@ -382,6 +394,22 @@ def test_what_no_worker_says_ends_the_job_and_the_worker(hostile: Hostile, what:
     assert pid not in hostile.server.workers
 
 
+def test_what_a_worker_tells_counts_as_its_clients(hostile: Hostile) -> None:
+    """The particulars of a failure took 3.8 MB a job, of which nothing counted."""
+    used = hostile.server.core._retention.used
+    hostile.does("""return {"failed": ["UNKNOWN_FORMAT", "x" * 4096, {str(i): "y" * 4096 for i in range(16)}]}""")
+    before = used().get("host:mallory", 0)
+    job = hostile.augment("host:mallory")
+    assert job.error.metadata["15"] == "y" * 4096
+    assert used()["host:mallory"] - before > 17 * 4096
+    hostile.server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
+    assert used().get("host:mallory", 0) == before
+    many = 'dict.fromkeys(map(str, range(17)), "")'
+    for more in ('"x" * 4097, {}', '"x", {"a": "x" * 4097}', '"x", {"a" * 101: "x"}', f'"", {many}'):
+        hostile.does(f"""return {{"failed": ["UNKNOWN_FORMAT", {more}]}}""")
+        assert "Misbehaved" in hostile.augment().error.message
+
+
 def test_a_failed_input_is_one_of_the_inputs(hostile: Hostile) -> None:
     """Another position was told as index -1."""
     hostile.does("""
@@ -392,13 +420,71 @@ if order["kind"] == "job":
     assert "Misbehaved" in job.error.message
 
 
+GOES_ON = """
+import builtins, mmap, threading, time
+def go_on():
+    for number in range(10**9):
+        {what}
+threading.Thread(target=go_on, daemon=True).start()
+time.sleep(0.2)
+return {{"failed": ["UNKNOWN_FORMAT", "no", {{}}], "traceback": ""}}"""
+
+
+def states(pid: int) -> set[str]:
+    """The states of a process's threads."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {text.rpartition(")")[2].split()[0] for text in texts}
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize("what", ["pass", 'os.mkdir(order["folder"] + "/../%d" % number)', "open('/dev/null').close()"])
+def test_nothing_of_a_client_goes_on_between_its_jobs(hostile: Hostile, what: str) -> None:
+    """A worker that made folders as fast as they were removed kept its place for ever."""
+    hostile.does(GOES_ON.format(what=what))
+    assert hostile.augment("host:mallory").error.message == "no"
+    (worker,) = hostile.server.core._scheduler._workers._all
+    assert worker.client is None or states(worker.pid) == {"T"}
+    hostile.expect_honest_work()
+
+
+@NEEDS_LINUX
+def test_a_folder_that_takes_long_to_empty_keeps_nobody_waiting(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_EMPTY_S", 0.0)
+    hostile.does(GOES_ON.format(what='os.mkdir(order["folder"] + "/../%d" % number)'))
+    hostile.augment()
+    (worker,) = hostile.server.core._scheduler._workers._all
+    assert worker.client is None
+    eventually(lambda: [path.name for path in (hostile.state / "work").iterdir()] == [worker.folder.name])
+
+
+@NEEDS_LINUX
+def test_a_worker_with_much_memory_is_not_kept_whatever_it_says(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that children could share, that is no longer resident, and that the process does not tell of."""
+    monkeypatch.setattr(workers, "KEPT_BYTES", 400 << 20)
+    for size, is_kept in ((1 << 20, True), (400 << 20, False)):
+        hostile.does(f"""
+import builtins, mmap
+builtins.kept = mmap.mmap(-1, {size})
+for at in range(0, {size}, 1 << 20):
+    builtins.kept[at] = 1
+builtins.kept.madvise(mmap.MADV_DONTNEED)
+return {{"failed": ["UNKNOWN_FORMAT", "no", {{}}], "traceback": ""}}""")
+        hostile.augment()
+        (worker,) = hostile.server.core._scheduler._workers._all
+        assert (worker.client is not None) == is_kept
+
+
 @NEEDS_LINUX
 def test_a_worker_has_no_rights_of_root_and_cannot_empty_the_log(hostile: Hostile) -> None:
     hostile.does("""
 status = dict(line.rstrip().split(":", 1) for line in open("/proc/self/status"))
 said = [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs")]
-open(out + "/said", "w").write(" ".join([*said, os.readlink("/proc/self/fd/2").partition(":")[0]]))
-return {"made": [["said", "0" * 64]]}""")
+open(out + "/said.metrics.json", "w").write(" ".join([*said, os.readlink("/proc/self/fd/2").partition(":")[0]]))
+return {"made": [["said.metrics.json", "0" * 64]]}""")
     job = hostile.augment()
     none = "0" * 16
     assert hostile.server.read(job.artifacts[0].name).decode().split() == [none, none, none, none, "1", "pipe"]
@@ -465,6 +551,11 @@ tries = dict(
     lock=lambda: fcntl.lockf(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
     flock=lambda: fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB),
     flags=lambda: fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40086602, bytes(8)),
+    verity=lambda: fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40806685, bytes(128)),
+    extents=lambda: fcntl.ioctl(os.open(path, os.O_RDONLY), 0xC020660B, bytes(32)),
+    hint=lambda: fcntl.fcntl(os.open(path, os.O_RDONLY), 1036, bytes(8)),
+    unseen=lambda: call("prctl", 4, 0, 0, 0, 0),
+    timer=lambda: call("timer_create", 1, None, ctypes.byref(ctypes.c_void_p())),
     memory=lambda: os.memfd_create("x"),
     shared=lambda: call("shmget", 0, 4096, 0o1600),
     processors=lambda: os.sched_setaffinity(os.getppid(), {0}),

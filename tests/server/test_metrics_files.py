@@ -23,6 +23,11 @@ def sidecar(path: Path, **rows: Sequence[Any]) -> catalog.MetricsFile:
     return catalog.MetricsFile(os.open(path, os.O_RDONLY))
 
 
+def read(path: Path) -> list[Any]:
+    with contextlib.closing(catalog.MetricsFile(os.open(path, os.O_RDONLY))) as file:
+        return list(file.messages("diagnosis"))
+
+
 def test_metrics_that_a_worker_truncates_while_they_are_read(tmp_path: Path) -> None:
     """A mapped file that became shorter would end the server with SIGBUS."""
     path = tmp_path / "rank0.metrics.json"
@@ -59,6 +64,33 @@ def test_metrics_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(catalog, f"MOST_{limit}" if "_" in limit else "MOST_METRICS_BYTES", value)
     with pytest.raises(Refusal, match="read the artifact"):
         catalog.MetricsFile(os.open(path, os.O_RDONLY))
+
+
+@pytest.mark.parametrize("member", ["told_by_job", "rows"])
+@pytest.mark.parametrize("kind", ["[]", "0", "{}"])
+def test_a_member_of_millions_of_values_is_not_decoded(tmp_path: Path, member: str, kind: str) -> None:
+    """15 MB of them took 380 MB."""
+    values = '{"rows": [' + f"{kind},\n" * 1_000_000 + "0]}"
+    ours = {"told_by_job": '"told_by_job": null', "rows": '"rows": []'}
+    text = '{"analyses": {"diagnosis": {"status": "ok", "rows": []}}, "told_by_job": null}'
+    value = values if member == "told_by_job" else values.removeprefix('{"rows": ').removesuffix("}")
+    (tmp_path / "a.metrics.json").write_text(text.replace(ours[member], f'"{member}": {value}'))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match="read the artifact"):
+            read(tmp_path / "a.metrics.json")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ['{"rows": 1}', '{"rows": [{}]}', '{"verdict": 1}', "5", '{"rows": [{"rule": []}]}'])
+def test_what_a_job_tells_is_no_verdict(tmp_path: Path, text: str) -> None:
+    row = '{"rule": "a", "status": "found"}'
+    path = tmp_path / "a.metrics.json"
+    path.write_text(f'{{"analyses": {{"diagnosis": {{"status": "ok", "rows": [{row}]}}}}, "told_by_job": {text}}}')
+    with pytest.raises(Refusal, match="damaged"):
+        read(path)
 
 
 @pytest.mark.parametrize("text", ["{}", "no JSON", '{"analyses": {"a": {"status": "ok"}}}', '{"analyses": {"\ud800'])

@@ -28,6 +28,7 @@ from augment.v1 import resources_pb2, service_pb2
 from augment_server.base.limits import Limits
 from augment_server.ops.flags import flag_of, limits_from, shown
 from augment_server.ops.main import command
+from augment_server.ops.metrics import Metrics
 from traces import write_trace
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -161,6 +162,16 @@ def test_figures(server: Server, tmp_path: Path) -> None:
     assert samples["augment_removed_total", ("job", "asked")] >= 1
     assert samples["augment_worker_deaths_total", ()] == 0
     assert samples["augment_worker_memory_bytes", ()] > 1 << 20
+
+
+def test_stages_that_a_worker_makes_up_are_no_labels() -> None:
+    """Each would stay in memory, and in every scrape, until a restart."""
+    metrics = Metrics(lambda: pytest.fail("not asked"))
+    for stage in ("reading", "idle_time_breakdown", "reading the test", *map(str, range(1000))):
+        metrics.job_stage("1", stage, 0.5)
+    (family,) = metrics._stage_s.collect()
+    counts = {each.labels["stage"]: each.value for each in family.samples if each.name.endswith("_count")}
+    assert counts == {"reading": 1, "idle_time_breakdown": 1, "reading the test": 1, "other": 1000}
 
 
 def test_every_figure_stands_in_the_docs(server: Server) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.text import exact_time, percent, period, time
-from augment.results.report.sections import heading, unfound
+from augment.results.report.sections import heading, plain, unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -228,9 +228,11 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
 
 
 def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
-    yield f"## {report['input']}" if markdown else f"{report['input']}:"
+    yield plain(f"## {report['input']}") if markdown else f"{report['input']}:"
     yield ""
-    yield " ".join(report["verdict"]) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+    yield (
+        plain(" ".join(report["verdict"])) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+    )
     order = list(_SIGNS)
     shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
     shown.sort(key=lambda row: order.index(row.get("status", "found")))
@@ -243,7 +245,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
         if row.get("status", "found") != status:
             status = row["status"]
             yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
-        yield from _markdown(row) if markdown else _text(row, brief)
+        yield from map(plain, _markdown(row)) if markdown else _text(row, brief)
 
 
 def _text(row: Report, brief: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ import msgspec
 
 from augment.core.text import counted, percent, period
 from augment.errors import UsageError
-from augment.results.report.sections import Document, ReportTable, Section, heading, totals, unfound
+from augment.results.report.sections import Document, ReportTable, Section, heading, plain, totals, unfound
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
@@ -85,15 +85,15 @@ _LEADS = 6
 
 def markdown(document: Document) -> str:
     """Verdict, findings and what each section says first, as Markdown."""
-    lines = [f"### {document.title}", "", *said(document)]
+    lines = [f"### {plain(document.title)}", "", *map(plain, said(document))]
     rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     if rows:
         lines.append("")
     for row in rows:
         advice = f" {row['advice']}." if row.get("advice") else ""
-        lines.append(f"- **{row.get('severity') or 'info'}**: {heading(row)}.{advice}")
-    leads = [f"- {section.title}: {section.lead}" for section in document.sections if section.lead][:_LEADS]
-    caveats = [f"- {text}" for text in doubts(document)]
+        lines.append(plain(f"- **{row.get('severity') or 'info'}**: {heading(row)}.{advice}"))
+    leads = [plain(f"- {section.title}: {section.lead}") for section in document.sections if section.lead][:_LEADS]
+    caveats = [plain(f"- {text}") for text in doubts(document)]
     if leads:
         lines += ["", *leads]
     if caveats:

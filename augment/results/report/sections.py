@@ -144,6 +144,11 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
     return dict(sums)
 
 
+def plain(text: str) -> str:
+    """A line for Markdown in which no name is HTML, a link or an image, nor begins another line."""
+    return " ".join(text.replace("<", "&lt;").replace("](", "]&#40;").splitlines())
+
+
 def heading(row: Row) -> str:
     """What a finding is called below the verdict: by its rule if the verdict says it, else by its title."""
     return str(row["rule"]).replace("_", " ").capitalize() if row.get("in_verdict") else str(row["title"])

@@ -197,7 +197,8 @@ class Service(AugmentServiceServicer):
             self._uploads.get(caller, upload)
             if not request.validate_only:
                 self._retention.remove_upload(upload)
-                self._requests.remember(caller, "DeleteUpload", request.request_id, b"", request.name)
+                answered = (caller, "DeleteUpload", request.request_id, b"", request.name)
+                self._storage.freeing(lambda: self._requests.remember(*answered))
 
         await self._apart(remove)
         return calls.DeleteUploadResponse()
@@ -273,7 +274,8 @@ class Service(AugmentServiceServicer):
                 raise Refusal("JOB_NOT_DONE", f"{job.name}: is waiting or running; cancel it first")
             if not request.validate_only:
                 self._retention.remove_job(id_of(job.name, "jobs"))
-                self._requests.remember(caller, "DeleteJob", request.request_id, b"", request.name)
+                answered = (caller, "DeleteJob", request.request_id, b"", request.name)
+                self._storage.freeing(lambda: self._requests.remember(*answered))
 
         await self._apart(remove)
         return calls.DeleteJobResponse()

@@ -7,7 +7,8 @@ gives up.
 
 With seccomp (on x86-64 and ARM64) it starts no process and no program, signals none, opens no socket, changes neither
 limits nor priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no
-memory that outlives it or is no file's and not its own, and ends with the thread that has started it.
+memory that outlives it, and ends with the thread that has started it. Of prctl, fcntl and ioctl it may what Python
+needs.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in stru
 #: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, tgkill, fcntl and ioctl; what is refused: fork,
 #: vfork, execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, socketpair, flock, io_uring_setup, kill
 #: and its like, the priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all
-#: forms; shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity and
-#: perf_event_open; and what changes System V memory, semaphores and queues, and POSIX queues, by their numbers or names
+#: forms; shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity,
+#: perf_event_open and timer_create, whose signal could wake a process that is stopped; and what changes System V
+#: memory, semaphores and queues, and POSIX queues, by their numbers or names
 _CALLS = {
     "x86_64": (
         0xC000003E,
@@ -48,7 +50,7 @@ _CALLS = {
         (57, 58, 59, 322, 101, 311, 272, 308, 41, 53, 73, 425, 62, 200, 129, 297, 424, 141, 142, 144, 314, 251),
         (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
-        (29, 68, 64, 319, 248, 249, 250, 323, 203, 298),
+        (29, 68, 64, 319, 248, 249, 250, 323, 203, 298, 222),
         (30, 31, 65, 66, 220, 69, 70, 71, 240, 241),
     ),
     "aarch64": (
@@ -57,16 +59,17 @@ _CALLS = {
         (221, 281, 117, 271, 97, 268, 198, 199, 32, 425, 129, 130, 138, 240, 424, 140, 118, 119, 274, 30),
         (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
-        (194, 186, 190, 279, 217, 218, 219, 282, 122, 241),
+        (194, 186, 190, 279, 217, 218, 219, 282, 122, 241, 107),
         (196, 195, 193, 191, 192, 189, 188, 187, 180, 181),
     ),
 }
 _CLONE3, _OF_X32 = 435, 0x40000000
-#: commands of fcntl: record locks, leases, and who gets which signal; of ioctl: a file's flags, attributes and version,
-#: signals again, sealing, encryption, and subvolumes of btrfs
-_LOCKS = (6, 7, 37, 38, 1024, 8, 10, 15, 1026)
-_ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602, 0x8901, 0x8902, 0x5452, 0x40806685,
-               0x800C6613, 0x5000940E, 0x50009401, 0x5000940F, 0x50009417, 0x50009418)  # fmt: skip
+#: what prctl may do: read the death signal and capabilities, name threads and memory, give up rights; what fcntl may:
+#: copy descriptors, their flags, the sizes of pipes; what ioctl may: say whether a file is a terminal, of which size,
+#: and how much there is to read, let reads wait or not, and close files at exec
+_PROCESS = (2, 3, 15, 16, 21, 23, 38, 0x53564D41)
+_DESCRIPTOR = (0, 1, 2, 3, 4, 1030, 1031, 1032)
+_TERMINAL = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 
 
 class _Ruleset(ctypes.Structure):
@@ -154,20 +157,19 @@ def seclude() -> bool:
         (_HAS, 1, 0, _CLONE_THREAD),
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, 4, prctl),
-        (_LOAD, 0, 0, _ARGUMENT),
-        (_EQUAL, 0, 1, _SET_DEATH_SIGNAL),
-        (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
     ]
     for call, itself in ((prlimit, 0), (tgkill, os.getpid())):
         lines += [(_EQUAL, 0, 4, call), (_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 1, 0, itself)]
         lines += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
-    for call, commands in ((fcntl, _LOCKS), (ioctl, _ATTRIBUTES)):
-        lines += [(_EQUAL, 0, 2 + 2 * len(commands), call), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
+    for call, argument, commands in (
+        (prctl, _ARGUMENT, _PROCESS),
+        (fcntl, _SECOND_ARGUMENT, _DESCRIPTOR),
+        (ioctl, _SECOND_ARGUMENT, _TERMINAL),
+    ):
+        lines += [(_EQUAL, 0, 2 + 2 * len(commands), call), (_LOAD, 0, 0, argument)]
         for command in commands:
-            lines += [(_EQUAL, 0, 1, command), (_RETURN, 0, 0, _REFUSE)]
-        lines.append((_RETURN, 0, 0, _ALLOW))
+            lines += [(_EQUAL, 0, 1, command), (_RETURN, 0, 0, _ALLOW)]
+        lines.append((_RETURN, 0, 0, _REFUSE))
     for number in itertools.chain(*refused):
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     lines.append((_RETURN, 0, 0, _ALLOW))

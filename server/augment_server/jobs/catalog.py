@@ -26,7 +26,8 @@ from augment_server.storage.pages import MOST_PAGE
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
 #: most bytes of a sidecar that is read, of a line in it, and of all in it but the rows
-MOST_METRICS_BYTES, MOST_ROW_BYTES, MOST_HEAD_BYTES = 1 << 30, 4 << 20, 16 << 20
+MOST_METRICS_BYTES, MOST_ROW_BYTES, MOST_HEAD_BYTES = 1 << 30, 4 << 20, 4 << 20
+MOST_DECODED_BYTES = 1 << 20  #: of what is decoded as a whole: two bytes of it may take eighty of memory
 _ROW = b" " * 6  #: before each row
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
 
@@ -35,7 +36,7 @@ class _Metrics(msgspec.Struct):
     """An analysis in the sidecar. Its rows are not decoded, so that they stay exactly as they are."""
 
     status: str
-    rows: list[msgspec.Raw]
+    rows: msgspec.Raw
     reason: str = ""
 
 
@@ -43,10 +44,17 @@ class _Verdict(msgspec.Struct):
     text: list[str] = []
 
 
+class _Told(msgspec.Struct):
+    """What the job tells of a rank's verdict."""
+
+    verdict: list[str] | None = None
+    job: str | None = None
+
+
 class _Sidecar(msgspec.Struct):
     analyses: dict[str, _Metrics]
     verdict: _Verdict = msgspec.field(default_factory=_Verdict)
-    told_by_job: dict[str, Any] | None = None
+    told_by_job: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class MetricsFile:
@@ -95,8 +103,9 @@ class MetricsFile:
             sidecar = msgspec.json.decode(bytes(head), type=_Sidecar)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged() from error
-        self.verdict = verdict_in_job(sidecar.told_by_job, sidecar.verdict.text)
-        self._analyses, self._of_job = sidecar.analyses, sidecar.told_by_job
+        self._analyses, self._of_job = sidecar.analyses, bytes(sidecar.told_by_job)
+        of_job = _decoded(self._of_job, _Told | None)
+        self.verdict = verdict_in_job(of_job and msgspec.structs.asdict(of_job), sidecar.verdict.text)
         self._places = dict(zip(sidecar.analyses, places, strict=False))
         if places and len(places) != len(sidecar.analyses):
             raise _damaged()
@@ -136,18 +145,22 @@ class MetricsFile:
             rows = itertools.chain((following,), rows)
 
     def _rows(self, name: str) -> Iterator[bytes]:
-        if name == "diagnosis" and self._of_job:
+        of_job = _decoded(self._of_job, dict[str, Any] | None) if name == "diagnosis" else None
+        if of_job:
             begin, end = self._places.get(name, (0, 0))
-            if end - begin > MOST_HEAD_BYTES:
+            if end - begin > MOST_DECODED_BYTES:
                 raise _too_large()
             rows = [msgspec.json.decode(row) for row in self._rows_alone(name)]
-            judged = in_job({TOLD: self._of_job, "analyses": {name: {"rows": rows}}})["analyses"][name]["rows"]
+            try:
+                judged = in_job({TOLD: of_job, "analyses": {name: {"rows": rows}}})["analyses"][name]["rows"]
+            except (AttributeError, KeyError, TypeError) as error:  # JSON, but no metrics
+                raise _damaged() from error
             return map(msgspec.json.encode, judged)
         return self._rows_alone(name)
 
     def _rows_alone(self, name: str) -> Iterator[bytes]:
         """The rows as they were written."""
-        yield from map(bytes, self._analyses[name].rows)
+        yield from map(bytes, _decoded(bytes(self._analyses[name].rows), list[msgspec.Raw]))
         at, end = self._places.get(name, (0, 0))
         while at < end:
             self._file.seek(at)
@@ -157,6 +170,15 @@ class MetricsFile:
                 yield bytes(msgspec.json.decode(line.strip().removesuffix(b","), type=msgspec.Raw))
             except msgspec.DecodeError as error:
                 raise _damaged() from error
+
+
+def _decoded(text: bytes, kind: Any) -> Any:
+    if len(text) > MOST_DECODED_BYTES:
+        raise _too_large()
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise _damaged() from error
 
 
 def _too_large() -> Refusal:

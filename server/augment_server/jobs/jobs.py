@@ -289,6 +289,7 @@ class Jobs:
             row = db.execute(NEXT).fetchone()
             if row is None:
                 return None
+            self._turns.serve(db, row["client"])
             step = parts.begin(db, row["id"])
             if row["state"] == QUEUED:
                 change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"

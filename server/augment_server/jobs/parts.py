@@ -146,7 +146,8 @@ def fail(db: sqlite3.Connection, job: str, number: int, error: bytes | None) -> 
 def note(db: sqlite3.Connection, job: str, made: Outputs) -> None:
     """Store the remarks on the outputs of a whole job's last step."""
     said = Outputs(notes=made.notes).text()
-    db.execute("UPDATE parts SET made = ? WHERE job = ? AND origin = ?", (said, job, _LAST))
+    change = "UPDATE parts SET made = ?, bytes = bytes + ? WHERE job = ? AND origin = ?"
+    db.execute(change, (said, len(said.encode()), job, _LAST))
 
 
 def notes_of(rows: Sequence[sqlite3.Row]) -> tuple[str, ...]:

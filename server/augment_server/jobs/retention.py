@@ -259,13 +259,13 @@ class Retention:
 
     def remove_job(self, job: str) -> None:
         """Remove a final job, and its artifacts."""
-        self._remove_jobs([job], "asked")
+        self._storage.freeing(lambda: self._remove_jobs([job], "asked"))
 
     def remove_upload(self, upload: str) -> None:
         """Remove an upload, and its bytes unless a job or another upload needs them; a call that sends it ends."""
         row = self._storage.row("SELECT sha256 FROM uploads WHERE id = ?", upload)
         if row:
-            self._remove_uploads([(upload, None)], "asked")
+            self._storage.freeing(lambda: self._remove_uploads([(upload, None)], "asked"))
             self._drop_content(row["sha256"])
 
     def _remove_jobs(self, jobs: Sequence[str], why: str) -> None:

@@ -21,7 +21,7 @@ from augment_server.base.names import new_id
 from augment_server.base.observer import Observer
 from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
-from augment_server.jobs.worker_requests import Order, Orders, handed_over
+from augment_server.jobs.worker_requests import Order, Orders, expect_outputs, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.storage.roots import take_over
 from augment_server.storage.storage import Storage, remove, sync_folder, sync_tree
@@ -258,6 +258,7 @@ class Scheduler:
         except TookTooMuch as error:
             most = f"{self._limits.job_memory_bytes() >> 20} MiB"
             raise Refusal("JOB_MEMORY", f"{begun.file_name}: exceeded the memory limit of a job, {most}") from error
+        await worker.stand_still()  # nothing changes what it made while that is published
         progress.end()
         if said.made is None or said.failed:
             if said.traceback:
@@ -316,6 +317,7 @@ class Scheduler:
         remove(target)  # left by an attempt that was published but not recorded before the server was killed
         try:
             names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
+            expect_outputs(attempt.order, names)
             sizes = take_over(folder.parent, (folder.name, "out"), names, target, known)
             sync_tree(target)
             sync_folder(target.parent)
@@ -430,6 +432,15 @@ class Scheduler:
 
 
 CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
+_STAGES = (CONVERTING, "reading", "analysing", "writing", "comparing", "drawing", "merging", "diagnosing")
+_OF_DIFF = ("reading the control", "reading the test")
+
+
+def known_stages() -> frozenset[str]:
+    """The stages that workers tell of; one that is run by a stranger may tell of others."""
+    from augment.analyses import ANALYSES
+
+    return frozenset((*_STAGES, *_OF_DIFF, *(analysis.NAME for analysis in ANALYSES)))
 
 
 class JobProgress:

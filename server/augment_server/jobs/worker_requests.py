@@ -12,14 +12,16 @@ from msgspec import structs
 
 from augment.pipeline.request import request_of
 from augment.v1 import resources_pb2 as v1
+from augment.writers.files import OF_DIFF, OF_TRACE
 from augment_server.base.limits import Limits
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
 from augment_server.storage.inputs import Given, attachments_of, is_control
-from augment_server.storage.roots import folder_inside, resolve, steps_of
+from augment_server.storage.roots import OutsideFolder, folder_inside, resolve, steps_of
 from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
+_OUTPUTS = 16  #: of each trace, and of a job, at most
 
 
 class Orders:
@@ -151,6 +153,30 @@ def handed_over(order: Order) -> Iterator[tuple[str, tuple[str, str]]]:
         for made in given["made"]:
             name = made["file_name"].rpartition("/")[2]
             yield f"{folder}/{name}" if folder else name, (given["made_in"], made["file_name"])
+
+
+#: the endings of the outputs of each kind of order
+_ENDINGS = {
+    "augment": OF_TRACE,
+    "job": OF_TRACE,
+    "diff": OF_DIFF,
+    "report": (".report.md", ".report.html"),
+    "diagnose": ("diagnosis.md", "diagnosis.jsonl"),
+}
+
+
+def expect_outputs(order: Order, names: Sequence[str]) -> None:
+    """Check that a worker has made only files that its order is for: clients save them under these names.
+
+    Raises:
+        OutsideFolder: another one has been made, or more than there can be.
+    """
+    most = _OUTPUTS + _OUTPUTS * len(order["inputs"])
+    if len(names) > most:
+        raise OutsideFolder(f"{len(names)} outputs of {len(order['inputs'])} traces")
+    for name in names:
+        if not name.endswith(_ENDINGS[order["kind"]]):
+            raise OutsideFolder(f"{name[-200:]!r} is no output of such a job")
 
 
 def _augment_order(spec: v1.AugmentSpec) -> Order:

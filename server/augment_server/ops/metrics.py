@@ -19,6 +19,7 @@ from augment.errors import AugmentError
 from augment_server.base.interception import Call
 from augment_server.base.observer import Observer
 from augment_server.base.security import Address, TlsFiles
+from augment_server.jobs.scheduler import known_stages
 from augment_server.ops.core import Figures
 
 _REQUEST_S = 30.0  #: timeout of a scrape's connection
@@ -35,6 +36,7 @@ class Metrics(Observer):
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # twice the series, of no use
+        self._stages = known_stages()
         self.registry = registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=registry)
         registry.register(_AtScrape(figures))
@@ -79,7 +81,7 @@ class Metrics(Observer):
 
     def job_stage(self, job_id: str, stage: str, seconds: float) -> None:
         """Record how long the stage took."""
-        self._stage_s.labels(stage).observe(seconds)
+        self._stage_s.labels(stage if stage in self._stages else "other").observe(seconds)
 
     def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
         """Record how the job ended, and how long it took."""

@@ -9,6 +9,7 @@
     blobs/SHA256   the bytes of complete uploads, each content once
     work/ID/       the inputs and outputs of one attempt at a job
     ranks/ID/N/    the outputs of the Nth trace of a job of several traces, until the job ends
+    reserve        room for the removal of data when the disk is full
     artifacts/ID/  the outputs of a job; valid once the database says that the job has succeeded
 
 Rows are written before files are moved, under one lock. A server that was killed in between finds the intended move
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import sqlite3
 import stat
@@ -28,10 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from augment.errors import AugmentError
-from augment_server.base.errors import Refusal
+from augment_server.base.errors import Refusal, disk_is_full
 from augment_server.base.names import new_id
 from augment_server.storage.lease import Lease, boot, expect_local
 
@@ -131,10 +133,15 @@ CASE WHEN NOT {0}.complete THEN {0}.received
 _MORE = "INSERT INTO usage VALUES ({0}, {1}) ON CONFLICT (client) DO UPDATE SET bytes = bytes + excluded.bytes;"
 _OLD, _NEW = _TAKEN.format("OLD"), _TAKEN.format("NEW")
 _JOBS_CLIENT = "(SELECT client FROM jobs WHERE id = NEW.job)"
-_JOB = "LENGTH({0}spec) + LENGTH(CAST({0}labels AS BLOB))"  #: the bytes of a job's own row that count
+#: the bytes of a job's own row, and of the row of one of its inputs, that count; the latter with its files
+_JOB = (
+    "LENGTH({0}spec) + LENGTH(CAST({0}labels AS BLOB)) + COALESCE(LENGTH({0}error), 0)"
+    " + COALESCE(LENGTH({0}progress), 0)"
+)
+_PART = "{0}bytes + COALESCE(LENGTH({0}error), 0)"
 _OF_JOB = (
     "(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)"
-    " + (SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE job = OLD.id)"
+    " + (SELECT COALESCE(SUM(bytes + COALESCE(LENGTH(error), 0)), 0) FROM parts WHERE job = OLD.id)"
 )
 #: the stored bytes of each client: triggers keep them up to date, and each start makes both anew
 _USAGE = f"""
@@ -152,8 +159,8 @@ DROP TRIGGER IF EXISTS artifact_more;
 CREATE TRIGGER artifact_more AFTER INSERT ON artifacts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.size")} END;
 DROP TRIGGER IF EXISTS part_other;
-CREATE TRIGGER part_other AFTER UPDATE OF bytes ON parts BEGIN
-    {_MORE.format(_JOBS_CLIENT, "NEW.bytes - OLD.bytes")} END;
+CREATE TRIGGER part_other AFTER UPDATE OF bytes, error ON parts BEGIN
+    {_MORE.format(_JOBS_CLIENT, f"({_PART.format('NEW.')}) - ({_PART.format('OLD.')})")} END;
 DROP TRIGGER IF EXISTS part_more;
 CREATE TRIGGER part_more AFTER INSERT ON parts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.bytes")} END;
@@ -161,7 +168,7 @@ DROP TRIGGER IF EXISTS job_more;
 CREATE TRIGGER job_more AFTER INSERT ON jobs BEGIN
     {_MORE.format("NEW.client", _JOB.format("NEW."))} END;
 DROP TRIGGER IF EXISTS job_other;
-CREATE TRIGGER job_other AFTER UPDATE OF labels ON jobs BEGIN
+CREATE TRIGGER job_other AFTER UPDATE OF labels, error, progress ON jobs BEGIN
     {_MORE.format("NEW.client", f"({_JOB.format('NEW.')}) - ({_JOB.format('OLD.')})")} END;
 DROP TRIGGER IF EXISTS job_parts_less;
 DROP TRIGGER IF EXISTS job_less;
@@ -173,15 +180,17 @@ INSERT INTO usage SELECT client, SUM(bytes) FROM (
     SELECT client, size AS bytes FROM artifacts JOIN jobs ON jobs.id = artifacts.job
     UNION ALL SELECT client, size FROM (SELECT DISTINCT client, sha256, size FROM uploads WHERE complete)
     UNION ALL SELECT client, received FROM uploads WHERE NOT complete
-    UNION ALL SELECT client, bytes FROM parts JOIN jobs ON jobs.id = parts.job
+    UNION ALL SELECT client, {_PART.format("parts.")} FROM parts JOIN jobs ON jobs.id = parts.job
     UNION ALL SELECT client, {_JOB.format("")} FROM jobs
 ) GROUP BY client;
 COMMIT;
 """  # noqa: S608 - of our own texts alone
+T = TypeVar("T")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
+_RESERVE_BYTES = 1 << 20  #: for a full disk: two deletions write much less
 _STEPS = 1000  #: of a query, after which its time is looked at
 _FORM = 1  #: version of the tables, in the database's user_version; 0: not recorded
 
@@ -244,6 +253,7 @@ class Storage:
                 self._writer.execute("INSERT OR REPLACE INTO lease VALUES (0, ?, ?)", (self.lease.holder.id, boot()))
             except (OSError, sqlite3.Error) as error:
                 raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
+            self._reserve()
             undo.pop_all()
 
     def _expect_one_disk(self) -> None:
@@ -318,9 +328,33 @@ class Storage:
             except BaseException:
                 self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
+            try:
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
             for follower in self._followers:
                 follower(self._writer)
+
+    def freeing(self, change: Callable[[], T]) -> T:
+        """The result of a change that removes data; on a full disk it gets the room that is kept for that."""
+        try:
+            return change()
+        except (OSError, sqlite3.Error) as error:
+            if not disk_is_full(error):
+                raise
+        with self.lock:
+            remove(self.root / "reserve")
+            try:
+                return change()
+            finally:
+                self._reserve()
+
+    def _reserve(self) -> None:
+        """Take the room that :meth:`freeing` needs, if there is as much."""
+        with contextlib.suppress(OSError), open(self.root / "reserve", "ab") as file:
+            file.write(bytes(max(0, _RESERVE_BYTES - file.tell())))
 
     def follow(self, script: str, follower: Callable[[sqlite3.Connection], object]) -> None:
         """Run a script, of temporary tables and triggers, on the connection that writes, and call ``follower``.
@@ -437,28 +471,38 @@ def remove(path: Path) -> None:
         path.rmdir()
 
 
-def empty(path: Path) -> None:
-    """Remove what is in a folder, as far as possible, as :func:`remove` does."""
+def empty(path: Path, until: float = math.inf) -> bool:
+    """Remove what is in a folder, as far as possible, as :func:`remove` does.
+
+    Args:
+        until: when to give up, by the monotonic clock, s.
+
+    Returns:
+        Whether nothing was left to do by then.
+    """
     with contextlib.suppress(OSError):
         top = os.open(path, _FOLDER)
         try:
             folders = ["."]
-            while folders:
-                folders += _emptied(folders.pop(), top)
+            while folders and time.monotonic() < until:
+                folders += _emptied(folders.pop(), top, until)
         finally:
             os.close(top)
+    return time.monotonic() < until
 
 
-def _emptied(folder: str, top: int) -> list[str]:
+def _emptied(folder: str, top: int, until: float) -> list[str]:
     """Remove a folder in ``top``, but move the folders in it to ``top`` first; returns their new names."""
     moved = []
     with contextlib.suppress(OSError):
         at = os.open(folder, _FOLDER, dir_fd=top)
         try:
             for name in os.listdir(at):
+                if time.monotonic() >= until:
+                    break
                 try:
                     os.unlink(name, dir_fd=at)
-                except OSError:  # noqa: PERF203 - a folder
+                except OSError:
                     with contextlib.suppress(OSError):
                         if sys.platform == "linux":  # its mode may keep its owner out
                             itself = os.open(name, os.O_PATH | _FOLDER, dir_fd=at)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Say = Callable[..., None]
 _SIDES = ("control", "test")  #: the sides of a comparison
 _PIECE = 1 << 20
+_MOST_TEXT, _MOST_NOTES = 4000, 100  #: characters of a message; remarks on the outputs
 SPILLED = 0.75  #: of the memory that a job may use: near it, arrays are moved to the disk
 
 
@@ -112,8 +113,9 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The message for an error, as sent to the server."""
-    return _without_places(message, order), {name: _without_places(text, order) for name, text in metadata.items()}
+    """The message for an error, as sent to the server, which takes no longer ones."""
+    particulars = {name: _without_places(text, order)[:_MOST_TEXT] for name, text in metadata.items()}
+    return _without_places(message, order)[:_MOST_TEXT], particulars
 
 
 def _without_places(text: str, order: dict[str, Any]) -> str:
@@ -251,7 +253,8 @@ def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     stages = stages_of(order)
     gathering = Gathering(order, sources, Path(order["folder"]) / "out")
     paths = gathering.all(lambda name: say(stage=name, done=stages.index(name), of=len(stages)))
-    return {**_told(order, paths, gathering.sha256_of), "notes": gathering.notes}
+    notes = [note[:_MOST_TEXT] for note in gathering.notes[:_MOST_NOTES]]
+    return {**_told(order, paths, gathering.sha256_of), "notes": notes}
 
 
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:

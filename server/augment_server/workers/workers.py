@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,9 +25,11 @@ from augment_server.storage.storage import Storage, empty, remove
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
-_WATCH_S = 0.1
+_WATCH_S, _LOOK_S = 0.1, 0.002
 _LINE_BYTES = 4 << 20
 _MOST_LINES = 1000  #: that a worker says about one order
+_STOP_S, _EMPTY_S = 2.0, 2.0  #: how long to wait until an idle process stands still, and until its folder is empty
+MOST_OUTPUTS = 20_000  #: of an order: more than those of a whole job with as many traces as a server takes
 _ROOT = Path(__file__).resolve().parents[2]
 _BEGIN = """
 import json, sys
@@ -37,7 +40,8 @@ main()
 #: what a worker gets of the environment; the settings of OpenBLAS decide about the last bit of a mean
 _HANDED_ON = re.compile("PATH|LANG|LC_ALL|LC_CTYPE|TZ|LD_LIBRARY_PATH|DYLD_LIBRARY_PATH|MALLOC_ARENA_MAX|OPENBLAS_.*")
 
-_Text = Annotated[str, Meta(max_length=1 << 16)]
+_Text = Annotated[str, Meta(max_length=1 << 12)]
+_Particulars = Annotated[dict[Annotated[str, Meta(max_length=100)], _Text], Meta(max_length=16)]
 _Reason = Annotated[str, Meta(pattern=f"^({'|'.join(REASONS)})\\Z")]
 _Number = Annotated[int, Meta(ge=0, le=1 << 20)]
 _Rank = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -52,17 +56,18 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     done: _Number = 0
     of: _Number = 0
-    made: tuple[tuple[_FileName, _Sha256], ...] | None = None
+    made: Annotated[tuple[tuple[_FileName, _Sha256], ...], Meta(max_length=MOST_OUTPUTS)] | None = None
     rank: _Rank | None = None
     world_size: _Rank | None = None
-    failures: tuple[tuple[_Number, _Reason, _Text, dict[_Text, _Text]], ...] = ()
-    notes: tuple[_Text, ...] = ()
-    failed: tuple[_Reason, _Text, dict[_Text, _Text]] | None = None
+    failures: Annotated[tuple[tuple[_Number, _Reason, _Text, _Particulars], ...], Meta(max_length=MOST_OUTPUTS)] = ()
+    notes: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
+    failed: tuple[_Reason, _Text, _Particulars] | None = None
     traceback: str = ""
     peak_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 _SAID = msgspec.json.Decoder(Said)
+_SIZE = re.compile(r"^(Vm\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 class Misbehaved(Exception):
@@ -85,6 +90,7 @@ class Worker:
         self.folder = folder
         self.client: str | None = None  #: whose jobs it does; none before the first
         self.jobs = 0
+        self.stands_still = False  #: between two jobs
         self.busy = False  #: stays true after work was cancelled
         self.peak_bytes = 0
 
@@ -197,12 +203,47 @@ class Worker:
         raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
 
     def memory_bytes(self) -> int | None:
-        """The memory in use, bytes; None if the system does not report it."""
-        try:
-            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            return None
+        """The memory in use, bytes, with what is swapped out and page tables; None if the system does not report it.
+
+        Of memory that the process could share with children all that is mapped counts: what it has touched stays in use
+        when it is no longer resident.
+        """
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{self.pid}/task"):  # one that has ended says nothing, even the first
+                with open(f"/proc/{self.pid}/task/{thread}/status", encoding="utf-8", errors="replace") as file:
+                    sizes = {name: int(size) << 10 for name, size in _SIZE.findall(file.read())}
+                if "VmRSS" not in sizes:
+                    continue
+                taken = sizes["VmRSS"] + sizes.get("VmSwap", 0) + sizes.get("VmPTE", 0)
+                if sizes["VmSize"] > min(self._memory or KEPT_BYTES, KEPT_BYTES):  # else there is not as much of it
+                    taken += _shared_bytes(f"/proc/{self.pid}/task/{thread}/maps", sizes["VmSize"])
+                return taken
+        return None
+
+    async def stand_still(self) -> bool:
+        """Stop the process with all of its threads, so that nothing of it goes on between two jobs; False if it does.
+
+        Only on Linux, where it ends with the server even so.
+        """
+        if sys.platform != "linux":
+            return True
+        if not self.stands_still:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGSTOP)
+            until = time.monotonic() + _STOP_S
+            while self.alive and not self.stands_still and time.monotonic() < until:
+                with contextlib.suppress(ChildProcessError):  # it has just ended
+                    stopped = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+                    self.stands_still = stopped is not None
+                await asyncio.sleep(0 if self.stands_still else _LOOK_S)
+        return self.stands_still
+
+    def go_on(self) -> None:
+        """Let the process work again."""
+        if self.stands_still:
+            self.stands_still = False
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGCONT)
 
     async def _watch(self) -> None:
         """Returns when the process exceeds its memory limit. Works only on Linux."""
@@ -222,6 +263,16 @@ class Worker:
         await self._process.wait()
 
 
+def _shared_bytes(path: str, most: int) -> int:
+    """The size of all anonymous memory that children would share, in a list of mappings; ``most`` without the list."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            ends = [line.split(" ", 1)[0].split("-") for line in file if "/dev/zero" in line]
+    except OSError:
+        return most
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ends)
+
+
 class Workers:
     """The pool: as many processes as jobs may run at once. None works for two clients: one may take it over."""
 
@@ -232,6 +283,7 @@ class Workers:
         self._idle: list[Worker] = []  # the one that was used last at the end
         self._all: set[Worker] = set()
         self._preparing = asyncio.Lock()
+        self._removing: set[asyncio.Task[None]] = set()  # folders of ended processes
 
     def memory_bytes(self) -> int:
         """The memory of all processes, bytes. May be called from any thread."""
@@ -256,6 +308,7 @@ class Workers:
                 if worker.alive and worker.client == whose:
                     self._idle.remove(worker)
                     worker.client = client
+                    worker.go_on()
                     return worker
         while self._idle and len(self._all) >= self.size:
             await self._end(self._idle.pop(0))
@@ -269,19 +322,25 @@ class Workers:
         return worker
 
     async def give_back(self, worker: Worker) -> None:
-        """Return a process after its job, with nothing left in its folder: it becomes idle, or is replaced."""
-        if worker.fit:
-            await self._apart(empty, worker.folder)
-            self._idle.append(worker)
-            return
+        """Return a process after its job, with nothing left in its folder: it stands still, or is replaced.
+
+        Code of a client may have taken it over, go on, and say of its memory what it likes.
+        """
+        if worker.fit and await worker.stand_still() and (worker.memory_bytes() or 0) < KEPT_BYTES:
+            until = time.monotonic() + _EMPTY_S
+            if await self._apart(empty, worker.folder, until):
+                self._idle.append(worker)
+                return
         await self._end(worker)
         await self.prepare()
 
     async def _end(self, worker: Worker) -> None:
-        """End a process, which may be dead and have left children, and remove its folder."""
+        """End a process, which may be dead and have left children. Nobody waits until its folder is removed."""
         self._all.discard(worker)
         await worker.end()
-        await self._apart(remove, worker.folder)
+        removing = asyncio.create_task(self._apart(remove, worker.folder))
+        self._removing.add(removing)  # the event loop holds only weak references to tasks
+        removing.add_done_callback(self._removing.discard)
 
     async def close(self) -> None:
         """End all processes."""

@@ -23,7 +23,7 @@ from augment.errors import InputError, UnknownFormat, UsageError
 from augment.history import Run, RunFigure, Store
 from augment.results.report import charts
 from augment.results.report import page as html
-from augment.results.report.health import report_on
+from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_trace import document as of_trace
 from augment.results.report.of_trace import kernels, modules, over_time
@@ -344,6 +344,19 @@ def test_markdown(outputs: Path) -> None:
     text = markdown(of_trace(sidecar))
     assert text.startswith(f"### {sidecar['source']['name']}\n\n{sidecar['verdict']['text'][0]}")
     assert len(text) < 10_000
+
+
+def test_names_in_markdown_are_text(outputs: Path) -> None:
+    """Those of a sidecar somebody sent, shown where others read it, as in an issue."""
+    evil = "<img src=x onerror=alert(1)> [a](javascript:b)\n# heading `<b>"
+    sidecar = json.loads(metrics(outputs).read_text())
+    sidecar["source"]["name"] = evil
+    sidecar["verdict"]["text"] = [evil]
+    row = {"rule": evil, "title": evil, "advice": evil, "severity": "high", "confidence": "high"}
+    shown = {"input": evil, "verdict": [evil], "rows": [row, {**row, "status": "fine"}]}
+    for text in (markdown(of_trace(sidecar)), "\n".join(lines_of([shown], markdown=True, brief=False))):
+        assert evil.split()[1] in text
+        assert not re.search(r"<(?!/?details>|/?summary>)|\]\(|^# ", text, re.MULTILINE)
 
 
 def test_a_job_of_512_ranks_is_small(outputs: Path) -> None:
