@@ -22,6 +22,7 @@ from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import OF_TRACE, replacing, stem
 
 CHUNK = 1 << 20
+_MOST_CONTENT = 256 << 20  #: bytes of an artifact that is read into memory
 _TOLD_EVERY_S = 0.1
 _LOOK_S, _STANDSTILL_S = 0.5, 5.0  #: how often to look at an upload that another client continues
 
@@ -163,8 +164,11 @@ class Download:
         """The content of a small artifact.
 
         Raises:
-            ServiceError: as in :meth:`receive`.
+            ServiceError: as in :meth:`receive`, or it is not small.
         """
+        if self._artifact.size_bytes > _MOST_CONTENT:
+            what = f"{self._connection.address}: {self._artifact.file_name} is larger than {_MOST_CONTENT} bytes"
+            raise ServiceError(what, "", "")
         file = io.BytesIO()
         self._fill(file, stub, deadline, lambda _done, _of: None)
         return file.getvalue()

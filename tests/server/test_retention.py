@@ -97,7 +97,7 @@ def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]
         stored = server.core._retention.stored_bytes()
-        specs = sum(job.spec.ByteSize() + len("{}") for job in jobs)
+        specs = sum(job.spec.ByteSize() + len("{}") + job.progress.ByteSize() for job in jobs)
     on_disk = sum(
         path.stat().st_size
         for kind in ("blobs", "artifacts")

@@ -14,6 +14,7 @@ from augment.pipeline.request import request_of
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import OF_DIFF, OF_TRACE
 from augment_server.base.limits import Limits
+from augment_server.base.names import MOST_FOLDERS
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
 from augment_server.storage.inputs import Given, attachments_of, is_control
@@ -175,7 +176,7 @@ def expect_outputs(order: Order, names: Sequence[str]) -> None:
     if len(names) > most:
         raise OutsideFolder(f"{len(names)} outputs of {len(order['inputs'])} traces")
     for name in names:
-        if not name.endswith(_ENDINGS[order["kind"]]):
+        if not name.endswith(_ENDINGS[order["kind"]]) or name.count("/") > MOST_FOLDERS:
             raise OutsideFolder(f"{name[-200:]!r} is no output of such a job")
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import sqlite3
 import stat
@@ -456,8 +455,11 @@ def sync_tree(path: Path) -> None:
         sync_folder(Path(folder))
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, enough: Callable[[], bool] = lambda: False) -> None:
     """Remove a file, or, as far as possible, a folder, if it exists. No link is followed, and no depth is too great.
+
+    Args:
+        enough: when to stop.
 
     Raises:
         OSError: it is a file, and cannot be removed.
@@ -466,39 +468,32 @@ def remove(path: Path) -> None:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
             return
-    empty(path)
+    empty(path, enough)
     with contextlib.suppress(OSError):
         path.rmdir()
 
 
-def empty(path: Path, until: float = math.inf) -> bool:
-    """Remove what is in a folder, as far as possible, as :func:`remove` does.
-
-    Args:
-        until: when to give up, by the monotonic clock, s.
-
-    Returns:
-        Whether nothing was left to do by then.
-    """
+def empty(path: Path, enough: Callable[[], bool]) -> bool:
+    """Remove what is in a folder, as far as possible, as :func:`remove` does; False if that was enough."""
     with contextlib.suppress(OSError):
         top = os.open(path, _FOLDER)
         try:
             folders = ["."]
-            while folders and time.monotonic() < until:
-                folders += _emptied(folders.pop(), top, until)
+            while folders and not enough():
+                folders += _emptied(folders.pop(), top, enough)
         finally:
             os.close(top)
-    return time.monotonic() < until
+    return not enough()
 
 
-def _emptied(folder: str, top: int, until: float) -> list[str]:
+def _emptied(folder: str, top: int, enough: Callable[[], bool]) -> list[str]:
     """Remove a folder in ``top``, but move the folders in it to ``top`` first; returns their new names."""
     moved = []
     with contextlib.suppress(OSError):
         at = os.open(folder, _FOLDER, dir_fd=top)
         try:
             for name in os.listdir(at):
-                if time.monotonic() >= until:
+                if enough():
                     break
                 try:
                     os.unlink(name, dir_fd=at)

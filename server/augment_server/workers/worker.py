@@ -42,6 +42,7 @@ Say = Callable[..., None]
 _SIDES = ("control", "test")  #: the sides of a comparison
 _PIECE = 1 << 20
 _MOST_TEXT, _MOST_NOTES = 4000, 100  #: characters of a message; remarks on the outputs
+_MOST_TRACEBACK = 1 << 16  #: characters
 SPILLED = 0.75  #: of the memory that a job may use: near it, arrays are moved to the disk
 
 
@@ -109,7 +110,8 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
         if failure.metadata and order["kind"] == "diff":  # both sides may have the same file name
             failure.metadata = {**failure.metadata, "side": order["sides"][number]}
         why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
-    return {"failed": [failure.reason, *_presentable(failure.message, failure.metadata, order)], "traceback": why}
+    presentable = _presentable(failure.message, failure.metadata, order)
+    return {"failed": [failure.reason, *presentable], "traceback": why[-_MOST_TRACEBACK:]}
 
 
 def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any]) -> tuple[str, dict[str, str]]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures: Annotated[tuple[tuple[_Number, _Reason, _Text, _Particulars], ...], Meta(max_length=MOST_OUTPUTS)] = ()
     notes: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
     failed: tuple[_Reason, _Text, _Particulars] | None = None
-    traceback: str = ""
+    traceback: Annotated[str, Meta(max_length=1 << 16)] = ""
     peak_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
@@ -283,7 +284,8 @@ class Workers:
         self._idle: list[Worker] = []  # the one that was used last at the end
         self._all: set[Worker] = set()
         self._preparing = asyncio.Lock()
-        self._removing: set[asyncio.Task[None]] = set()  # folders of ended processes
+        self._remover = ThreadPoolExecutor(1, thread_name_prefix="augment-remover")  # of folders of ended processes
+        self._is_closed = False
 
     def memory_bytes(self) -> int:
         """The memory of all processes, bytes. May be called from any thread."""
@@ -328,7 +330,7 @@ class Workers:
         """
         if worker.fit and await worker.stand_still() and (worker.memory_bytes() or 0) < KEPT_BYTES:
             until = time.monotonic() + _EMPTY_S
-            if await self._apart(empty, worker.folder, until):
+            if await self._apart(empty, worker.folder, lambda: time.monotonic() >= until):
                 self._idle.append(worker)
                 return
         await self._end(worker)
@@ -338,11 +340,11 @@ class Workers:
         """End a process, which may be dead and have left children. Nobody waits until its folder is removed."""
         self._all.discard(worker)
         await worker.end()
-        removing = asyncio.create_task(self._apart(remove, worker.folder))
-        self._removing.add(removing)  # the event loop holds only weak references to tasks
-        removing.add_done_callback(self._removing.discard)
+        self._remover.submit(remove, worker.folder, lambda: self._is_closed)
 
     async def close(self) -> None:
         """End all processes."""
         workers, self._all, self._idle = self._all, set(), []
         await asyncio.gather(*(worker.end() for worker in workers if worker.alive))
+        self._is_closed = True  # what is left in folders, the next start removes
+        self._remover.shutdown(cancel_futures=True)
