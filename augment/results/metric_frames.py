@@ -29,9 +29,14 @@ def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
     return frames_of(sidecars_in(sources))
 
 
+def row_types() -> dict[str, type[Any]]:
+    """The class of metric rows of each analysis, also of those of jobs and comparisons."""
+    return {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
+
+
 def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
     """A table for each analysis of ``sidecars``, in their order."""
-    types: dict[str, type[Any]] = {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
+    types = row_types()
     tables: dict[str, list[Table]] = {}
     leads: dict[str, list[dict[str, Any]]] = {}
     for sidecar in sidecars:

@@ -47,6 +47,30 @@ JOB_VIEW_FULL: JobView.ValueType  # 2
 """Everything."""
 global___JobView = JobView
 
+class _MetricsFormat:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MetricsFormatEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MetricsFormat.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    METRICS_FORMAT_UNSPECIFIED: _MetricsFormat.ValueType  # 0
+    """The default: METRICS_FORMAT_JSON."""
+    METRICS_FORMAT_JSON: _MetricsFormat.ValueType  # 1
+    """As json_rows."""
+    METRICS_FORMAT_ARROW: _MetricsFormat.ValueType  # 2
+    """As arrow."""
+
+class MetricsFormat(_MetricsFormat, metaclass=_MetricsFormatEnumTypeWrapper):
+    """How rows of metrics are returned."""
+
+METRICS_FORMAT_UNSPECIFIED: MetricsFormat.ValueType  # 0
+"""The default: METRICS_FORMAT_JSON."""
+METRICS_FORMAT_JSON: MetricsFormat.ValueType  # 1
+"""As json_rows."""
+METRICS_FORMAT_ARROW: MetricsFormat.ValueType  # 2
+"""As arrow."""
+global___MetricsFormat = MetricsFormat
+
 @typing.final
 class StartUploadRequest(google.protobuf.message.Message):
     """The announcement of a trace."""
@@ -1114,6 +1138,128 @@ class GetMetricsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["metrics", b"metrics", "verdict", b"verdict"]) -> None: ...
 
 global___GetMetricsResponse = GetMetricsResponse
+
+@typing.final
+class QueryMetricsRequest(google.protobuf.message.Message):
+    """The request of QueryMetrics."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    ANALYSIS_FIELD_NUMBER: builtins.int
+    ARTIFACT_FIELD_NUMBER: builtins.int
+    COLUMNS_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    ORDER_BY_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"jobs/ID"; the job must have succeeded."""
+    analysis: builtins.str
+    """The analysis whose rows are wanted, such as "kernel_breakdown"."""
+    artifact: builtins.str
+    """As in GetMetricsRequest."""
+    filter: builtins.str
+    """A filter as in ListJobsRequest. Fields are the columns whose values are numbers, texts, true or false, and "row", the
+    row's number from 0.
+    """
+    order_by: builtins.str
+    """Sort order: up to three columns, each with or without " desc". Empty means as they are in the metrics."""
+    page_size: builtins.int
+    """Maximum number of rows, up to 1000; 0: the server's default."""
+    page_token: builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    format: global___MetricsFormat.ValueType
+    """How the rows are returned; METRICS_FORMAT_JSON if not set."""
+    @property
+    def columns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only these columns; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        analysis: builtins.str = ...,
+        artifact: builtins.str = ...,
+        columns: collections.abc.Iterable[builtins.str] | None = ...,
+        filter: builtins.str = ...,
+        order_by: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        format: global___MetricsFormat.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "artifact", b"artifact", "columns", b"columns", "filter", b"filter", "format", b"format", "name", b"name", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___QueryMetricsRequest = QueryMetricsRequest
+
+@typing.final
+class QueryMetricsResponse(google.protobuf.message.Message):
+    """A page of rows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: builtins.int
+    JSON_ROWS_FIELD_NUMBER: builtins.int
+    ARROW_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    TOTAL_COUNT_FIELD_NUMBER: builtins.int
+    arrow: builtins.bytes
+    """The rows as a stream of Arrow's IPC format."""
+    next_page_token: builtins.str
+    """The token of the next page; empty after the last."""
+    total_count: builtins.int
+    """The number of rows without the filter."""
+    @property
+    def columns(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MetricsColumn]:
+        """The columns of the rows, in their order."""
+
+    @property
+    def json_rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The rows, each a JSON object with the sidecar's text."""
+
+    def __init__(
+        self,
+        *,
+        columns: collections.abc.Iterable[global___MetricsColumn] | None = ...,
+        json_rows: collections.abc.Iterable[builtins.str] | None = ...,
+        arrow: builtins.bytes = ...,
+        next_page_token: builtins.str = ...,
+        total_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arrow", b"arrow", "columns", b"columns", "json_rows", b"json_rows", "next_page_token", b"next_page_token", "total_count", b"total_count"]) -> None: ...
+
+global___QueryMetricsResponse = QueryMetricsResponse
+
+@typing.final
+class MetricsColumn(google.protobuf.message.Message):
+    """A column of metrics."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    UNIT_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name."""
+    type: builtins.str
+    """The type of its values, which may be missing: "int64", "double", "string", "boolean", or "json" for others."""
+    unit: builtins.str
+    """Its unit, such as "ns" or "bytes"; empty if it has none."""
+    summary: builtins.str
+    """What it says."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        type: builtins.str = ...,
+        unit: builtins.str = ...,
+        summary: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "summary", b"summary", "type", b"type", "unit", b"unit"]) -> None: ...
+
+global___MetricsColumn = MetricsColumn
 
 @typing.final
 class ListAnalysesRequest(google.protobuf.message.Message):

@@ -139,6 +139,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.QueryMetrics = channel.unary_unary(
+                '/augment.v1.AugmentService/QueryMetrics',
+                request_serializer=augment_dot_v1_dot_service__pb2.QueryMetricsRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.QueryMetricsResponse.FromString,
+                _registered_method=True)
         self.ListAnalyses = channel.unary_unary(
                 '/augment.v1.AugmentService/ListAnalyses',
                 request_serializer=augment_dot_v1_dot_service__pb2.ListAnalysesRequest.SerializeToString,
@@ -307,6 +312,13 @@ class AugmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryMetrics(self, request, context):
+        """Get rows of one analysis, filtered, ordered and in pages, with a description of their columns.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAnalyses(self, request, context):
         """List the analyses of this server.
         """
@@ -431,6 +443,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=augment_dot_v1_dot_service__pb2.GetMetricsRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'QueryMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMetrics,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.QueryMetricsRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.QueryMetricsResponse.SerializeToString,
             ),
             'ListAnalyses': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAnalyses,
@@ -992,6 +1009,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/GetMetrics',
             augment_dot_v1_dot_service__pb2.GetMetricsRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/QueryMetrics',
+            augment_dot_v1_dot_service__pb2.QueryMetricsRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.QueryMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

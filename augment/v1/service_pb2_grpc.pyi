@@ -152,6 +152,12 @@ class AugmentServiceStub:
     ]
     """Get a job's metrics, one analysis after the other."""
 
+    QueryMetrics: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.QueryMetricsRequest,
+        augment.v1.service_pb2.QueryMetricsResponse,
+    ]
+    """Get rows of one analysis, filtered, ordered and in pages, with a description of their columns."""
+
     ListAnalyses: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.ListAnalysesRequest,
         augment.v1.service_pb2.ListAnalysesResponse,
@@ -304,6 +310,12 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.GetMetricsResponse,
     ]
     """Get a job's metrics, one analysis after the other."""
+
+    QueryMetrics: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.QueryMetricsRequest,
+        augment.v1.service_pb2.QueryMetricsResponse,
+    ]
+    """Get rows of one analysis, filtered, ordered and in pages, with a description of their columns."""
 
     ListAnalyses: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.ListAnalysesRequest,
@@ -497,6 +509,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[augment.v1.service_pb2.GetMetricsResponse], collections.abc.AsyncIterator[augment.v1.service_pb2.GetMetricsResponse]]:
         """Get a job's metrics, one analysis after the other."""
+
+    @abc.abstractmethod
+    def QueryMetrics(
+        self,
+        request: augment.v1.service_pb2.QueryMetricsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.QueryMetricsResponse, collections.abc.Awaitable[augment.v1.service_pb2.QueryMetricsResponse]]:
+        """Get rows of one analysis, filtered, ordered and in pages, with a description of their columns."""
 
     @abc.abstractmethod
     def ListAnalyses(

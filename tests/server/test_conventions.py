@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from augment_server.jobs.jobs import Wanted
 from augment_server.jobs.queue_order import Turns
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller
+from simulator import JobOptions, simulate
 
 QUICK = ["queue_length"]
 ALICE = Caller("name:alice", "")
@@ -155,6 +157,72 @@ def test_an_artifact_and_a_part_of_it(server: Server, upload: str) -> None:
         list(server.stub.ReadArtifact(calls.ReadArtifactRequest(name=name, limit=-1)))
     with refused("NOT_FOUND", "NOT_FOUND"):
         server.stub.GetArtifact(calls.GetArtifactRequest(name=f"{job.name}/artifacts/nothing.json"))
+
+
+@pytest.fixture(scope="module")
+def measured(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3), tmp_path_factory.mktemp("simulated"))
+    job = server.wait(server.create(server.upload(path), metrics_only=True).name)
+    assert job.state == v1.Job.STATE_SUCCEEDED, job.error
+    return job.name
+
+
+def queried(server: Server, job: str, analysis: str = "kernel_breakdown", **asked: Any) -> Any:
+    return server.stub.QueryMetrics(calls.QueryMetricsRequest(name=job, analysis=analysis, **asked))
+
+
+def test_metrics_are_filtered_sorted_and_described(server: Server, measured: str) -> None:
+    name = server.get(measured).artifacts[-1].name
+    rows = json.loads(server.read(name))["analyses"]["kernel_breakdown"]["rows"]
+    page = queried(server, measured)
+    assert [json.loads(row) for row in page.json_rows] == rows
+    assert (page.total_count, [column.name for column in page.columns]) == (len(rows), list(rows[0]))
+    about = {column.name: column for column in page.columns}
+    assert (about["sum_ns"].type, about["sum_ns"].unit) == ("int64", "ns")
+    assert about["sum_ns"].summary
+    texts = [column for column, of in about.items() if of.type == "string"]
+    least = sorted(row["sum_ns"] for row in rows)[len(rows) // 2]
+    wanted = sorted((row for row in rows if row["sum_ns"] >= least), key=lambda row: -row["sum_ns"])
+    pages, token = list[Any](), ""
+    while not pages or token:
+        asked = {"filter": f"sum_ns >= {least}", "order_by": "sum_ns desc", "page_size": 3, "page_token": token}
+        page = queried(server, measured, columns=["sum_ns", texts[0]], **asked)
+        pages.append([json.loads(row) for row in page.json_rows])
+        token = page.next_page_token
+    assert len(pages) > 1
+    assert sum(map(len, pages)) == len(wanted)
+    assert [row for page in pages for row in page] == [
+        {"sum_ns": row["sum_ns"], texts[0]: row[texts[0]]} for row in wanted
+    ]
+    assert len(queried(server, measured, filter="row = 0").json_rows) == 1
+
+
+def test_metrics_as_arrow(server: Server, measured: str) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    plain = queried(server, measured, order_by="sum_ns")
+    page = queried(server, measured, order_by="sum_ns", format=calls.METRICS_FORMAT_ARROW, columns=["sum_ns"])
+    table = arrow.ipc.open_stream(page.arrow).read_all()
+    assert table.column_names == ["sum_ns"]
+    assert table["sum_ns"].to_pylist() == [json.loads(row)["sum_ns"] for row in plain.json_rows]
+    assert not page.json_rows
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("filter", {"filter": "nothing = 1"}),
+        ("filter", {"filter": "sum_ns = x"}),
+        ("order_by", {"order_by": "nothing"}),
+        ("columns[0]", {"columns": ["nothing"]}),
+        ("page_size", {"page_size": -1}),
+        ("page_token", {"page_token": "x"}),
+    ],
+)
+def test_what_metrics_cannot_be_asked(server: Server, measured: str, field: str, asked: dict[str, Any]) -> None:
+    with violated(field):
+        queried(server, measured, **asked)
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        queried(server, measured, "nothing")
 
 
 def test_uploads_that_begin_together(server: Server) -> None:

@@ -38,6 +38,7 @@ from augment_server.jobs import catalog
 from augment_server.jobs.creating import MOST_TOGETHER, Creating
 from augment_server.jobs.job_metadata import CHANGEABLE, changed_card
 from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
+from augment_server.jobs.metrics_query import query
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.pages import Asked
@@ -322,21 +323,28 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return a job's metrics."""
-        job = self._job(self._caller(context), request.name)
-        if job.state != SUCCEEDED:
-            raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
-        sidecar = _metrics_of(job, request.artifact)
+        job, sidecar = self._metrics(context, request)
         with contextlib.closing(await self._apart(lambda: catalog.MetricsFile(self._opened(sidecar)))) as file:
             for at, name in enumerate(request.analyses):
-                if name not in file.names:
-                    what = f"{job.name}: no analysis called {name[:80]!r} was run"
-                    raise Refusal("NOT_FOUND", what, field_path=f"analyses[{at}]")
+                _expect_analysis(job, file, name, f"analyses[{at}]")
             verdict = file.verdict
             for name in dict.fromkeys(request.analyses) or file.names:
                 messages = file.messages(name)
                 while metrics := await self._apart(next, messages, None):
                     yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
                     verdict = []
+
+    @answering
+    async def QueryMetrics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Return a page of the rows of an analysis."""
+        job, sidecar = self._metrics(context, request)
+
+        def answer() -> calls.QueryMetricsResponse:
+            with contextlib.closing(catalog.MetricsFile(self._opened(sidecar))) as file:
+                _expect_analysis(job, file, request.analysis, "analysis")
+                return query(file, self._storage.secret, job.name, request)
+
+        return await self._apart(answer)
 
     @answering
     async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
@@ -389,6 +397,13 @@ class Service(AugmentServiceServicer):
         if job.state == QUEUED:
             await self._apart(self._jobs.place, [job])
         return job
+
+    def _metrics(self, context: Any, request: Any) -> tuple[v1.Job, v1.Artifact]:
+        """The job that a request names, and its metrics."""
+        job = self._job(self._caller(context), request.name)
+        if job.state != SUCCEEDED:
+            raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
+        return job, _metrics_of(job, request.artifact)
 
     def _artifact(self, context: Any, name: str, offset: int = 0) -> v1.Artifact:
         """The artifact of this name, which has at least ``offset`` bytes."""
@@ -449,6 +464,11 @@ def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
         what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
         raise Refusal("NOT_FOUND", f"{job.name}: has {what}", field_path="artifact" if file_name else "")
     return wanted[-1]
+
+
+def _expect_analysis(job: v1.Job, file: catalog.MetricsFile, name: str, field: str) -> None:
+    if name not in file.names:
+        raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {name[:80]!r} was run", field_path=field)
 
 
 def _of_augment(start: Any, spec: v1.AugmentSpec) -> calls.CreateJobRequest:

@@ -30,24 +30,30 @@ _COMPARATOR = re.compile(r"\s*(<=|>=|!=|=|<|>|:)")
 _VALUE = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s()"']+))""")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_REAL = re.compile(r"[+-]?[0-9]{1,300}(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?")
 _MOST_INTEGER = 1 << 62
+_LEAST = -1.7e308  #: stands for a missing number in orders
 
 
 @dataclass(frozen=True)
 class Field:
     """A field of a resource that filters and orders may name.
 
-    ``kind`` is ``text``, ``number``, ``time`` (in ns), ``choice`` (one of ``choices``) or ``labels``. ``column`` is an
-    SQL expression; labels are a JSON object.
+    ``kind`` is ``text``, ``number``, ``real``, ``time`` (in ns), ``choice`` (one of ``choices``) or ``labels``.
+    ``column`` is an SQL expression; labels are a JSON object. ``optional``: values may be missing.
     """
 
     kind: str
     column: str
     choices: Mapping[str, int] | None = None
+    optional: bool = False
 
     @property
     def sorted_by(self) -> str:
         """The SQL expression to sort by; missing values come first."""
+        if self.optional:
+            least = "''" if self.kind == "text" else _LEAST
+            return f"COALESCE({self.column}, {least})"
         return self.column if self.kind != "time" else f"COALESCE({self.column}, 0)"
 
 
@@ -158,13 +164,17 @@ def _restricted(fields: Fields, name: str, comparator: str, text: str) -> Condit
     return f"({field.column} IS NOT NULL AND {field.column} {comparator} ?)", [value]
 
 
-def _number(field: Field, name: str, text: str) -> int:
+def _number(field: Field, name: str, text: str) -> float:
     if field.choices is not None:
         if text.removeprefix("STATE_") not in field.choices:
             _refuse(f"{name}: one of {', '.join(field.choices)}, not {text[:40]!r}")
         return field.choices[text.removeprefix("STATE_")]
     if field.kind == "time":
         return _time(name, text)
+    if field.kind == "real":
+        if not _REAL.fullmatch(text):
+            _refuse(f"{name}: a number, not {text[:40]!r}")
+        return float(text)
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > _MOST_INTEGER:
         _refuse(f"{name}: a whole number, not {text[:40]!r}")
     return int(text)
