@@ -31,6 +31,7 @@ MAIN = (
     "memory_profile",
     "operator_breakdown",
 )
+CLOCKS = "clock_alignment"
 #: the columns of steps that a mean step is made of; --all shows the others
 STEP = (
     *("rank", "device", "step", "start_ns", "wall_ns", "busy_ns", "compute_ns", "exposed_communication_ns"),
@@ -47,7 +48,7 @@ STEP = (
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses as JSON, with all rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the table of the one ANALYSIS as CSV, with all rows.")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@click.option("--parquet", metavar="DIR", help="Write ANALYSIS.parquet for each analysis, with all rows (pyarrow).")
+@click.option("--parquet", metavar="DIR", help="Write all rows as ANALYSIS.parquet, the verdict, diagnostics, times.")
 @click.option(
     "--xlsx",
     metavar="FILE",
@@ -85,7 +86,7 @@ def command(
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
         sidecars = [replace(each, content=_chosen(in_job(each.content), request)) for each in sidecars_in([source])]
-        _write_parquet(sidecars, parquet)
+        _write_parquet(sidecars, parquet, request.only)
         return
     if os.path.isdir(source):
         known: dict[str, Any] | None = _in_folder(source)
@@ -102,7 +103,7 @@ def command(
         write_xlsx(sidecar, Path(xlsx))
         emit(xlsx)
     elif parquet is not None:
-        _write_parquet([Sidecar.of(source, sidecar)], parquet)
+        _write_parquet([Sidecar.of(source, sidecar)], parquet, request.only)
     elif as_csv:
         _print_csv(sidecar)
     elif as_json:
@@ -164,11 +165,18 @@ def analysed_folder(folder: str) -> dict[str, Any]:
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
-    if it has none of these, like that of a job; without any if no analysis has rows. The diagnosis is reduced to its
+    if it has none of these; without any if no analysis has rows. That of a job has all tables but ``aggregates``, with
+    ranks that are alike in one row, and ranks whose clocks are in doubt first. The diagnosis is reduced to its
     findings, the steps to :data:`STEP`; with steps, no table is of the recording as a whole."""
     from augment.results.sidecars import in_steady_steps
 
     analyses = dict(sidecar["analyses"])
+    if "traces" in sidecar["source"]:
+        others = bool(analyses.pop("aggregates", {}).get("rows"))
+        for name, each in analyses.items():
+            rows = sorted(each["rows"], key=lambda row: row["status"] != "refused") if name == CLOCKS else each["rows"]
+            analyses[name] = {**each, "rows": folded(rows)}
+        return {**sidecar, "analyses": analyses, "others": int(others)}
     if "diagnosis" in analyses:
         columns: tuple[str, ...] = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
         problems = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
@@ -189,6 +197,25 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     shown = {name: analyses[name] for name in chosen}
     others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len({*chosen} - {"mean_step"})
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
+
+
+def folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each set of ranks whose rows are equal but for the rank and its trace, at the place of the first."""
+    from augment.job.ranks.summary import ranks_text
+
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault(repr({**row, "rank": None, "trace": None}), []).append(row)
+    if len(alike) == len(rows) or "rank" not in rows[0]:
+        return list(rows)
+    return [
+        {
+            name: ranks_text(row["rank"] for row in group) if name == "rank" and len(group) > 1 else value
+            for name, value in group[0].items()
+            if name != "trace"
+        }
+        for group in alike.values()
+    ]
 
 
 def mean_steps(steady: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -282,13 +309,15 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     return as_read(augmented)
 
 
-def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:
-    """Write a file for each analysis, and print the paths."""
+def _write_parquet(sidecars: Sequence[Sidecar], folder: str, only: Sequence[str]) -> None:
+    """Write a file for each analysis, and what is beside them unless ``only`` some are wanted; print the paths."""
     from augment.cli.terminal import emit
     from augment.results.metric_frames import frames_of
     from augment.writers.parquet import write_parquet
 
     for name, table in frames_of(sidecars).items():
+        if only and name not in only:
+            continue
         path = os.path.join(folder, f"{name}.parquet")
         write_parquet(table, path)
         emit(path)

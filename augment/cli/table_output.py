@@ -59,6 +59,9 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     emit(source_line(sidecar["source"]))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
+    is_job = "traces" in sidecar["source"]  # what is in doubt comes before its tables
+    if is_job and sidecar["diagnostics"]:
+        print_rows("Diagnostics", sidecar["diagnostics"])
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] not in ("skipped", "failed"):
             rows = analysis["rows"]
@@ -77,7 +80,7 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         why = {name: each["reason"] for name, each in sidecar["analyses"].items() if each["status"] == status}
         if why:
             print_rows(status.capitalize(), [{"analysis": name, "reason": reason} for name, reason in why.items()])
-    if sidecar["diagnostics"]:
+    if sidecar["diagnostics"] and not is_job:
         print_rows("Diagnostics", sidecar["diagnostics"])
     if sidecar.get("lacking"):
         emit("  no table has rows: --all says what each analysis lacks")

@@ -12,9 +12,14 @@ from augment.core.tabular import Table, concatenated
 from augment.job.answer import ROWS as OF_JOB
 from augment.results.sidecars import Sidecar, sidecars_in
 
+#: members of a sidecar's source that are columns of ``sources``
+_OF_SOURCE = ("name", "start_ns", "duration_ns", "events", "format", "partial", "window", "world_size", "sha256")
+
 
 def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
-    """A table for each analysis, with the rows of all ``sources``.
+    """A table for each analysis, with the rows of all ``sources``; and ``verdict``, ``diagnostics`` and ``sources``.
+
+    The latter says when each trace was recorded, and how it was read.
 
     The columns ``run``, ``trace`` and ``rank`` come first. ``run`` is the STEM of a file that is named, or the folder
     of a sidecar in a folder that is named. ``trace`` is the STEM, and ``rank`` null where that is not of one rank.
@@ -35,12 +40,12 @@ def row_types() -> dict[str, type[Any]]:
 
 
 def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
-    """A table for each analysis of ``sidecars``, in their order."""
+    """A table for each analysis of ``sidecars``, in their order, and those beside them."""
     types = row_types()
     tables: dict[str, list[Table]] = {}
     leads: dict[str, list[dict[str, Any]]] = {}
     for sidecar in sidecars:
-        for name, analysis in sidecar.content["analyses"].items():
+        for name, analysis in {**sidecar.content["analyses"], **_beside(sidecar.content)}.items():
             outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
             table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
             lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
@@ -55,3 +60,14 @@ def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
         columns = {each: table.columns[each] for each in order}
         frames[name] = Table(table.name, columns, table.kinds, table.status, table.reason)
     return frames
+
+
+def _beside(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a sidecar has besides analyses, as tables."""
+    source = content["source"]
+    tables = {
+        "verdict": [{"text": text} for text in content.get("verdict", {}).get("text", ())],
+        "diagnostics": content["diagnostics"],
+        "sources": [{name: source[name] for name in _OF_SOURCE if name in source}],
+    }
+    return {name: {"status": "ok", "rows": rows} for name, rows in tables.items() if rows and rows[0]}

@@ -186,6 +186,26 @@ def test_without_names_come_the_verdict_and_the_main_tables(tmp_path: Path, augm
     assert len(every.splitlines()) > 2 * len(few.splitlines())
 
 
+def test_a_job_says_its_doubts_first_and_folds_ranks_that_are_alike(tmp_path: Path, augment: Augment) -> None:
+    simulate(JobOptions(ranks=4, steps=2, layers=1), tmp_path / "traces")
+    assert augment("run", tmp_path / "traces", "-o", tmp_path / "out").code == 0
+    path = tmp_path / "out" / "job.metrics.json"
+    content = json.loads(path.read_bytes())
+    clocks = content["analyses"]["clock_alignment"]["rows"]
+    for row in clocks:
+        row.update(clocks[0] | {"rank": row["rank"], "trace": row["trace"]})
+    clocks[3].update(status="refused", reason="the clock jumps")
+    path.write_text(json.dumps(content))
+    lines = augment("show", path).lines
+    titles = [line.partition(" ·")[0] for line in lines if re.match("[A-Z][a-z ]+( ·.*)?$", line)]
+    assert titles[:2] == ["Diagnostics", "Clock alignment"]
+    assert "Aggregates" not in titles
+    at = lines.index("Clock alignment")
+    assert [line.split("  ")[0] for line in lines[at + 3 : at + 6]] == ["3", "ranks 0 to 2", ""]
+    assert lines[-1] == "1 more table: --all shows them"
+    assert "ranks 0 to 2" not in augment("show", path, "clock_alignment").out
+
+
 def test_the_beginning_of_a_name_will_do(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "rank3.json")
     short = augment("show", trace, "temporal")

@@ -12,6 +12,7 @@ import pytest
 import augment
 from augment.cli import main
 from augment.errors import InputError, UnknownFormat
+from augment.results.metric_frames import frames_of
 from augment.results.sidecars import Sidecar
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
@@ -41,7 +42,15 @@ def rows(run: str, path: Path) -> list[dict[str, Any]]:
 
 def test_a_folder_of_runs_becomes_one_table_for_each_analysis(runs: Path) -> None:
     tables = augment.frames(runs)
-    assert sorted(tables) == sorted(ONLY)
+    assert sorted(tables) == sorted([*ONLY, "sources", "verdict"])
+    content = json.loads((runs / "first/rank1.metrics.json").read_text())
+    times = {(row["run"], row["rank"]): row["start_ns"] for row in tables["sources"]}
+    assert times["first", 1] == content["source"]["start_ns"]
+    verdict = [row["text"] for row in tables["verdict"] if (row["run"], row["rank"]) == ("first", 1)]
+    assert verdict == content["verdict"]["text"]
+    content["diagnostics"] = [{"code": "x", "count": 2, "message": "y"}]
+    (row,) = frames_of([Sidecar.of("rank1", content)])["diagnostics"]
+    assert (row["code"], row["count"], row["rank"]) == ("x", 2, 1)
     expected = [
         *rows("first", runs / "first/rank0.metrics.json"),
         *rows("first", runs / "first/rank1.metrics.json"),
