@@ -25,6 +25,7 @@ _NO_EVIDENCE = Evidence()
 OTHERS = 4096  #: files of a folder without traces that are looked into
 AT_ONCE = 16  #: remote files inspected at once
 Refused = list[tuple[str, AugmentError]]  #: paths with the reason
+_OF_FOLDER = "StringIds.parquet"  #: stands for the folder that nsys export wrote, and has its name
 _NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 
@@ -251,7 +252,8 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
         for file in sorted(files):
             if _likely(file):
                 any_input = True
-                yield _local(os.path.join(folder, file), target, named=False, root=root)
+                likely = _local(os.path.join(folder, file), target, named=False, root=root)
+                yield replace(likely, alias=os.path.basename(folder)) if file == _OF_FOLDER else likely
             elif not any_input and len(others) < OTHERS and not file.startswith("."):
                 others.append(_local(os.path.join(folder, file), target, named=False, root=root))
     for other in () if any_input else others:

@@ -73,7 +73,8 @@ def _beside(trace: Trace) -> list[Report]:
 def _file(trace: Trace) -> Report:
     source = trace.source
     with open_text(source.path) as text:
-        layers = [_LAYERS.get(type(layer).__name__, "zip") for layer in text.layers]
+        names = [type(layer).__name__ for layer in text.layers]
+        layers = [_LAYERS.get(name, "zip") for name in names if name != "RecorderText"]
         head = at_least(text, HEAD)
     return {
         "path": source.path,

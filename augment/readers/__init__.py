@@ -7,7 +7,7 @@ from typing import Protocol
 
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
-from augment.readers import chrome, containers, perfetto, recorded, stage_timeline
+from augment.readers import chrome, containers, perfetto, recorded, recorders, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -32,7 +32,7 @@ class Reader(Protocol):
 
 
 #: the first reader that recognises a text reads it
-READERS: tuple[Reader, ...] = (recorded, stage_timeline, chrome, perfetto)
+READERS: tuple[Reader, ...] = (recorded, stage_timeline, recorders.NSIGHT, recorders.ROCPROF, chrome, perfetto)
 
 
 def reader_named(name: str) -> Reader:

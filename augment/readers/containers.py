@@ -25,6 +25,7 @@ CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
 SUFFIXES = (".gz", ".zst", ".zip")
 MAX_LAYERS = 4
+_OF_TABLES = (b"S", b"P", b'"', b"K", b"D")  #: how tables of other recorders begin
 AHEAD_FROM = 1 << 20  #: bytes of a file that several threads read
 _PIECES_AHEAD = 16  #: the number of pieces, each of at most CHUNK bytes, that may wait
 
@@ -324,6 +325,16 @@ class OpenText:
                 stream = PackedText(stream.read)
                 self.layers.append(stream)
                 stream = Limited(stream, path, file_bytes, limits)
+        elif head[:1] in _OF_TABLES:
+            from augment.readers.recorders.converting import LOOK_AT as LOOK_AT_TABLES
+            from augment.readers.recorders.converting import RecorderText, kind_of
+
+            head = at_least(stream, LOOK_AT_TABLES)
+            stream = Replayed(head, stream)
+            if kind := kind_of(head):
+                stream = RecorderText(path, stream, kind, None if self.layers else file)
+                self.layers.append(stream)
+                stream = Limited(stream, path, file_bytes, limits)
         self._stream: TextStream = stream
         self._ahead: Ahead[bytes] | None = None
         self._file_bytes = file_bytes
@@ -510,20 +521,21 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
     ),
     (_is_page, "a web page (HTML), not a trace", "download the raw file; a login may be missing"),
     (
-        _begins(b"SQLite format 3\0"),
-        "an SQLite database, as nsys export writes",
-        "augment reads torch.profiler's traces",
+        _ends(".nsys-rep", ".qdrep"),
+        "a report of Nsight Systems, which only nsys can read",
+        "export it, and name what it writes: nsys export --type sqlite --include-blobs=true REPORT.nsys-rep",
     ),
-    (
-        _ends(".nsys-rep", ".qdrep", ".ncu-rep"),
-        "a report of NVIDIA Nsight",
-        "augment reads torch.profiler's traces; record with torch.profiler, or open it in Nsight",
-    ),
+    (_ends(".ncu-rep"), "a report of Nsight Compute", "open it there; augment reads exports of Nsight Systems"),
     (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
     (
-        _begins(b'"Index","KernelName"', b"Index,KernelName", b'"Kind","Agent_Id"', b"Kind,Agent_Id"),
-        "a table of rocprof (CSV)",
-        "record with torch.profiler, or with rocprofv2 --plugin perfetto",
+        _begins(b'"Correlation_Id","Dispatch_Id"', b"Correlation_Id,Dispatch_Id"),
+        "counters of rocprofv3, whose kernels ran one by one",
+        "name the _kernel_trace.csv of a run without counters",
+    ),
+    (
+        _begins(b'"Index","KernelName"', b"Index,KernelName"),
+        "a table of the first rocprof (CSV)",
+        "record with rocprofv3 --sys-trace, or with torch.profiler",
     ),
     (
         lambda _path, head: bool(_PICKLE.match(head)),

@@ -22,7 +22,7 @@ from augment.facts.steps import window
 from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import only
 from augment.pipeline import augment
-from augment.readers import chrome, read
+from augment.readers import read
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
 from augment.writers import WRITERS, write_all, writer_named
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
@@ -106,7 +106,7 @@ def _opened(path: Path, folder: Path, say: Report) -> Prepared:
         return Prepared(path, UNKNOWN)
     if partial := trace.partial or _partial_of_source(path):
         say(f"{path.name} is not whole: {partial}")
-    if trace.source.format != chrome.NAME:
+    if trace.source.insert_at is None:
         return Prepared(path, view_of(trace))
     source, native = native_of(trace, folder)
     say(f"showing {path.name} in Perfetto's own format, from a temporary folder")

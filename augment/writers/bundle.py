@@ -69,6 +69,8 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     """As :func:`write`, and returns what is needed to add tracks to the file."""
     source = augmented.trace.source
+    if "recorder" in source.metadata:
+        raise OutputError(f"{path}: Perfetto cannot read {source.name}, which a bundle would hold: --to perfetto")
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
     with replacing(path, source.path) as file:

@@ -32,6 +32,10 @@ _INPUT_SUFFIXES = (
     ".raw",
     ".pickle",
     ".pkl",
+    ".sqlite",
+    ".db",
+    ".csv",
+    ".parquet",
 )
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 

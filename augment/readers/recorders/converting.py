@@ -1,0 +1,139 @@
+"""A recorder's file as Kineto's text: recognised by its first bytes, and converted while it is read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from augment.errors import UnknownFormat
+from augment.readers.containers import CHUNK, TextStream
+from augment.readers.recorders import UNREAD
+from augment.readers.recorders.kineto_text import KinetoText, Piece, document
+from augment.readers.recorders.nsight import SIGNS, Nsight
+from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
+from augment.readers.recorders.tables import CELL_BYTES, CsvTables, ParquetTables, SqliteTables, Tables
+
+SQLITE, PARQUET = b"SQLite format 3\0", b"PAR1"
+LOOK_AT = 256  #: bytes that tell what a file is
+_CSV = {"Kind,Agent_Id,": KERNELS_CSV, "Domain,Function,": "hip_api_trace", "Kind,Direction,": "memory_copy_trace"}
+
+
+class _Recording(Protocol):
+    """What a recorder's module makes of tables."""
+
+    text: KinetoText
+
+    def members(self) -> dict[str, Any]:
+        """The members before the events."""
+
+    def events(self) -> Iterator[Piece]:
+        """The events."""
+
+
+class RecorderText:
+    """The text made of a recorder's file. ``damage``: why some of the file could not be read."""
+
+    def __init__(self, path: str, stream: TextStream, kind: str, file: BinaryIO | None) -> None:
+        """``file``: what is open at ``path``, unless it is compressed."""
+        self._path, self._stream, self._kind, self._file = path, stream, kind, file
+        self._rest = b""
+        self._pieces = self._converted()
+        self.damage: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def _converted(self) -> Iterator[bytes]:
+        with ExitStack() as opened:
+            tables = self._tables(opened)
+            recording = self._recording(tables)
+            last: dict[str, Any] = {}
+
+            def events() -> Iterator[Piece]:
+                yield from recording.events()
+                if recording.text.unread:
+                    last[UNREAD] = recording.text.unread
+
+            for piece in document(recording.members(), events(), last):
+                yield piece.encode()
+            self.damage = tables.damage
+
+    def _tables(self, opened: ExitStack) -> Tables:
+        if self._kind == "parquet":
+            return ParquetTables(os.path.dirname(self._path), self._path)
+        if self._kind != "sqlite":
+            return CsvTables(dict(self._csv_files(opened)))
+        path = self._path
+        if self._file is None or not _is_file(path, self._file):  # SQLite reads files, by their names
+            import tempfile
+
+            path = os.path.join(opened.enter_context(tempfile.TemporaryDirectory()), "report.sqlite")
+            with open(path, "wb") as spooled:
+                while piece := self._stream.read(CHUNK):
+                    spooled.write(piece)
+        return opened.enter_context(closing(SqliteTables(path, self._path)))
+
+    def _recording(self, tables: Tables) -> _Recording:
+        if isinstance(tables, CsvTables):
+            return RocprofCsv(tables)
+        if tables.names & SIGNS:
+            return Nsight(tables)
+        if isinstance(tables, ParquetTables):
+            raise UnknownFormat(self._path, "Parquet, but no folder of nsys export --type parquetdir")
+        if is_rocpd(tables.names):
+            recording = Rocpd(tables)
+            if not is_known(recording.versions):
+                known = ", ".join(sorted(recording.versions)) or "none"
+                raise UnknownFormat(self._path, f"a rocpd database of an unknown schema ({known}); 3 is known")
+            return recording
+        if "rocpd_api" in tables.names:
+            raise UnknownFormat(self._path, "a database of rocmProfileData: record with rocprofv3, or make JSON of it")
+        if "StringIds" in tables.names:
+            raise UnknownFormat(self._path, "an export of nsys without CUDA and NVTX: nsys profile -t cuda,nvtx")
+        raise UnknownFormat(self._path, "an SQLite database, but neither of nsys export nor of rocprofv3")
+
+    def _csv_files(self, opened: ExitStack) -> Iterator[tuple[str, Iterable[str]]]:
+        """The file, and beside kernels the others of the run, by kind."""
+        yield self._kind, _lines(self._stream)
+        name = os.path.basename(self._path)
+        run, mark, suffix = name.rpartition(KERNELS_CSV + ".csv")
+        if self._kind == KERNELS_CSV and mark:
+            for kind in CSV_KINDS:
+                beside = Path(self._path).with_name(f"{run}{kind}.csv{suffix}")
+                if kind != KERNELS_CSV and beside.is_file():
+                    opener = gzip.open if suffix == ".gz" else open
+                    yield kind, _lines(opened.enter_context(opener(beside, "rb")))
+
+
+def kind_of(head: bytes) -> str | None:
+    """What a file is that begins with ``head``: sqlite, parquet, or a kind of CSV; None for anything else."""
+    if head.startswith(SQLITE):
+        return "sqlite"
+    if head.startswith(PARQUET):
+        return "parquet"
+    plain = head.replace(b'"', b"").decode("latin-1")
+    return next((kind for begins, kind in _CSV.items() if plain.startswith(begins)), None)
+
+
+def _is_file(path: str, file: BinaryIO) -> bool:
+    """Whether ``path`` is the open ``file`` itself: no URL, and no link, which might lead elsewhere when it is opened
+    again."""
+    return os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
+
+
+def _lines(stream: TextStream) -> Iterator[str]:
+    """The lines of a text; a longer one than :data:`CELL_BYTES` ends it."""
+    rest = b""
+    while len(rest) < CELL_BYTES and (piece := stream.read(CHUNK)):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    yield rest.decode("utf-8", "replace")
