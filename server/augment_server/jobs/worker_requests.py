@@ -22,7 +22,7 @@ from augment_server.storage.roots import OutsideFolder, folder_inside, resolve, 
 from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
-_OUTPUTS = 16  #: of each trace, and of a job, at most
+_OUTPUTS = 8  #: of each trace, and of a job, at most; each is synced to the disk
 
 
 class Orders:
@@ -172,9 +172,10 @@ def expect_outputs(order: Order, names: Sequence[str]) -> None:
     Raises:
         OutsideFolder: another one has been made, or more than there can be.
     """
-    most = _OUTPUTS + _OUTPUTS * len(order["inputs"])
-    if len(names) > most:
-        raise OutsideFolder(f"{len(names)} outputs of {len(order['inputs'])} traces")
+    known = {name for name, _ in handed_over(order)}
+    new = sum(name not in known for name in names)
+    if new > _OUTPUTS * (1 + len(order["inputs"])):
+        raise OutsideFolder(f"{new} new outputs of {len(order['inputs'])} traces")
     for name in names:
         if not name.endswith(_ENDINGS[order["kind"]]) or name.count("/") > MOST_FOLDERS:
             raise OutsideFolder(f"{name[-200:]!r} is no output of such a job")

@@ -68,6 +68,8 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _SAID = msgspec.json.Decoder(Said)
+_MAPPINGS_BYTES = 4 << 20
+_SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [^\n/]*/dev/zero", re.MULTILINE)
 _SIZE = re.compile(r"^(Vm\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
@@ -209,15 +211,15 @@ class Worker:
         Of memory that the process could share with children all that is mapped counts: what it has touched stays in use
         when it is no longer resident.
         """
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{self.pid}/task"):  # one that has ended says nothing, even the first
-                with open(f"/proc/{self.pid}/task/{thread}/status", encoding="utf-8", errors="replace") as file:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{self.pid}/task") as threads:
+            for thread in threads:  # one that has ended says nothing, even the first
+                with open(f"{thread.path}/status", encoding="utf-8", errors="replace") as file:
                     sizes = {name: int(size) << 10 for name, size in _SIZE.findall(file.read())}
                 if "VmRSS" not in sizes:
                     continue
                 taken = sizes["VmRSS"] + sizes.get("VmSwap", 0) + sizes.get("VmPTE", 0)
                 if sizes["VmSize"] > min(self._memory or KEPT_BYTES, KEPT_BYTES):  # else there is not as much of it
-                    taken += _shared_bytes(f"/proc/{self.pid}/task/{thread}/maps", sizes["VmSize"])
+                    taken += _shared_bytes(f"{thread.path}/maps", sizes["VmSize"])
                 return taken
         return None
 
@@ -250,7 +252,7 @@ class Worker:
         """Returns when the process exceeds its memory limit. Works only on Linux."""
         while self._memory:
             await asyncio.sleep(_WATCH_S)
-            taken = self.memory_bytes()
+            taken = await asyncio.to_thread(self.memory_bytes)  # a list of mappings may be long
             if taken is None:
                 break
             if taken > self._memory:
@@ -265,13 +267,16 @@ class Worker:
 
 
 def _shared_bytes(path: str, most: int) -> int:
-    """The size of all anonymous memory that children would share, in a list of mappings; ``most`` without the list."""
+    """The size of all anonymous memory that children would share, in a list of mappings; ``most`` if that is closed or
+    longer than that of any work of ours."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            ends = [line.split(" ", 1)[0].split("-") for line in file if "/dev/zero" in line]
+        with open(path, "rb") as file:
+            mappings = file.read(_MAPPINGS_BYTES)
     except OSError:
         return most
-    return sum(int(end, 16) - int(begin, 16) for begin, end in ends)
+    if len(mappings) == _MAPPINGS_BYTES:
+        return most
+    return sum(int(end, 16) - int(begin, 16) for begin, end in _SHARED.findall(mappings))
 
 
 class Workers:
@@ -328,7 +333,7 @@ class Workers:
 
         Code of a client may have taken it over, go on, and say of its memory what it likes.
         """
-        if worker.fit and await worker.stand_still() and (worker.memory_bytes() or 0) < KEPT_BYTES:
+        if worker.fit and await worker.stand_still() and (await self._apart(worker.memory_bytes) or 0) < KEPT_BYTES:
             until = time.monotonic() + _EMPTY_S
             if await self._apart(empty, worker.folder, lambda: time.monotonic() >= until):
                 self._idle.append(worker)
