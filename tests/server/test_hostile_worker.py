@@ -420,6 +420,16 @@ if order["kind"] == "job":
     assert "Misbehaved" in job.error.message
 
 
+def test_what_is_said_after_a_job_is_no_answer_to_the_next_one(hostile: Hostile) -> None:
+    hostile.does(r"""
+end = b'{"failed": ["UNKNOWN_FORMAT", "%s", {}]}\n'
+say.__closure__[0].cell_contents.write(end % b"first" + end % b"second")
+import time
+time.sleep(10**6)""")
+    assert hostile.augment().error.message == "first"
+    hostile.expect_honest_work()
+
+
 GOES_ON = """
 import builtins, mmap, threading, time
 def go_on():

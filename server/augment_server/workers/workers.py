@@ -241,6 +241,14 @@ class Worker:
                 await asyncio.sleep(0 if self.stands_still else _LOOK_S)
         return self.stands_still
 
+    async def has_more_to_say(self) -> bool:
+        """Whether it has said more than what ended its work. It would be taken for the end of the next work."""
+        assert self._process.stdout
+        with contextlib.suppress(asyncio.TimeoutError, ValueError):
+            await asyncio.wait_for(self._process.stdout.read(1), _LOOK_S)
+            return True
+        return False
+
     def go_on(self) -> None:
         """Let the process work again."""
         if self.stands_still:
@@ -333,9 +341,10 @@ class Workers:
 
         Code of a client may have taken it over, go on, and say of its memory what it likes.
         """
-        if worker.fit and await worker.stand_still() and (await self._apart(worker.memory_bytes) or 0) < KEPT_BYTES:
-            until = time.monotonic() + _EMPTY_S
-            if await self._apart(empty, worker.folder, lambda: time.monotonic() >= until):
+        if worker.fit and await worker.stand_still() and not await worker.has_more_to_say():
+            until, taken = time.monotonic() + _EMPTY_S, await self._apart(worker.memory_bytes)
+            is_small = (taken or 0) < KEPT_BYTES
+            if is_small and await self._apart(empty, worker.folder, lambda: time.monotonic() >= until):
                 self._idle.append(worker)
                 return
         await self._end(worker)
