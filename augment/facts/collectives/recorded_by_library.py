@@ -19,7 +19,7 @@ from augment.arrays.types import Int64s
 from augment.core.context import derived
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
 from augment.core.trace import Trace
-from augment.facts.collectives.collective_kernels import collectives
+from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import RECV, SEND, element_bytes, kind_of, size_elements
@@ -116,6 +116,25 @@ class NetworkOfLog(Struct, frozen=True):
     channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
     warnings: tuple[str, ...]  #: what NCCL warned of
     settings: tuple[str, ...]  #: of the environment, of those that choose a path, algorithm or channels
+
+
+def transport_of_two(trace: Trace, group: Group) -> str:
+    """By what NCCL joins the trace's rank with the other of a group of two; empty where no log says, or it does so in
+    different ways in its communicators of two ranks, because a log does not say which group each is."""
+    attached = trace.context.attached(NcclLogs)
+    if group.size != 2 or attached is None:
+        return ""
+    pids = {*(track.pid for track in trace.tracks), None}
+    ways = {
+        edge.via
+        for log in attached.logs
+        for each in log.communicators
+        if each.size == 2 and each.pid in pids
+        for edge in each.edges
+    }
+    if len(ways) > 1:
+        ways = {way.partition("/")[0] for way in ways}
+    return ways.pop() if len(ways) == 1 else ""
 
 
 _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")

@@ -30,6 +30,7 @@ from augment.facts.collectives.rank_progress import (
     host_gaps,
     spent_before,
 )
+from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_figures import step_figures
@@ -145,6 +146,7 @@ class RankSummary(msgspec.Struct):
     first_ns: int | None = None  #: when its first event begins; None without events
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
     diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, if the rules were asked
+    transports: dict[str, str] = {}  #: by what NCCL joins the two ranks of a group, by its identity, where its log says
 
     @property
     def own_diagnosis(self) -> OwnDiagnosis | None:
@@ -239,6 +241,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         tables={name: _bytes(table) for name, table in tables.items()},
         texts=texts,
         diagnosis=_diagnosis(trace, results["diagnosis"]) if "diagnosis" in results else b"",
+        transports={each.identity: way for each in groups if (way := transport_of_two(trace, each))},
         left_out=left_out,
         rows_left_out=sum(max(len(findings.rows) - MOST_ROWS, 0) for findings in results.values()),
     )

@@ -33,7 +33,7 @@ from augment.job.ranks.summary import RankSummary, ranks_text
 from augment.job.verdict import verdict_text
 from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of, main_cause, uneven
 from augment.job.verdict.late_ranks import is_sparse
-from augment.job.verdict.slow_groups import slow_groups
+from augment.job.verdict.slow_groups import SlowGroup, slow_groups
 from augment.job.verdict.verdict_text import Row, WhatIfRow
 
 LEAST = verdict_text.LEAST
@@ -524,10 +524,21 @@ class Judgement:
                         None if self._gain_unknown else gain,
                         "medium",
                         group.evidence,
-                        {"groups": group.groups, "times": group.times},
+                        {"groups": group.groups, "times": group.times, "links": self._links(group)},
                     )
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
+
+    def _links(self, slow: SlowGroup) -> list[tuple[int, int, str]]:
+        """The ranks of each slow link, and by what NCCL joins them, where its log says; none if a rank is unknown."""
+        links = []
+        for first, second, group in slow.links:
+            ends = self._summaries[first], self._summaries[second]
+            if ends[0].rank is None or ends[1].rank is None:
+                return []
+            transports = {end.transports.get(group.identity, "") for end in ends} - {""}
+            links.append((ends[0].rank, ends[1].rank, transports.pop() if len(transports) == 1 else ""))
+        return links
 
 
 # What would be gained if something were otherwise: scenarios of a job, by replay.

@@ -20,7 +20,8 @@ SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only oth
 class SlowGroup(Struct, frozen=True):
     """What is slow: ``moving`` is for how long each collective would move data if it were as in the other groups.
 
-    ``member``: the only rank that all slow groups have in common, if there are several.
+    ``member``: the only rank that all slow groups have in common, if there are several. ``links``: of groups of two
+    ranks these, and the group.
     """
 
     dimension: str
@@ -29,10 +30,13 @@ class SlowGroup(Struct, frozen=True):
     moving: Int64s
     groups: list[str]  #: what they are called
     times: float  #: as long as the others, in the median
+    links: list[tuple[int, int, Group]]
 
     @property
     def evidence(self) -> str:
         """What shows it."""
+        if len(self.groups) == len(self.links) == 1 and self.member is None:
+            return f"it moves data {self.times:.1f} times as long as the other links of its dimension"
         more = f" and {len(self.groups) - 3} more" if len(self.groups) > 3 else ""
         names = f"group {', '.join(self.groups[:3])}{more}"
         return f"{names}: moves data {self.times:.1f} times as long as the other groups of its dimension"
@@ -77,6 +81,7 @@ def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
         for groups in parts:
             inside = np.isin(matched.group, groups)
             moving = np.where(inside, usual, replay.moving)
+            pairs = [(in_group[group], matched.groups[group]) for group in groups if len(in_group[group]) == 2]
             ratio = float(np.median([value for group in groups for value in slow[group]]))
             yield SlowGroup(
                 dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
@@ -85,6 +90,7 @@ def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
                 moving=moving,
                 groups=[_name(matched.groups[group]) for group in groups],
                 times=ratio,
+                links=[(min(both), max(both), group) for both, group in pairs],
             )
 
 

@@ -60,6 +60,10 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
+        links = row.figures.get("links", [])
+        if row.rank is None and len(links) == len(row.figures.get("groups", [])) == 1:
+            ((first, second, transport),) = links
+            who = f"The link between rank {first} and rank {second}{transport and f' ({transport})'} delays"
         text = f"{who} the job{where}: {row.evidence}."
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
     if row.cause == "uneven":

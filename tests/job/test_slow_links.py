@@ -1,0 +1,83 @@
+"""A slow link between two ranks is named as a link, with what NCCL joins them by where its log says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import augment
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Trace
+from augment.job.answer import answer
+from augment.job.ranks.summary import summarize
+from traces import HOST, Event, event, kernel, launch, write_trace
+
+STEPS, STEP_US, COMPUTE_US = 6, 10_000, 2_000
+MOVING_US = {"1": 500, "2": 2500}  # of the group of ranks 0 and 1, and of that of ranks 2 and 3
+
+
+def rank_of(folder: Path, rank: int) -> Trace:
+    events: list[Event] = []
+    pair = "1" if rank < 2 else "2"
+    members = [0, 1] if rank < 2 else [2, 3]
+    number = 0
+
+    def add(name: str, ts: float, dur: float, stream: int, **args: object) -> None:
+        nonlocal number
+        number += 1
+        made = kernel(name, ts, dur, correlation=number, stream=stream)
+        made["args"] |= args
+        events.extend([made, launch(ts=ts - 5, dur=1, correlation=number)])
+
+    def reduce(ts: float, dur: float, group: str, about: str, ranks: list[int], seq: int) -> None:
+        of = {"Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6, "dtype": "Float"}
+        named = {"Process Group Name": group, "Process Group Description": about, "Process Group Ranks": str(ranks)}
+        add("ncclDevKernel_AllReduce", ts, dur, 20, **of, **named, **{"Group size": len(ranks), "Seq": seq})
+
+    for step in range(STEPS):
+        begin = 100 + step * STEP_US
+        events.append(event("user_annotation", f"ProfilerStep#{step}", begin - 50, STEP_US, HOST, 1))
+        add("gemm", begin, COMPUTE_US, 7)
+        ended = begin + COMPUTE_US
+        reduce(ended, MOVING_US[pair], pair, "DATA_PARALLEL_GROUP", members, step)
+        world = begin + COMPUTE_US + max(MOVING_US.values()) + 50
+        reduce(
+            ended + MOVING_US[pair] + 20, world + 30 - ended - MOVING_US[pair], "0", "default_pg", [0, 1, 2, 3], step
+        )
+    info = {"rank": rank, "world_size": 4}
+    return augment.read(str(write_trace(folder / f"rank{rank}.json", *events, distributedInfo=info)))
+
+
+def log_of(folder: Path, rank: int, *ways: str) -> str:
+    head = f"n{rank // 2}:{HOST}:{HOST} [0] NCCL INFO"
+    lines = []
+    for number, way in enumerate(ways):
+        of = f"comm 0x{number:x}a rank {rank % 2} nranks 2 cudaDev 0 busId 1a000 commId 0xf{number}"
+        lines += [
+            f"{head} {of} - Init START",
+            f"{head} Channel 00/0 : 0[0] -> 1[1] {way}",
+            f"{head} {of} - Init COMPLETE",
+        ]
+    path = folder / f"nccl.{rank}.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        ((), "rank 2 and rank 3 delays"),
+        (("[receive] via NET/Socket/0",), "rank 2 and rank 3 (NET/Socket/0) delays"),
+        (("[send] via NET/IB/0/GDRDMA", "[send] via NET/IB/1"), "rank 2 and rank 3 (NET) delays"),
+        (("via P2P/CUMEM", "[send] via NET/IB/1"), "rank 2 and rank 3 delays"),  # one of them, and nobody knows which
+    ],
+)
+def test_a_slow_link(tmp_path: Path, ways: tuple[str, ...], told: str) -> None:
+    traces = [rank_of(tmp_path, rank) for rank in range(4)]
+    if ways:
+        traces = [augment.with_nccl_log(trace, log_of(tmp_path, at, *ways)) for at, trace in enumerate(traces)]
+    result = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [f"rank{rank}" for rank in range(4)])
+    (sentence,) = [text for text in result.verdict.text if "link" in text]
+    assert f"The link between {told} the job in" in sentence
+    assert "it moves data 5.0 times as long as the other links of its dimension" in sentence
