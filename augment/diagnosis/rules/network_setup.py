@@ -88,7 +88,7 @@ def check(trace: Trace) -> rule.Answer:
     )  # fmt: skip
     if not problems:
         return rule.Fine(seen)
-    sure: rule.Confidence = "high" if problems[0] == "sockets" else "low" if problems[0] == "warnings" else "medium"
+    sure: rule.Confidence = "high" if problems[0] == "sockets" else "medium" if problems[0] == "few_channels" else "low"
     return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if problems[0] == "sockets" else "info")
 
 
@@ -110,6 +110,6 @@ def sentences_alone(trace: Trace) -> list[str]:
     if joined:
         records = sum(len(each.records) for each in joined)
         kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
-        said.append(f"{text.counted(records, 'collective')} were recorded: {text.listed(list(kinds))}")
+        said.append(f"There are records of {text.counted(records, 'collective')}: {text.listed(list(kinds))}")
         said.append("augment show lists them by group, kind and size (collective_records)")
     return [f"{sentence}." for sentence in said]

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.core.context import derived
-from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
+from augment.core.library_records import Communicator, FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
 from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import host_collectives
@@ -154,18 +154,19 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     if not logs:
         return None
     communicators = [each for log in logs for each in log.communicators if pids is None or each.pid in {*pids, None}]
-    hosts = {each.host for log in logs for each in log.communicators}
+    # a communicator that is not complete may have got lines of the next one
+    inside = [each for each in communicators if each.is_complete and each.nodes == 1 and each.size > 1]
     types = {kind for log in logs for kind, _ in log.patterns}
     networks = Counter[str]()
     for log in logs:
         networks.update(log.networks)
     return NetworkOfLog(
         len(communicators),
-        max((each.nodes or 1 for each in communicators), default=1) if pids else max(len(hosts), 1),
+        _nodes(communicators, [each for log in logs for each in log.communicators], alone=pids is None),
         networks.most_common(1)[0][0] if networks else "",
         next((kind for kind in _SLOWEST if kind in types), ""),
         any(kind in types for kind in ("NVL", "NVB")),
-        min((each.channels for each in communicators if each.channels and each.nodes == 1), default=0),
+        min((each.channels or 0 for each in inside if each.channels), default=0),
         tuple(warning for log in logs for warning, _ in log.warnings.most_common()),
         tuple(
             f"{name}={value}"
@@ -174,6 +175,21 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
             if any(part in name for part in _SETTINGS)
         ),
     )
+
+
+def _nodes(communicators: Sequence[Communicator], every: Sequence[Communicator], *, alone: bool) -> int:
+    """How many nodes the largest of these communicators joins: as logged (NCCL ≥ 2.20), else by the hosts of those of
+    one identity (≥ 2.16). Alone, where neither is logged, the hosts of the log."""
+    hosts = defaultdict[str, set[str]](set)
+    for each in every:
+        if each.host:
+            hosts[each.identity].add(each.host)
+    for names in hosts.values():  # what was glued to the name of a host
+        names -= {name for name in names for other in names if name != other and name.endswith(other)}
+    known = [each.nodes or (len(hosts[each.identity]) if each.identity else 0) for each in communicators]
+    if alone and not any(known):
+        known = [len(names) for names in hosts.values()]
+    return max([*known, 1])
 
 
 def _bytes(size: int) -> int:

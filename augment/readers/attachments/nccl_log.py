@@ -156,7 +156,8 @@ class _LogReading:
         elif match := _SYSTEM.search(text):
             log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
         elif match := _PATTERN.search(text):
-            log.patterns[match["type"], match["type_between"]] += 1
+            if int(match["channels"][-9:]):  # without any the pattern is not used
+                log.patterns[match["type"], match["type_between"]] += 1
         elif match := _NETWORK.search(text):
             log.networks[match[1]] += 1
         elif match := _ENVIRONMENT.search(text):
@@ -229,8 +230,9 @@ def _add(communicator: Communicator, text: str) -> None:
     elif match := _RING.search(text):
         communicator.rings[_int(match[1])] = tuple(map(_int, match[2].split()))
     elif match := _CHANNELS.search(text):
-        communicator.channels = _int(match[1])
-        communicator.nvls_channels = _int(match[2]) if match[2] else None
+        if communicator.channels is None:  # said once: another line is that of a communicator whose beginning is lost
+            communicator.channels = _int(match[1])
+            communicator.nvls_channels = _int(match[2]) if match[2] else None
     elif match := _TIMINGS.search(text):
         communicator.init_seconds = float(match[3])
 
