@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import MemoryAnalysis, TimeSeriesTypes
 from augment.hta.frames import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
+from augment.hta.parser_config import ParserConfig
+from augment.hta.timeline import (
+    CallGraph,
+    PlotFormat,
+    Timeline,
+    TimelinePlotSetting,
+    align_module_with_kernels,
+    plot_timeline_gpu_kernels,
+)
 from augment.hta.trace_filter import (
     CompositeFilter,
     CPUOperatorFilter,
@@ -43,6 +52,7 @@ __all__ = [
     "CPGraph",
     "CPNode",
     "CPUOperatorFilter",
+    "CallGraph",
     "CompositeFilter",
     "DeviceType",
     "Filter",
@@ -54,18 +64,24 @@ __all__ = [
     "MemCopyEventFilter",
     "MemoryAnalysis",
     "NameFilter",
+    "ParserConfig",
+    "PlotFormat",
     "QueryFilter",
     "RankFilter",
     "TimeRangeFilter",
     "TimeSeriesTypes",
+    "Timeline",
+    "TimelinePlotSetting",
     "Trace",
     "TraceAnalysis",
     "TraceDiff",
     "ZeroDurationFilter",
     "add_et_column",
+    "align_module_with_kernels",
     "correlate_execution_trace",
     "flatten_column_names",
     "load_execution_trace",
+    "plot_timeline_gpu_kernels",
     "restore_cpgraph",
     "shorten_name",
 ]

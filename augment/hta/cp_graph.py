@@ -9,6 +9,7 @@ import json
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import pairwise
@@ -214,6 +215,10 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         self.critical_path_nodes = path
         self.critical_path_events_set = {self.node_list[node].ev_idx for node in path} - {NO_EVENT}
         self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(path)}
+
+    def bound_by(self, row: Mapping[str, Any]) -> str:
+        """What a row of :meth:`get_critical_path_breakdown` is bound by: its column ``bound_by``."""
+        return str(row["bound_by"])
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
         """A row for each edge of the path, in order; None without a path."""

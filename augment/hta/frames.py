@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from augment.arrays import NO_INDEX, Int64s
 from augment.compare.calls import short_name
+from augment.core.args import Arg
 from augment.core.jsontext import lenient_json
 from augment.core.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames
+from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames, args_of_rows
 from augment.facts.steps.step_windows import steps, steps_of_gpu_work
+from augment.hta.parser_config import AttributeSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +120,7 @@ def framed(trace: Trace) -> Int64s:
     return np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
 
 
-def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
+def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = ()) -> pd.DataFrame:
     """The slices of ``trace``, ``index`` the row of the event table.
 
     ``ts``, ``dur`` and ``end`` in us (float64, ``ts`` from ``origin_ns``); ``name`` and ``cat`` as text, and once more
@@ -127,6 +129,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     the step in which the event or its launch began, else -1. GPU work without a known launch has -1, unless the trace
     has no known launch at all. The columns between are the args that HTA has by default; missing args have HTA's
     defaults: -1, "-1", and for collectives also 0, "" and "[]". ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
+    ``added``: further args, in columns behind; numbers where all are.
     """
     events, row = trace.events, framed(trace)
     strings = np.array([*trace.strings, ""], object)
@@ -171,6 +174,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
             "end": (events.ts[row] + events.dur[row] - origin_ns) / 1000,
             "s_name": short[events.name[row]],
             "s_cat": strings[events.category_name[row]],
+            **_added(trace, row, added),
         },
         index=row,
     )
@@ -203,6 +207,18 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
         "in_split_size": _texts(args, "In split size", row, "[]", decode=True),
         "out_split_size": _texts(args, "Out split size", row, "[]", decode=True),
     }
+
+
+def _added(trace: Trace, row: Int64s, specs: Sequence[AttributeSpec]) -> dict[str, Any]:
+    """A column for each of ``specs``."""
+    wanted = [Arg(spec.raw_name, tuple(Category), is_text=True) for spec in specs]
+    args = ArgColumns(args_of_rows(trace, row, wanted) if wanted else {})
+    columns = {}
+    for spec in specs:
+        texts = _texts(args, spec.raw_name, row, str(NO_ARG), decode=True)
+        texts[texts == str(NO_ARG)] = spec.default_value
+        columns[spec.name] = pandas().Series(texts, index=row).infer_objects()
+    return columns
 
 
 def _texts(

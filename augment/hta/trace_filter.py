@@ -104,7 +104,11 @@ class TimeRangeFilter(Filter):
             raise UsageError(f"time_range: {self.time_start} is after {self.time_end}")
 
     def chosen(self, df: pd.DataFrame) -> pd.Series:
-        """Those within."""
+        """Those within; warns if the frame begins after the range, or ends before it."""
+        if len(df) and (df["ts"].min() > self.time_end or (df["ts"] + df["dur"]).max() < self.time_start):
+            there = f"{df['ts'].min():,.3f} to {(df['ts'] + df['dur']).max():,.3f} us"
+            asked = f"{self.time_start:,.3f} to {self.time_end:,.3f} us"
+            warnings.warn(f"no event in the range of {asked}: the frame has {there}, counted from 0", stacklevel=3)
         return df["ts"].ge(self.time_start) & (df["ts"] + df["dur"]).le(self.time_end)
 
 

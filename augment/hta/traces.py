@@ -25,6 +25,7 @@ from augment.facts.host.execution_links import Node, attribute, execution_links
 from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import between, rows_in_whole
 from augment.hta.frames import SymbolTable, events_frame, framed
+from augment.hta.parser_config import ParserConfig
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.attachments.recorded_files import read_nodes, with_nodes
@@ -102,7 +103,13 @@ class Trace:
 
     is_parsed = True
 
-    def __init__(self, trace_files: TraceFiles | None = None, trace_dir: PathName = DEFAULT_TRACE_DIR) -> None:
+    def __init__(
+        self,
+        trace_files: TraceFiles | None = None,
+        trace_dir: PathName = DEFAULT_TRACE_DIR,
+        parser_config: ParserConfig | None = None,
+    ) -> None:
+        self.parser_config = parser_config or ParserConfig.get_default_cfg()
         self.trace_path = os.path.abspath(os.path.expanduser(trace_dir))
         self.trace_files: dict[int, str] = {}
         self.whole: dict[int, Events] = {}
@@ -140,6 +147,16 @@ class Trace:
 
     def parse_single_rank(self, rank: int) -> None:
         """Do nothing, as :meth:`parse_traces`."""
+
+    def parse_multiple_ranks(
+        self, ranks: Sequence[int], use_multiprocessing: bool = True, use_memory_profiling: bool = True
+    ) -> None:
+        """Do nothing, as :meth:`parse_traces`."""
+
+    def get_device_type(self) -> str:
+        """What the first rank's file says of its device: the member ``device_type``, or ``UNKNOWN``."""
+        rank = self.get_ranks()[0]
+        return str(self.whole[rank].source.metadata.get("device_type", "UNKNOWN"))
 
     def decode_symbol_ids(self, use_shorten_name: bool = True) -> None:
         """Set the column ``s_name`` to the short names, or to the full names without ``use_shorten_name``."""
@@ -201,7 +218,7 @@ class Trace:
     def get_trace(self, rank: int) -> pd.DataFrame:
         """The slices of a rank as a frame; see :func:`augment.hta.frames.events_frame`."""
         if rank not in self._frames:
-            self._frames[rank] = events_frame(self.of_rank(rank), self.min_ts)
+            self._frames[rank] = events_frame(self.of_rank(rank), self.min_ts, self.parser_config.added())
         return self._frames[rank]
 
     def get_all_traces(self) -> dict[int, pd.DataFrame]:
