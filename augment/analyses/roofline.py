@@ -66,6 +66,7 @@ from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import list_kernels
+from augment.facts.operators.operator_calls import Work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks, why_unknown
 from augment.facts.operators.roofline_bounds import Bound, Floats, roofs
@@ -129,10 +130,13 @@ def _rows(trace: Trace) -> Iterator[Row]:
     texts = [(operator, shapes) for operator, shapes, *_ in codes]
     devices = gpu_work(trace).devices
     width = len(on_roof.numbers) + 1
-    code = (alike[operators.kind] * width + on_roof.number + 1) * len(devices) + on_roof.device
-    for value, places in each(code, len(codes) * width * len(devices)):
+    attends = np.array([work.attends for work in operators.works], np.bool_)[operators.kind]
+    shortened = on_roof.beyond & attends  # layers that attend to a window have rows of their own
+    code = ((alike[operators.kind] * 2 + shortened) * width + on_roof.number + 1) * len(devices) + on_roof.device
+    for value, places in each(code, 2 * len(codes) * width * len(devices)):
         rest, device = divmod(value, len(devices))
-        which, number = divmod(rest, width)
+        both, number = divmod(rest, width)
+        which = both // 2
         is_number = on_roof.numbers[number - 1] or None if number else None
         yield _row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device)
 
@@ -143,6 +147,8 @@ def _row(
     operators, on_roof = operator_work(trace), roofs(trace)
     ns = int(on_roof.ns[places].sum())
     kinds = [(operators.works[kind], count) for kind, count in Counter(operators.kind[places].tolist()).items()]
+    is_known = not (np.isnan(on_roof.flops[places]) & np.isnan(on_roof.bytes[places])).all()
+    kinds = kinds if is_known else [(Work(), len(places))]
     flops = sum((each.flops or 0) * count for each, count in kinds) if kinds[0][0].is_product else None
     most = sum((each.most_flops or 0) * count for each, count in kinds) if flops is not None else None
     unknown = any(each.bytes is None for each, _ in kinds)

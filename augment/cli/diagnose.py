@@ -26,10 +26,17 @@ _LEVELS = ("high", "warning")
 )
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per trace, one per line.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary of CI.")
+@click.option("--region", default="", metavar="NAME", help="Use each occurrence of this annotation as a step.")
+@click.option("--graph-capture", metavar="FILE", help="A trace of the capture of the CUDA graphs, with shapes.")
 @server_options
 @debug
 def command(
-    inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None, form: str | None, **server: Any
+    inputs: tuple[str, ...],
+    fail_on: Literal["high", "warning"] | None,
+    form: str | None,
+    region: str,
+    graph_capture: str | None,
+    **server: Any,
 ) -> int:
     """Say what is wrong with each INPUT: a trace, a metrics file, or a folder or glob of traces. Nothing is written.
 
@@ -38,12 +45,16 @@ def command(
     left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
     from augment.cli.terminal import complain, emit, say
-    from augment.errors import UnknownFormat
+    from augment.errors import UnknownFormat, UsageError
     from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
+    if graph_capture and len(names) != 1:
+        raise UsageError(f"--graph-capture: is of one trace, not of {len(names)}")
+    if server["server"] and (region or graph_capture):
+        raise UsageError("--region, --graph-capture: not supported with a server; leave --server out")
     with client_of(**server) as client:
-        jobs, reports, unread = _there(client, names) if client else (None, *_reports(names))
+        jobs, reports, unread = _there(client, names) if client else (None, *_reports(names, region, graph_capture))
     failures += unread
     for error in failures:
         complain(str(error))
@@ -81,7 +92,9 @@ def _next(path: str) -> Iterator[str]:
     yield f"a page to send: augment report {shlex.quote(path)}"
 
 
-def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:
+def _reports(
+    names: Sequence[tuple[str, bool]], region: str = "", graph_capture: str | None = None
+) -> tuple[list[Report], list[AugmentError]]:
     """The reports on all readable files, and the errors of unreadable files that the user named."""
     from augment.cli.terminal import bar
     from augment.errors import AugmentError
@@ -94,7 +107,7 @@ def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Augm
                 dumps.append(dump)
                 continue
             with bar(1, quiet=False) as shown:
-                reports.append(report_on(name, shown.stage))
+                reports.append(report_on(name, shown.stage, region=region, graph_capture=graph_capture))
         except AugmentError as error:
             failures += [error] if is_named else []
     return [*on_dumps(dumps), *reports], failures

@@ -21,6 +21,7 @@ TABLES = 5  #: number of tables shown if no names are given
 MAIN = (
     "diagnosis",
     "memory_snapshot",
+    "inference_phases",
     "mean_step",
     "steps",
     "temporal_breakdown",

@@ -20,6 +20,7 @@ from augment.diagnosis.judging import decided_in_steps, idle_in_steps, late_begi
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.served import served_sentence
 from augment.diagnosis.wording import title
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.what_if import Cut, joined
@@ -77,6 +78,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     if trace.partial is None or not measure(trace).is_empty:
         # What the devices did, or the host where it is alone
         alone = not type_coverage(trace) or not len(measure(trace).windows)
+        if not alone and (served := served_sentence(trace)):
+            made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
         made.append(Sentence(state, is_state=True))
     made += [_of_finding(say, each) for each in chosen]

@@ -40,6 +40,8 @@ STAGE_OF: dict[str, Stage] = {
     "critical_path": "critical path",
     "diagnosis": "diagnosis",
     "roofline": "operations",
+    "inference_steps": "operations",
+    "inference_phases": "operations",
     "step_efficiency": "operations",
     "model_flops": "operations",
     "idle_time_breakdown": "idle time",

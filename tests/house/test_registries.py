@@ -19,6 +19,7 @@ from augment.analyses import ANALYSES, options_of
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
+from augment.core.attachments import Tables
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.trace import NO_CORRELATION, Trace
@@ -68,7 +69,10 @@ def trace(job: Path) -> Trace:
     groups = {"7": DumpedGroup("7", "dp", (0, 1))}
     snapshot = training(int(recorded.events.ts[0]) // 1000 + 1).snapshot()
     recorded = with_memory_snapshot(recorded, write_snapshot(job.parent / "snapshot.pickle", snapshot))
-    return recorded.changed(FlightDumps((RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation]),)))
+    decodes = Tables({"step": [{"pattern": r"ProfilerStep#\d+", "phase": "decode"}]})
+    return recorded.changed(
+        decodes, FlightDumps((RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation]),))
+    )
 
 
 @pytest.fixture(scope="module")

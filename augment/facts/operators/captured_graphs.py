@@ -278,7 +278,8 @@ def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
     for operator in distinct(section.operator[section.operator >= 0]).tolist():
         kinds = set(names[section.operator == operator].tolist())
         products = kinds & set(MATRIX_FAMILIES)
-        is_product = section.works[section.kind[operator]].is_product
+        work = section.works[section.kind[operator]]
+        is_product = work.is_product or work.attends
         if not (products or UNKNOWN in kinds) if is_product else products:
             return False
     return True

@@ -29,6 +29,7 @@ from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, 
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work
+from augment.facts.operators.served_attention import SERVED_ATTENTION, over_cache
 from augment.facts.source.event_args import arg_columns
 
 Formula = Callable[[Call], Work]
@@ -42,6 +43,8 @@ def formula_of(trace: Trace, operator: str) -> Formula | None:
     for formula in (*_own_formulas(trace), *installed_formulas(), *shipped_formulas()):
         if formula.pattern.search(operator):
             return formula
+    if SERVED_ATTENTION.fullmatch(operator):
+        return over_cache
     return MATMUL.get(operator) or CONVOLUTION.get(operator) or ATTENTION.get(operator) or memory_formula(operator)
 
 
@@ -98,7 +101,7 @@ def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work,
             continue
         with suppress(Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
             work = formulas[operator](call)  # a shape or schema that the formula does not cover: unknown
-            if work.flops is not None or work.bytes is not None:
+            if work.flops is not None or work.bytes is not None or work.attends:
                 kind[number] = len(calls)
                 calls.append(call)
                 works.append(work)

@@ -145,6 +145,16 @@ def _json_list(text: str) -> list[Any] | None:
     return decoded if isinstance(decoded, list) else None
 
 
+class Heads(Struct, frozen=True):
+    """The sizes of attention: elements of a token's queries, over all heads, and the bytes of its keys and values in
+    the cache."""
+
+    query: int
+    number: str  #: the type of number of the products
+    cached_bytes: int  #: of a token's keys and values
+    query_bytes: int  #: of the new tokens' queries, as many as the results have
+
+
 class Work(Struct, frozen=True):
     """Floating-point operations (a multiply-add is two) and bytes of device memory.
 
@@ -159,6 +169,12 @@ class Work(Struct, frozen=True):
     bytes: int | None = None
     number: str = ""
     again_flops: int = 0
+    heads: Heads | None = None  #: of attention over an engine's cache, whose work depends on the step
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is attention over an engine's cache."""
+        return self.heads is not None
 
     @property
     def is_product(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import EventRows, Int32s
+from augment.arrays.types import EventRows, Int32s, Int64s
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
@@ -20,7 +20,10 @@ from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
+from augment.facts.operators.served_attention import work_of
 from augment.facts.source.event_args import arg_columns
+from augment.facts.steps import batches, recorded
+from augment.facts.steps.engine_steps import Batch
 
 
 class OperatorWork(Struct, frozen=True):
@@ -61,8 +64,32 @@ def operator_work(trace: Trace) -> OperatorWork:
     rank[order] = np.arange(len(order), dtype=np.int32)
     rank[-1] = -1
     recorded = len(arg_columns(trace).ints("Input Dims").rows) > 0 or len(of_graphs.row) > 0
-    kinds = (*calls, *of_graphs.calls), (*works, *of_graphs.works)
-    return OperatorWork(row[order], kind[used][order], *kinds, rank[number[owner]], recorded)
+    row, kind = row[order], kind[used][order]
+    kind, calls, works = _with_batches(trace, row, kind, (*calls, *of_graphs.calls), (*works, *of_graphs.works))
+    return OperatorWork(row, kind, calls, works, rank[number[owner]], recorded)
+
+
+def _with_batches(
+    trace: Trace, row: Int64s, kind: Int32s, calls: tuple[Call, ...], works: tuple[Work, ...]
+) -> tuple[Int32s, tuple[Call, ...], tuple[Work, ...]]:
+    """The kinds, calls and works where attention over an engine's cache has the work of its step's batch."""
+    of_step = batches(trace)
+    places = np.flatnonzero(np.array([work.attends for work in works], np.bool_)[kind]) if of_step else ()
+    if not len(places):
+        return kind, calls, works
+    kind, known = kind.copy(), dict[tuple[int, Batch], int]()
+    calls_, works_ = [*calls], [*works]
+    for place, step in zip(places, recorded(trace).at(trace.events.ts[row[places]]).tolist(), strict=True):
+        heads = works[kind[place]].heads
+        if step < 0 or heads is None:
+            continue
+        key = int(kind[place]), of_step[step]
+        if key not in known:
+            known[key] = len(calls_)
+            calls_.append(calls[key[0]])
+            works_.append(work_of(heads, key[1]))
+        kind[place] = known[key]
+    return kind, tuple(calls_), tuple(works_)
 
 
 @derived(until="breakdowns")

@@ -81,9 +81,13 @@ def roofs(trace: Trace) -> Roofs:
     rate, memory, cache = table[device, number], rates[device], sizes[device]  # -1 reads the last entry: unknown
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_ns, memory_ns = flops / rate / 1e3, size / memory
-        beyond = size - 2 * cache > BEYOND * memory * ns  # both inputs and outputs may stay in the cache
+        # both inputs and outputs may stay in the cache; not what a layer reads once a step
+        attends = np.array([work.attends for work in operators.works], np.bool_)[operators.kind]
+        beyond = size - np.where(attends, 0, 2 * cache) > BEYOND * memory * ns
         spread = [(work.most_flops or 0) / work.flops if work.flops else 1.0 for work in operators.works]
         most_ns = compute_ns * np.array(spread, np.float64)[operators.kind]  # with the most operations
+    flops[beyond & attends], size[beyond & attends] = np.nan, np.nan  # a layer that attends to less than all
+    compute_ns[beyond & attends] = np.nan
     del rate, memory, cache
     memory_ns[beyond] = np.nan
     roof = np.fmax(compute_ns, memory_ns)

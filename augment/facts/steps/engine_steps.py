@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.arrays.types import EventRows
 from augment.core.attachments import tables_of
@@ -248,6 +249,10 @@ def engine_steps(trace: Trace) -> EngineSteps:
         batches = {code: batch for code, name in enumerate(strings) if (batch := batch_of(name)) is not None}
         if any(_VERIFIES.match(strings[code]) for code in batches):
             batches = {code: batch for code, batch in batches.items() if not _MAY_DRAFT.match(strings[code])}
+        engines = {batch.engine for batch in batches.values()}
+        if len(engines) > 1:  # the annotation within another's form is the engine's own
+            engine = next((name for name in ("SGLang", "ATOM") if name in engines), min(engines))
+            batches = {code: replace(batch, engine=engine) for code, batch in batches.items()}
     rows = np.empty(0, np.int64)
     for categories in ((Category.USER_ANNOTATION, Category.CPU_OP), (Category.GPU_USER_ANNOTATION,)):
         if batches and not len(rows):

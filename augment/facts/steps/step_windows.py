@@ -305,7 +305,7 @@ def _finish(trace: Trace, ts: Int64s, end: Int64s, real: Bools) -> Int64s:
     period = median(np.diff(ts)) if len(ts) > 1 else 0.0
     pause = (after > PAUSE_NS) & (after > PAUSE_FACTOR * period)
     usual = int(median(after[~pause & real[:-1]])) if (~pause & real[:-1]).any() else None
-    finish = end.copy()
+    finish: Int64s = end.copy()
     finish[:-1] = np.where(pause, np.minimum(end[:-1] + (usual or 0), ts[1:]), ts[1:])
     if len(ts):
         rows = gpu_work(trace).launch
@@ -316,7 +316,6 @@ def _finish(trace: Trace, ts: Int64s, end: Int64s, real: Bools) -> Int64s:
     return finish
 
 
-@derived
 def is_served(trace: Trace) -> bool:
     """Whether the steps of the trace are those of an inference engine, or the user's own."""
     annotated = engine_steps(trace)
@@ -330,7 +329,7 @@ def kinds_of_steps(trace: Trace, windows: StepWindows) -> Int64s:
         return np.zeros(len(windows), np.int64)
     batch_of, names = engine_steps(trace).batch_of, trace.events.name[steps(trace).row]
     phases = [PHASES.index(batch_of[code].phase) for code in names.tolist()]
-    kinds: Int64s = np.array(phases, np.int64)[windows.number]
+    kinds: Int64s = np.array(phases, np.int64).take(windows.number)
     return kinds
 
 

@@ -29,13 +29,22 @@ def is_grave(row: Report, level: str) -> bool:
     return row.get("severity") in LEVELS[level] and row.get("confidence") != "low"
 
 
-def report_on(path: str, stage: Callable[[str], object], limits: Limits | None = None) -> Report:
+def report_on(
+    path: str,
+    stage: Callable[[str], object],
+    limits: Limits | None = None,
+    *,
+    region: str = "",
+    graph_capture: str | None = None,
+) -> Report:
     """The verdict and the answers of all rules about one trace or metrics file, and a trace's summary for its job.
 
     Args:
         path: of the file.
         stage: called with the current activity.
         limits: of the reader.
+        region: the annotation whose occurrences are the steps; of a trace.
+        graph_capture: a recording of the capture of the trace's graphs.
 
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
@@ -47,13 +56,16 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
         from augment.job.ranks.summary import summarize
         from augment.pipeline import augment
         from augment.readers import read
+        from augment.readers.attachments import with_graph_capture
         from augment.readers.limits import UNLIMITED
         from augment.writers.metrics import as_read
 
         stage(f"reading {path}")
         trace = with_its_ranks(read(path, limits=limits or UNLIMITED))
+        if graph_capture:
+            trace = with_graph_capture(trace, graph_capture)
         stage(_ANALYSIS)
-        augmented = augment(trace, only=[_ANALYSIS])
+        augmented = augment(trace, only=[_ANALYSIS], region=region)
         return _report(path, as_read(augmented), summarize(augmented))
     with readable(path):
         report = _report(path, read_sidecar(path), None)

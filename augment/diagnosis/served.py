@@ -1,0 +1,93 @@
+"""What an inference engine did, in a sentence: phase, batch, time from token to token, use of the memory's rate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.statistics import median
+from augment.arrays.types import Places
+from augment.core.attachments import GraphCapture
+from augment.core.text import counted, percent, short, time
+from augment.core.trace import Trace
+from augment.diagnosis.judging import measure
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.operators.operator_work import operator_work
+from augment.facts.operators.roofline_bounds import roofs
+from augment.facts.operators.served_steps import ServedSteps, served_steps
+
+LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
+NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
+LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told
+_VERBS = {"prefill": "prefills", "decode": "decodes", "mixed": "prefills and decodes", "denoise": "denoises"}
+_ORDER = ("decode", "mixed", "prefill", "denoise", "step")
+
+
+def served_sentence(trace: Trace) -> str:
+    """The sentence, of the first device; empty without an engine's steps."""
+    if not (served := served_steps(trace)):
+        return ""
+    steps = served[0]
+    steady = np.flatnonzero(np.isin(steps.windows.begin, measure(trace).windows.begin))
+    by_phase = {phase: steady[[steps.batches[place].phase == phase for place in steady.tolist()]] for phase in _ORDER}
+    by_phase = {phase: places for phase, places in by_phase.items() if len(places)}
+    if not by_phase or set(by_phase) == {"step"}:
+        return ""
+    engine = steps.batches[int(steady[0])].engine or "The engine"
+    parts = [_phase(steps, phase, places, len(steady)) for phase, places in by_phase.items()]
+    main = next(iter(by_phase.values()))
+    gaps, wall = steps.gap_ns[main], steps.wall_ns[main]
+    gap = median(gaps[gaps >= 0]) if (gaps >= 0).any() else 0.0
+    if gap >= LEAST_GAP * median(wall):
+        parts.append(
+            f"the device idles {time(gap)} ({percent(gap / max(median(wall), 1))}) before the next step's work"
+        )
+    return f"{engine} {'; '.join(parts)}{_bandwidth(trace, steps, main)}."
+
+
+def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
+    """What the steps of a phase do, in the median."""
+    batches = [steps.batches[place] for place in places.tolist()]
+    requests = [batch.requests for batch in batches if batch.requests >= 0]
+    tokens = [batch.prefill_tokens for batch in batches if batch.prefill_tokens > 0]
+    cached = [batch.cached_tokens for batch in batches if batch.cached_tokens > 0]
+    text = _VERBS.get(phase, "takes steps")
+    if requests:
+        text += f" {counted(round(median(np.array(requests))), 'sequence')}"
+    about = [f"{median(np.array(tokens)):,.0f} new tokens"] if tokens and phase != "decode" else []
+    about += [f"{median(np.array(cached)):,.0f} in the cache"] if cached else []
+    text += f" ({', '.join(about)})" if about else ""
+    wall = steps.wall_ns[places]
+    text += f" in {time(median(wall))}"
+    text += "" if whole == 1 else f" ({len(places)} of {whole} steps)"
+    if phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches):
+        rate = sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9
+        text += f", {time(median(wall))} a token and {rate:,.0f} tokens/s"
+    return text
+
+
+def _bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
+    """How much of the memory's rate the phase uses, or why that is not known."""
+    mbu, covered = steps.mbu_ratio[places], steps.covered_ratio[places]
+    if steps.lacking:
+        return f". Its use of the memory's rate (MBU) is not known: {steps.lacking}"
+    known = f"bytes are known of {percent(median(covered))} of the busy time"
+    if median(covered) < LEAST_COVERED and trace.context.attached(GraphCapture) is None:
+        hint = "--graph-capture FILE has shapes of kernels in graphs"
+        return f". Its use of the memory's rate (MBU) is not known: {known}; {hint}"
+    return f". It uses at least {percent(median(mbu))} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
+
+
+def _unknown(trace: Trace, steps: ServedSteps) -> str:
+    """The kernels without a formula that take most of the device's time, if that is a good part of it."""
+    work, operators, on_roof = gpu_work(trace), operator_work(trace), roofs(trace)
+    device = work.devices[steps.device]
+    owner = operators.owner[device.start : device.stop]
+    lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner]
+    ns = (work.end - work.ts)[device.start : device.stop]
+    names = trace.events.name[work.row[device.start : device.stop]]
+    spent = np.bincount(names, ns * lacking, len(trace.strings))
+    most = [code for code in np.argsort(-spent, kind="stable")[:2].tolist() if spent[code] >= NAMED * ns.sum()]
+    if not most:
+        return ""
+    parts = [f"`{short(trace.strings[code])}` ({percent(float(spent[code] / ns.sum()))})" for code in most]
+    return f", not of {' and '.join(parts)}"
