@@ -12,9 +12,7 @@ from msgspec.structs import replace
 from augment.core.trace import Diagnostic, Trace
 from augment.readers import chrome
 from augment.readers.containers import OpenText
-
-NSIGHT_SYSTEMS, ROCPROFV3 = "Nsight Systems", "rocprofv3"
-UNREAD = "recorderUnread"  #: the member that counts rows that could not be read
+from augment.readers.recorders.kineto_text import NSIGHT_SYSTEMS, ROCPROFV3, UNREAD
 
 
 class RecorderReader:

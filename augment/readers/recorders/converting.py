@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from augment.errors import UnknownFormat
-from augment.readers.containers import CHUNK, TextStream
-from augment.readers.recorders import UNREAD
-from augment.readers.recorders.kineto_text import KinetoText, Piece, document
+from augment.readers.recorders.kineto_text import UNREAD, KinetoText, Piece, document
 from augment.readers.recorders.nsight import SIGNS, Nsight
+from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, SqliteTables, Tables
 from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
-from augment.readers.recorders.tables import CELL_BYTES, CsvTables, ParquetTables, SqliteTables, Tables
 
+_CHUNK = 1 << 18
 SQLITE, PARQUET = b"SQLite format 3\0", b"PAR1"
 LOOK_AT = 256  #: bytes that tell what a file is
 _CSV = {"Kind,Agent_Id,": KERNELS_CSV, "Domain,Function,": "hip_api_trace", "Kind,Direction,": "memory_copy_trace"}
+
+
+class TextStream(Protocol):
+    """The bytes of a file, unpacked."""
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
 
 
 class _Recording(Protocol):
@@ -77,7 +83,7 @@ class RecorderText:
 
             path = os.path.join(opened.enter_context(tempfile.TemporaryDirectory()), "report.sqlite")
             with open(path, "wb") as spooled:
-                while piece := self._stream.read(CHUNK):
+                while piece := self._stream.read(_CHUNK):
                     spooled.write(piece)
         return opened.enter_context(closing(SqliteTables(path, self._path)))
 
@@ -132,7 +138,7 @@ def _is_file(path: str, file: BinaryIO) -> bool:
 def _lines(stream: TextStream) -> Iterator[str]:
     """The lines of a text; a longer one than :data:`CELL_BYTES` ends it."""
     rest = b""
-    while len(rest) < CELL_BYTES and (piece := stream.read(CHUNK)):
+    while len(rest) < CELL_BYTES and (piece := stream.read(_CHUNK)):
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace")

@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
+NSIGHT_SYSTEMS, ROCPROFV3 = "Nsight Systems", "rocprofv3"  #: the member ``recorder`` names one of them
+UNREAD = "recorderUnread"  #: the member that counts rows that could not be read
 quoted = json.JSONEncoder(ensure_ascii=False).encode  #: a value as JSON
 LAUNCHING = re.compile(r"Launch|Memcpy|Memset")  #: in names of calls that an arrow leads from
 _ODD = (TypeError, ValueError, OverflowError, LookupError)  #: what writing a row raises whose cells are of other types

@@ -18,9 +18,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from augment.readers.recorders import NSIGHT_SYSTEMS
-from augment.readers.recorders.kineto_text import LAUNCHING, KinetoText, Piece, Row, Slice, quoted
-from augment.readers.recorders.tables import Tables
+from augment.readers.recorders.kineto_text import LAUNCHING, NSIGHT_SYSTEMS, KinetoText, Piece, Row, Slice, quoted
+from augment.readers.recorders.open_tables import Tables
 
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _NVTX = ("NVTX_EVENTS", "NVTX_EVENTS_V2", "NVTX_EVENTS_V3")

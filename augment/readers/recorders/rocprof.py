@@ -14,9 +14,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.readers.recorders import ROCPROFV3
-from augment.readers.recorders.kineto_text import LAUNCHING, KinetoText, Piece, Row, Slice, quoted
-from augment.readers.recorders.tables import Tables
+from augment.readers.recorders.kineto_text import LAUNCHING, ROCPROFV3, KinetoText, Piece, Row, Slice, quoted
+from augment.readers.recorders.open_tables import Tables
 
 _METADATA = "rocpd_metadata_"
 _GFX = re.compile(r"gfx(\d+)(\d)([0-9a-f])")
