@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from augment.batch.cutting import part
 from augment.core.findings import Findings
 from augment.core.trace import Category, Trace
 from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.source.several_ranks import rank_of_track
+from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.limits import Limits
@@ -27,6 +28,7 @@ from recorder_tables import (
     Made,
     common,
     global_id,
+    joined_nsys,
     kineto,
     nsys_tables,
     rocpd_tables,
@@ -67,6 +69,23 @@ def test_a_job_has_equal_figures_by_kineto_and_nsys(tmp_path: Path, job: dict[st
     assert by_nsys.rank == by_kineto.rank == 0
     assert len(figures(by_kineto)) > 15
     assert differing(by_kineto, by_nsys) == []
+
+
+def test_a_report_of_two_ranks_is_parted(tmp_path: Path) -> None:
+    """Each part has the figures of the rank alone, and equal correlations of the two are not mixed up."""
+    ranks = [common(kineto(SIMULATED / "job" / f"rank{rank}.pt.trace.json.gz")) for rank in (0, 1)]
+    for each in ranks:
+        each["baseTimeNanoseconds"] = 0
+        del each["distributedInfo"]
+    joined = write_sqlite(joined_nsys(map(nsys_tables, ranks)), tmp_path / "report.sqlite")
+    trace = read(str(joined))
+    assert may_be_merged(trace)
+    assert {*rank_of_track(trace).tolist()} == {0, 1}
+    parts = part(str(joined), tmp_path / "parts", (), lambda _: None)
+    for rank, path in enumerate(parts):
+        alone = read(str(write_kineto(ranks[rank], tmp_path / f"rank{rank}.json")))
+        # whose rows tell correlations, which were moved
+        assert set(differing(alone, read(str(path)))) <= {"launch_outliers"}
 
 
 def test_a_folder_of_parquet_has_equal_figures(tmp_path: Path, job: dict[str, Any]) -> None:

@@ -338,3 +338,25 @@ def write_csv(trace: dict[str, Any], folder: Path, run: str) -> Path:
         with open(folder / f"{run}_{kind}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
     return folder / f"{run}_kernel_trace.csv"
+
+
+def joined_nsys(reports: Iterable[Made]) -> Made:
+    """One report of the processes of several: their texts have new numbers, their tables all rows."""
+    made: Made = {}
+    strings = Strings()
+    texts = {"nameId", "demangledName", "shortName", "textId"}
+    for rank, tables in enumerate(reports):
+        of = dict(tables["StringIds"][1])
+        for table, (columns, rows) in tables.items():
+            names = [name.strip() for name in columns.split(",")]
+            known = made.setdefault(table, (columns, []))[1]
+            if table == "TARGET_INFO_GPU" and known:
+                continue
+            for row in rows if table != "StringIds" else ():
+                cells = zip(names, row, strict=True)
+                known.append(tuple(strings(of[cell]) if name in texts and cell else cell for name, cell in cells))
+        process = tables["PROCESSES"][1][0][0]
+        made.setdefault("NVTX_EVENTS", ("", []))[1].append(
+            (1, None, 39, None, strings(f"MPI Rank {rank}"), process, 0, None, None)
+        )
+    return {**made, "StringIds": ("id, value", strings.rows)}

@@ -32,8 +32,9 @@ def may_be_merged(trace: Trace) -> bool:
     """Whether the file may be merged: process ids name ranks, or the profiler's own header is absent. To be sure, the
     args must be read from the text, which takes a pass.
     """
+    header = trace.source.metadata
     is_stated = any(isinstance(track.pid, str) and _IN_PID.match(track.pid) for track in trace.tracks)
-    return is_stated or trace.source.metadata.keys().isdisjoint(_HEADER)
+    return is_stated or header.keys().isdisjoint(_HEADER) or ("recorder" in header and "distributedInfo" not in header)
 
 
 @derived
