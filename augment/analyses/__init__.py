@@ -14,6 +14,7 @@ from augment.analyses import (
     collective_records,
     collectives,
     communication_computation_overlap,
+    compilations,
     critical_path,
     critical_path_operators,
     cupti_counters,
@@ -110,6 +111,7 @@ ANALYSES: tuple[Analysis, ...] = (
     operator_breakdown,
     execution_trace,
     collective_records,
+    compilations,
     cupti_counters,
 )
 

@@ -95,6 +95,27 @@ KINDS: tuple[Kind, ...] = (
         several=True,
     ),
     Kind(
+        name="torch_trace",
+        what="a log of PyTorch's compiler",
+        help="Logs of TORCH_TRACE, one a rank: a file or a glob.",
+        reads="compile_log:read_all",
+        begins=re.compile(
+            rb"(?:\[[^\]]{1,40}\]: ?)?[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] \{\s*\""
+        ),
+        alone=True,
+        several=True,
+    ),
+    Kind(
+        name="inductor_provenance",
+        what="Inductor's origins of kernels",
+        help="Folder with Inductor's origins of kernels, or such files.",
+        reads="compile_log:read_provenance",
+        begins=re.compile(
+            rb"\s*\{\s*\"(?:(?:preToPost|postToPre|cppCodeToPost)\"\s*:|[\w.:]{1,999}\"\s*:\s*\[\s*\"\s*File \\\")"
+        ),
+        several=True,
+    ),
+    Kind(
         name="nccl_log",
         what="a log of NCCL",
         help="Logs of NCCL_DEBUG=INFO, of one or many processes: a file or a glob.",

@@ -86,6 +86,11 @@ def labels(sites: Sequence[Sequence[CodeLine]]) -> list[str]:
     return texts
 
 
+def label(line: CodeLine | None) -> str | None:
+    """What a single line is called; None for none."""
+    return labels([[line]])[0] if line else None
+
+
 def _short_names(paths: set[str]) -> dict[str, str]:
     """For each path its shortest end that no other file among them has."""
     of_name: dict[str, dict[str, list[str]]] = {}

@@ -20,8 +20,10 @@ from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.attachments import Tables
+from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
+from augment.core.source_code import CodeLine
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
@@ -70,9 +72,9 @@ def trace(job: Path) -> Trace:
     snapshot = training(int(recorded.events.ts[0]) // 1000 + 1).snapshot()
     recorded = with_memory_snapshot(recorded, write_snapshot(job.parent / "snapshot.pickle", snapshot))
     decodes = Tables({"step": [{"pattern": r"ProfilerStep#\d+", "phase": "decode"}]})
-    return recorded.changed(
-        decodes, FlightDumps((RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation]),))
-    )
+    log = CompileLog("log", compilations=[Compilation("0/0", CodeLine("model.py", 3, "forward"), stated_ns=7)])
+    dump = RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
+    return recorded.changed(decodes, CompileLogs((log,)), FlightDumps((dump,)))
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,7 @@ SAMPLES: list[Seen] = [
     rules.elementwise_chains.Chains(12, 48, 3 * MS),
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
     rules.wide_norms.WideNorms(3 * MS),
+    rules.graph_breaks.GraphBreaks(2, ["model.py:4: Failed to trace builtin operator"]),
     rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
     rules.small_grids.SmallGrids(12 * MS, 0.12, "splitKreduce_kernel"),
     rules.slow_start.SlowStart(90 * MS, 2.1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,15 +11,20 @@ from msgspec import Struct
 
 from augment.arrays.ordering import combinations
 from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.core.compiler_records import CompileLogs, KernelOrigins
 from augment.core.context import derived
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of, owner
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, innermost
+from augment.facts.host.compile_logs import REGION, regions
 from augment.facts.host.training_phases import forward_backward
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names.name_masks import starting, strings_where
 from augment.facts.source.event_args import arg_columns
+
+_HANDLE = re.compile(r":(\d{1,9})$")  #: the number of a kernel's call in its graph
+_ANY = "any"  #: stands for the ids of all graphs
 
 
 class SourceLines(Struct, frozen=True):
@@ -40,6 +46,7 @@ def source_lines(trace: Trace) -> SourceLines:
     site = np.full(len(gpu_work(trace)), -1, np.int32)
     numbers: dict[tuple[CodeLine, ...], int] = {}
     _by_stacks(trace, site, numbers)
+    _by_provenance(trace, site, numbers)
     _by_functions(trace, site, numbers)
     return SourceLines(site, list(numbers), labels(list(numbers)))
 
@@ -60,6 +67,52 @@ def _by_stacks(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], i
     of_row = np.full(len(trace.events), -1, np.int32)
     of_row[rows] = of_code[stacks.codes]
     site[:] = of_row[gpu_work(trace).row]
+
+
+def _by_provenance(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], int]) -> None:
+    """What Inductor wrote of its kernels beside the trace, in its folders or in the compiler's log.
+
+    A graph is told by the compiled region around the launch. Graphs whose id is not known count in any region, and
+    outside regions (in backward) all that have such a kernel do. Of a kernel with several call sites the n-th launch in
+    a call of the region is the n-th site, if there are as many; else it comes from the lines of all.
+    """
+    beside, logs = trace.context.attached(KernelOrigins), trace.context.attached(CompileLogs)
+    graphs = [*beside.graphs] if beside else []
+    graphs += [graph for log in (logs.logs if logs else ()) for graph in log.graphs]
+    if not graphs:
+        return
+    known: dict[tuple[str, str], dict[int, tuple[CodeLine, ...]]] = {}
+    for graph in graphs:
+        for full, lines in graph.lines.items():
+            handle = _HANDLE.search(full)
+            kernel, call = (full[: handle.start()], int(handle[1])) if handle else (full, 0)
+            for key in ((graph.compile_id, kernel), (_ANY, kernel)):
+                sites = known.setdefault(key, {})
+                sites[call] = tuple(sorted({*sites.get(call, ()), *lines}))
+    work, events = gpu_work(trace), trace.events
+    calls = {number: rows for number, rows in regions(trace).items() if number}
+    region_of_row = {row: number for number, rows in calls.items() for row in rows.tolist()}
+    asked = np.flatnonzero((site < 0) & (work.launch != NO_INDEX))
+    asked = asked[np.argsort(events.ts[work.launch[asked]], kind="stable")]
+    around = innermost(trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, REGION))
+    operator = work_operators(trace)[asked]
+    names = trace.names_of(work.row[asked])
+    operators = [trace.strings[events.name[row]] if row >= 0 else "" for row in operator.tolist()]
+    met: dict[tuple[int, str], list[int]] = {}
+    for place, region, name, by in zip(asked.tolist(), around.tolist(), names, operators, strict=True):
+        number = region_of_row.get(region, _ANY)
+        for wanted in (name, by.replace("aten::", "extern_kernels.") if region >= 0 else name):
+            if (number, wanted) in known or ("", wanted) in known:
+                met.setdefault((region, wanted), []).append(place)
+                break
+    for (region, wanted), places in met.items():
+        sites = known.get((region_of_row.get(region, _ANY), wanted)) or known["", wanted]
+        in_turn = [lines for _, lines in sorted(sites.items())]
+        every = tuple(sorted({line for lines in in_turn for line in lines}))
+        alike = region >= 0 and len(in_turn) == len(places)
+        for turn, place in enumerate(places):
+            lines = in_turn[turn] if alike else every
+            site[place] = numbers.setdefault(lines, len(numbers))
 
 
 def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], int]) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.arrays import Bytes
+from augment.arrays import Bytes, Int64s
 from augment.core.trace import Trace
 from augment.facts.host.call_stacks import (
     CallStacks, OperatorTimes, call_stacks, callers, innermost, operator_times, outermost, python_lines,
 )
+from augment.facts.host.compile_logs import LoggedCompilations, logged_compilations as _logged, regions as _regions
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import operators_around
 from augment.facts.host.training_phases import ForwardBackward, Modules, forward_backward, modules, training_phases
 
 __all__ = [
-    "backward", "callers", "host_segments", "innermost", "module_calls", "operator_calls", "operators_around",
-    "outermost", "phases", "python_lines", "stacks",
+    "backward", "callers", "compiled_regions", "host_segments", "innermost", "logged_compilations", "module_calls",
+    "operator_calls", "operators_around", "outermost", "phases", "python_lines", "stacks",
 ]
 # fmt: on
 
@@ -43,3 +44,13 @@ def backward(trace: Trace) -> ForwardBackward:
 def phases(trace: Trace) -> Bytes | None:
     """The phase of training of each call stack: forward, backward, optimizer; None where it cannot be known."""
     return training_phases(trace)
+
+
+def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
+    """What logs of the compiler say of the trace's process; why there is nothing; None without a log."""
+    return _logged(trace)
+
+
+def compiled_regions(trace: Trace) -> dict[str, Int64s]:
+    """The calls of each region that torch.compile made, by its compile id."""
+    return _regions(trace)
