@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from augment.v1 import service_pb2 as calls
 from augment.writers.metrics import encode
 from augment_server.base.errors import Refusal
 from augment_server.jobs import catalog
+from augment_server.jobs.metrics_query import query
 
 
 def sidecar(path: Path, **rows: Sequence[Any]) -> catalog.MetricsFile:
@@ -82,6 +84,16 @@ def test_a_member_of_millions_of_values_is_not_decoded(tmp_path: Path, member: s
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_query_looks_through_no_millions_of_values(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"x": [[]] * 10_000}
+    request = calls.QueryMetricsRequest(analysis="a")
+    with contextlib.closing(sidecar(tmp_path / "a.metrics.json", a=[row] * 2)) as file:
+        assert query(file, b"", "jobs/1", request).total_count == 2
+    file = sidecar(tmp_path / "a.metrics.json", a=[row] * 200)
+    with contextlib.closing(file), pytest.raises(Refusal, match="too many values"):
+        query(file, b"", "jobs/1", request)
 
 
 @pytest.mark.parametrize("text", ['{"rows": 1}', '{"rows": [{}]}', '{"verdict": 1}', "5", '{"rows": [{"rule": []}]}'])

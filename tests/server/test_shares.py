@@ -272,7 +272,9 @@ def test_a_page_reads_no_more_specs_than_it_returns(tmp_path: Path, monkeypatch:
         spec.augment.only.extend(["temporal_breakdown"] * 300)
         names = [server.stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name for _ in range(7)][::-1]
         read, made = [], server.core._jobs._message
-        monkeypatch.setattr(server.core._jobs, "_message", lambda row: read.append(row["id"]) or made(row))
+        monkeypatch.setattr(
+            server.core._jobs, "_message", lambda row, **how: read.append(row["id"]) or made(row, **how)
+        )
         request, pages_of = calls.ListJobsRequest(), list[list[str]]()
         while not pages_of or request.page_token:
             answer = server.stub.ListJobs(request)

@@ -23,6 +23,7 @@ from augment_server.storage.filters import Field
 from augment_server.storage.pages import Asked, page
 
 MOST_BYTES, MOST_COLUMNS = 64 << 20, 500  #: of the rows that are looked through
+MOST_VALUES = 1_000_000  #: of these rows, by their punctuation: each takes up to a hundred bytes of memory
 #: the type of a column: how filters take it; others are JSON, and cannot be filtered
 _FILTERED = {"boolean": "choice", "int64": "number", "double": "real", "string": "text"}
 _TRUTH = {"true": 1, "false": 0}
@@ -41,13 +42,16 @@ def query(file: MetricsFile, secret: bytes, job: str, request: calls.QueryMetric
     Raises:
         Refusal: the filter, order, page or a column is invalid, the rows are too large, or Arrow is not installed.
     """
-    texts, left = list[bytes](), MOST_BYTES
+    texts, left, values = list[bytes](), MOST_BYTES, 0
     for message in file.messages(request.analysis):
         left -= message.ByteSize()
         if left < 0:
             what = f"{request.analysis}: has more than {MOST_BYTES >> 20} MiB of rows; read the artifact"
             raise Refusal("LIMIT_EXCEEDED", what)
-        texts += map(str.encode, message.json_rows)
+        texts += (added := [row.encode() for row in message.json_rows])
+        values += sum(text.count(mark) for text in added for mark in (b",", b"[", b"{"))
+        if values > MOST_VALUES:
+            raise Refusal("LIMIT_EXCEEDED", f"{request.analysis}: has too many values; read the artifact")
     rows = [msgspec.json.decode(text, type=dict[str, Any]) for text in texts]
     columns = _columns(request.analysis, rows)
     for at, name in enumerate(request.columns):
