@@ -36,7 +36,7 @@ ROWS = 10  #: rows of a table by default
     "diff", cls=GroupedCommand, short_help="Compare two runs: what differs, and whether it is more than noise."
 )
 @click.argument("control", metavar="CONTROL", type=TRACE)
-@click.argument("test", metavar="TEST", type=TRACE)
+@click.argument("tests", metavar="TEST…", type=TRACE, nargs=-1, required=True)
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of TEST.")
 @click.option(
     "--step", metavar="N|N:M", help="Compare step N, or step N of the control with step M of the test.  [default: all]"
@@ -83,7 +83,7 @@ ROWS = 10  #: rows of a table by default
 @debug
 def command(
     control: str,
-    test: str,
+    tests: tuple[str, ...],
     out: str | None,
     step: str | None,
     region: str | None,
@@ -110,8 +110,10 @@ def command(
     """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it exceeds the noise.
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared in order, as many as both have; ranks by
-    their number. The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
-    differences on its timeline; STEM.diff.metrics.json is the whole comparison.
+    their number. Of several TESTs, in order of time: which rank and which collective changed, and since which run.
+
+    The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
+    differences on its timeline; STEM.diff.metrics.json is the whole comparison. Of several, no file is written.
     """
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import label_of
@@ -119,6 +121,10 @@ def command(
     from augment.compare.outputs import Drawing
     from augment.writers import writer_named
 
+    if len(tests) > 1:
+        _several((control, *tests), region, limit, as_json, quiet)
+        return
+    (test,) = tests
     expect_possible(memory)
     for name in formats:
         writer_named(name)
@@ -149,6 +155,43 @@ def command(
             say(f"written: {path}")
         if len(paths) > 1:
             say(f"open it: augment open {shlex.quote(str(paths[0]))}")
+
+
+def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool, quiet: bool) -> None:
+    """Print what changed among more than two runs.
+
+    Raises:
+        UsageError: an option is given that is for two runs.
+    """
+    from msgspec import to_builtins
+
+    from augment.cli.runs import label_of, traces_of
+    from augment.cli.terminal import bar, emit
+    from augment.compare.several import compare, figures_of
+
+    given = click.get_current_context()
+    for option in given.command.params:
+        name = option.name or ""
+        is_given = given.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        if is_given and name not in ("control", "tests", "region", "limit", "as_json", "quiet", "debug"):
+            raise UsageError(f"{option.opts[0]}: of two runs only")
+    labels = [label_of(path) for path in paths]
+    if len({*labels}) < len(labels):
+        labels = [os.path.relpath(path) for path in paths]
+    with bar(1, quiet=quiet) as shown:
+        runs = [figures_of(label, traces_of(path, shown), region) for label, path in zip(labels, paths, strict=True)]
+    made = to_builtins(compare(runs))
+    if as_json:
+        import json
+
+        emit(json.dumps(made, indent=1, ensure_ascii=False))
+        return
+    emit("\n".join(made["verdict"]))
+    if made["rows"] and not quiet:
+        from augment.cli.table_output import print_rows
+
+        shown_rows = [{name: value for name, value in row.items() if name != "runs_ns"} for row in made["rows"]]
+        print_rows("What changed, per step", shown_rows[: limit or None])
 
 
 def _sides(

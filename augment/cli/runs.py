@@ -19,25 +19,26 @@ if TYPE_CHECKING:
     from augment.history import Run
 
 
-def traces_of(path: str, shown: Bar) -> list[Trace]:
-    """The trace at ``path``, or the traces in the folder ``path``; other files in it are passed over.
+def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
+    """The trace at ``path``, or the traces in the folder ``path``, read one after the other; other files in it are
+    passed over.
 
     Raises:
         InputError: there is no trace.
     """
     from augment.readers import read
 
-    traces = []
+    count = 0
     for name, named in _files(path):
         shown.stage(f"reading {name}")
         try:
-            traces.append(read(name))
+            yield read(name)
+            count += 1
         except UnknownFormat:
             if named:
                 raise
-    if not traces:
+    if not count:
         raise InputError(path, "holds no trace")
-    return traces
 
 
 def label_of(path: str) -> str:

@@ -173,11 +173,11 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
 
     analyses = dict(sidecar["analyses"])
     if "traces" in sidecar["source"]:
-        others = bool(analyses.pop("aggregates", {}).get("rows"))
+        aggregated = bool(analyses.pop("aggregates", {}).get("rows"))
         for name, each in analyses.items():
             rows = sorted(each["rows"], key=lambda row: row["status"] != "refused") if name == CLOCKS else each["rows"]
             analyses[name] = {**each, "rows": folded(rows)}
-        return {**sidecar, "analyses": analyses, "others": int(others)}
+        return {**sidecar, "analyses": analyses, "others": int(aggregated)}
     if "diagnosis" in analyses:
         columns: tuple[str, ...] = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
         problems = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]

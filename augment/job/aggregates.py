@@ -30,7 +30,7 @@ _STATISTICS = ("count", "mean", "square", "least", "most", "least_at", "most_at"
 
 
 class Row(Struct, frozen=True):
-    """One figure of one analysis."""
+    """One figure of one analysis. In a job of four ranks or more, a figure that is equal on all ranks has no row."""
 
     analysis: Annotated[str, column("The analysis.")]
     of: Annotated[str, column("Identifies the row within its analysis; long texts are shortened.")]
@@ -96,13 +96,10 @@ def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[R
     least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1
     enough = {name: cells.count[tally.cells] >= max(least, 1) for name, tally in tallies.items()}
     few = sum(tally.pruned + int((~enough[name].any(axis=1)).sum()) for name, tally in tallies.items())
-    equal = 0
     if len(summaries) >= FEWEST_TO_COMPARE:
         for name, tally in tallies.items():
-            same = enough[name] & (cells.least[tally.cells] == cells.most[tally.cells])
-            same &= cells.count[tally.cells] == len(summaries)
-            equal += int(same.sum())
-            enough[name] &= ~same
+            is_equal = cells.least[tally.cells] == cells.most[tally.cells]
+            enough[name] &= ~(is_equal & (cells.count[tally.cells] == len(summaries)))
     quotas = _quotas({name: int(known.sum()) for name, known in enough.items()})
     rows = [
         row
@@ -117,7 +114,6 @@ def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[R
             "per-rank rows dropped because the summary is full",
         ),
         ("keys_of_few_ranks", few, f"rows of the ranks' analyses that fewer than {least} ranks have; left out"),
-        ("figures_equal_on_all_ranks", equal, "left out; each rank's own file has them"),
         ("aggregates_beyond_limit", beyond, "statistics over ranks beyond the limit; left out"),
     )
     return Findings(rows, diagnostics=[Diagnostic(code, count, text) for code, count, text in counts if count])

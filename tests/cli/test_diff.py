@@ -12,6 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
+from running import Augment
 
 from augment.cli.registry import group
 from augment.compare.outputs import diff_schema
@@ -322,3 +323,18 @@ def test_a_sidecar_without_figures_of_steps_is_no_baseline(jobs: Path, tmp_path:
     assert "these metrics have no steps: it was written without that analysis; make them with augment run" in str(
         result.exception
     )
+
+
+def test_several_runs(tmp_path: Path, augment: Augment) -> None:
+    paths = [tmp_path / f"run{number}" for number in range(3)]
+    for number, path in enumerate(paths):
+        simulate(JobOptions(ranks=3, steps=7, layers=2, seed=number, straggler=0 if number == 2 else None), path)
+    done = augment("diff", *paths)
+    assert done.lines[0].startswith("Since run2 a step takes")
+    assert "regression" in done.out
+    content = json.loads(augment("diff", *paths, "--json").out)
+    assert content["labels"] == ["run0", "run1", "run2"]
+    assert len(content["rows"][0]["runs_ns"]) == 3
+    assert not list(tmp_path.glob("*.diff*"))
+    refused = augment("diff", *paths, "--overlay")
+    assert (refused.code, "--overlay: of two runs only" in refused.err) == (2, True)
