@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from augment.core.jsontext import json_line
+from augment.core.text import LONGEST_NAME, percent, short, size, time
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
@@ -133,15 +134,29 @@ class Table(Struct, frozen=True, eq=False):
         partial = f"; partial: {self.reason}" if self.reason else ""
         return f"<Table {self.name}: {len(self):,} rows × {len(self.columns)} columns ({names}){partial}>"
 
+    def _shown(self) -> list[str]:
+        """The columns as a notebook displays them: what a row is of, then times, then the rest."""
+        names = list(self.columns)
+        figures = [name for name in names if name not in _IDENTITIES and self._kind(name).name in ("int", "float")]
+        of = names[: names.index(figures[0])] if figures else names
+        times = [name for name in names if name.endswith("_ns") and name not in of]
+        return list(dict.fromkeys([*of, *times, *names]))
+
     def _repr_html_(self) -> str:
-        """The first rows, for notebooks."""
+        """The first rows, for notebooks: times with their units, names shortened, and a bar in the first time."""
         import html
 
         if self.status in ("skipped", "failed"):
             return f"<p><b>{html.escape(self.name)}</b>: {self.status}, {html.escape(str(self.reason))}</p>"
-        heads = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in self.columns)
-        first = [values[:SHOWN] for values in self.columns.values()]
-        body = "".join(f"<tr>{''.join(map(_cell, values))}</tr>" for values in zip(*first, strict=True))
+        names = self._shown()
+        heads = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in names)
+        charted = next((name for name in names if name.endswith("_ns") and "start" not in name), None)
+        shown = {name: [_cell(name, value) for value in self.columns[name][:SHOWN]] for name in names}
+        if charted is not None:
+            values = self.columns[charted][:SHOWN]
+            most = max([value for value in values if value], default=1)
+            shown[charted] = [_cell(charted, value, (value or 0) / most) for value in values]
+        body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in zip(*shown.values(), strict=True))
         more = f"<p>… {len(self) - SHOWN:,} more rows; <code>.frame()</code> has all</p>" if len(self) > SHOWN else ""
         partial = f"<p>partial: {html.escape(self.reason)}</p>" if self.reason else ""
         caption = f"<caption style='text-align:left'><b>{html.escape(self.name)}</b></caption>"
@@ -226,16 +241,23 @@ def _valid(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any, share: float | None = None) -> str:
+    """A cell of the column ``name``; a figure that is rounded, or a name that is cut, is whole in its title. ``share``
+    is the length of the bar behind it."""
     import html
 
     if value is None:
         return "<td></td>"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        text = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-        return f"<td style='text-align:right'>{text}</td>"
+        exact = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+        in_units = {"ns": time, "bytes": size, "ratio": percent}.get(name.rpartition("_")[2])
+        text = exact if in_units is None else in_units(value)
+        title = f" title='{exact} {name.rpartition('_')[2]}'" if text != exact else ""
+        bar = f";background:linear-gradient(90deg,{_CHARTED} {100 * share:.1f}%,transparent 0)" if share else ""
+        return f"<td style='text-align:right{bar}'{title}>{text}</td>"
     text = " → ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return f"<td style='text-align:left'>{html.escape(text if len(text) <= 80 else text[:79] + '…')}</td>"
+    title = f" title='{html.escape(text)}'" if len(text) > LONGEST_NAME else ""
+    return f"<td style='text-align:left'{title}>{html.escape(short(text))}</td>"
 
 
 #: the parts of a device's time, their labels, and colours distinguishable on light and dark, also by the colour-blind
@@ -245,6 +267,7 @@ PARTS = (
     ("exposed_memory_ns", "exposed copies", "#8c6bb1"),
     ("idle_ns", "idle", "#9a9a9a"),
 )
+_CHARTED = "#2f7ed84d"  #: behind figures, on light and dark
 _BAR = "display:flex;height:1.1em;width:100%;max-width:48em;border-radius:3px;overflow:hidden"
 _SWATCH = "display:inline-block;width:.8em;height:.8em;border-radius:2px;vertical-align:-.05em"
 

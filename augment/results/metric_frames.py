@@ -12,11 +12,31 @@ from augment.core.tabular import Table, concatenated
 from augment.job.answer import ROWS as OF_JOB
 from augment.results.sidecars import Sidecar, sidecars_in
 
+_NAMED = 5  #: tables that a text names
 #: members of a sidecar's source that are columns of ``sources``
 _OF_SOURCE = ("name", "start_ns", "duration_ns", "events", "format", "partial", "window", "world_size", "sha256")
 
 
-def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
+class Frames(dict[str, Table]):
+    """Tables by name. Its text is one line, not all their rows."""
+
+    def __repr__(self) -> str:
+        sources = len(self.get("sources", ()))
+        traces = f" of {sources} {'file' if sources == 1 else 'files'}" if sources else ""
+        return f"<Frames: {len(self)} tables{traces}: {', '.join(list(self)[:_NAMED])}, …>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks display: the tables, and how many rows each has."""
+        rows = "".join(
+            f"<tr><td style='text-align:left'><code>{name}</code></td><td style='text-align:right'>{len(table):,}</td>"
+            f"<td style='text-align:left'>{table.status}</td></tr>"
+            for name, table in self.items()
+        )
+        heads = "".join(f"<th scope='col'>{head}</th>" for head in ("table", "rows", "status"))
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def frames(*sources: str | os.PathLike[str]) -> Frames:
     """A table for each analysis, with the rows of all ``sources``; and ``verdict``, ``diagnostics`` and ``sources``.
 
     The latter says when each trace was recorded, and how it was read.
@@ -39,7 +59,7 @@ def row_types() -> dict[str, type[Any]]:
     return {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
 
 
-def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
+def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
     """A table for each analysis of ``sidecars``, in their order, and those beside them."""
     types = row_types()
     tables: dict[str, list[Table]] = {}
@@ -53,7 +73,7 @@ def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
                 lead["rank"] = sidecar.rank
             tables.setdefault(name, []).append(table)
             leads.setdefault(name, []).append(lead)
-    frames = {}
+    frames = Frames()
     for name, parts in tables.items():
         table = concatenated(name, parts, leads[name])
         order = dict.fromkeys(each for each in ("run", "trace", "rank", *table.columns) if each in table.columns)

@@ -43,6 +43,16 @@ def augmented() -> AugmentedTrace:
     return augment.augment(augment.read(SIMULATED[0]))
 
 
+def test_a_notebook_shows_times_first_and_names_short() -> None:
+    """What a row is of, its times with their units and a bar, then the rest; the exact figure is in the title."""
+    rows = [{"rank": 0, "name": "k" * 80, "count": 3, "sum_ns": 3_600_000, "mean_bytes": 4_000, "busy_ratio": 0.25}]
+    page = Table.of_rows("kernels", rows)._repr_html_()
+    heads = [part.partition("<")[0] for part in page.split("scope='col'>")[1:]]
+    assert heads == ["rank", "name", "sum_ns", "count", "mean_bytes", "busy_ratio"]
+    for shown in (f"title='{'k' * 80}'>{'k' * 59}…", "title='3,600,000 ns'>3.6 ms", "100.0%", ">4.0 kB<", ">25 %<"):
+        assert shown in page, shown
+
+
 def test_reprs_are_short(augmented: AugmentedTrace) -> None:
     trace = augmented.trace
     results = [*augmented.outcomes.values(), *(augmented[name] for name in augmented)]
