@@ -19,7 +19,10 @@ is what each complete step left behind that is still held, the median of the las
 that left memory in every step but the first and the last two. Without steps nothing is said of either.
 
 Categories are by frames and by how long memory was held. PyTorch records none: ``confidence`` says how sure that is.
-Threads of autograd have no Python frames, so what they allocate is a gradient with low confidence.
+Threads of autograd have no Python frames, so what they allocate is a gradient with low confidence. ``theory_bytes``
+stands beside them: gradients take what the parameters take, Adam's states twice that in one precision, and six times in
+mixed precision with a master copy. It is counted from the parameters, else from the gradients; sharding (ZeRO, FSDP)
+divides what is sharded by the number of ranks.
 
 The snapshot has Unix times, as the trace has. If they do not overlap, the analysis is skipped, with both periods. A
 snapshot without times (PyTorch before 2.4) can only be judged alone.
@@ -76,6 +79,10 @@ class Row(Struct, frozen=True):
     confidence: Annotated[
         str | None, column("How sure a category, or that it is never freed, is: high, medium or low.")
     ]
+    theory_bytes: Annotated[
+        int | None,
+        column("Of gradients, parameters and Adam's states in one precision: what the others here need.", "bytes"),
+    ]
     at_ns: Annotated[
         int | None, column("The moment, after the first event of the trace, or action of the snapshot.", "ns")
     ]
@@ -96,7 +103,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
     lacking = (
         None if any(len(played.rows) for played in held.devices) else "no history was recorded: only the end is known"
     )
-    return Findings(rows, _drawn(trace, held), _clocks(held.clocks), lacking, verdict)
+    return Findings(rows, _drawn(trace, held), [*_clocks(held.clocks), *_devices(trace, held)], lacking, verdict)
+
+
+def _devices(trace: Trace, held: Held) -> Iterator[Diagnostic]:
+    """Whether the snapshot is of other devices than the trace, as where the files of two ranks are swapped."""
+    traced = {str(each.device) for each in gpu_work(trace).devices}
+    here = {str(played.device) for played in held.devices}
+    if traced and here and not traced & here:
+        of = f"GPU {', '.join(sorted(here))}, and the trace of GPU {', '.join(sorted(traced))}"
+        message = f"devices of the memory snapshot that the trace lacks: it is of {of}; is it another rank's?"
+        yield Diagnostic("memory_snapshot_device", len(here), message)
 
 
 def _clocks(clocks: ComparedClocks) -> list[Diagnostic]:
@@ -128,9 +145,11 @@ def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
         if value >= 0:
             yield row("level", name, value)
     for by, holders in moment.holders.items():
+        theory = _theory(holders) if by == "category" else {}
         for holder in _largest(holders):
             ratio = holder.bytes / moment.allocated if moment.allocated else None
             more = {"step_bytes": holder.step_bytes, "confidence": holder.confidence}
+            more["theory_bytes"] = theory.get(holder.name)
             yield row(by, holder.name, holder.bytes, allocated_ratio=ratio, count=holder.count, **more)
     for pool in moment.pools:
         wasted = None if pool.wasted < 0 else pool.wasted
@@ -140,6 +159,16 @@ def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
         for leak in held.never_freed[moment.device][:MOST]:
             more = {"step_bytes": leak.step_bytes, "confidence": leak.confidence}
             yield row("never freed", leak.name, leak.bytes, count=leak.count, **more)
+
+
+def _theory(categories: Sequence[Holder]) -> dict[str, int]:
+    """What the categories take that follow from the parameters, or from the gradients: with Adam in one precision."""
+    held = {each.name: each.bytes for each in categories}
+    known = next((name for name in ("parameters", "gradients") if held.get(name)), None)
+    if known is None:
+        return {}
+    factors = {"parameters": 1, "gradients": 1, "optimizer": 2}
+    return {name: factor * held[known] for name, factor in factors.items() if name != known}
 
 
 def _largest(holders: Sequence[Holder]) -> Iterator[Holder]:

@@ -181,6 +181,16 @@ def test_a_recorded_job_of_gloo() -> None:
     assert all(row.joined_count <= row.record_count for row in every)
 
 
+def test_records_of_another_rank_are_not_joined(tmp_path: Path) -> None:
+    """Nor where it has the same rank in a communicator of its own."""
+    swapped = inspected_line(10).replace(f'"pid": {HOST}', '"pid": 999')
+    trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, swapped, "i.log"))
+    assert isinstance(outcome(trace), Skipped)
+    nameless = inspected_line(10).replace(f', "pid": {HOST}', "")
+    trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, nameless, "i.log"))
+    assert [row.joined_count for row in rows(trace)] == [2]
+
+
 def test_alone_all_records_are_listed(tmp_path: Path) -> None:
     trace = augment.read(recorded(tmp_path, log_lines(10) + log_lines(11)))
     assert [(row.record_count, row.joined_count) for row in rows(trace)] == [(4, 0), (2, 0)]

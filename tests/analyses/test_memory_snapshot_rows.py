@@ -52,6 +52,9 @@ def test_who_held_the_peak(tmp_path: Path) -> None:
     assert sum(count for count, *_ in lines.values()) == held * MIB
     kinds = rows(findings, "peak", "category", "bytes", "confidence")
     assert kinds["parameters"] == (10 * MIB, "high")
+    theory = rows(findings, "peak", "category", "theory_bytes")
+    assert theory["parameters"] == (None,)
+    assert all(theory[name] == (10 * MIB,) for name in theory if name == "gradients")
     assert sum(kinds.get(name, (0,))[0] for name in ("activations", "temporary", "gradients")) == 16 * MIB
 
 
@@ -117,6 +120,16 @@ def test_beside_a_trace(tmp_path: Path) -> None:
     (row,) = (row for row in diagnosis.rows if row.rule == "out_of_memory")
     assert (row.status, row.severity) == ("found", "high")
     assert row.start_ns == last - int(unmarked.events.ts[0])
+
+
+def test_that_of_another_device_is_told(tmp_path: Path) -> None:
+    """As where the files of two ranks are swapped; it is joined, because profilers may number devices otherwise."""
+    snapshot = memory_snapshot(str(write_snapshot(tmp_path / "a.pickle", training(START_US).snapshot())))
+    first, last = int(snapshot.action_ts[0]), int(snapshot.action_ts[-1])
+    trace = trace_of(kernel("gemm", first, last, correlation=1, device=3), beside=(snapshot,))
+    (told,) = found(trace).diagnostics
+    assert (told.code, told.count) == ("memory_snapshot_device", 1)
+    assert "it is of GPU 0, and the trace of GPU 3" in told.message
 
 
 @pytest.mark.parametrize("away_ns", [-(10**12), 10**12])

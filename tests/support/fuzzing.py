@@ -13,6 +13,9 @@ Of JSON:
 Of native traces: the same by kernels, by plain Python, and packet by packet without them.
 
 Of memory snapshots: the same by kernels and by plain Python, in pieces of any size, and nothing is raised but what may.
+
+Of dumps of the flight recorder, logs of NCCL and records of its Inspector: nothing is raised but what may, in one line,
+alone and beside a trace.
 """
 
 from __future__ import annotations
@@ -37,11 +40,16 @@ sys.path[:0] = [str(Path(__file__).parents[2] / example) for example in (".", "t
 
 import numpy as np
 
+from augment.core.attachment_kinds import kind_named
 from augment.core.findings import Skipped
+from augment.core.library_records import FlightDumps
+from augment.core.trace import Trace
 from augment.errors import AugmentError
+from augment.job.verdict.hang_text import report_on_dumps
 from augment.kernels.tokens import PADDING
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.attachments import attach
 from augment.readers.attachments.snapshot_file import memory_snapshot
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import NESTING
@@ -322,6 +330,68 @@ def check_snapshot(data: bytes, folder: Path, chance: random.Random) -> str | No
     return None
 
 
+def recorded_files() -> dict[str, bytes]:
+    """A small file of each kind that libraries write of their collectives, by its name."""
+    sizes = {"input_sizes": [[1000]], "output_sizes": [[1000]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    entries = [
+        {"process_group": ("0", "dp"), "pg_id": 0, "collective_seq_id": number, "p2p_seq_id": 0, "record_id": number,
+         "profiling_name": name, "state": state, "time_created_ns": 1000 * START_US + number, "is_p2p": False,
+         "frames": [{"name": "step", "filename": "train.py", "line": 7}], "timeout_ms": 600_000, **sizes}
+        for number, (name, state) in enumerate([("nccl:all_reduce", "completed"), ("nccl:send 0->1", "scheduled")])
+    ]  # fmt: skip
+    config = {"0": {"name": "0", "desc": "dp", "ranks": "[0, 1]"}}
+    status = {"0": {"last_enqueued_collective": 2, "last_completed_collective": 1}}
+    dump = {"version": "2.9", "pg_config": config, "pg_status": status, "entries": entries}
+    head = "n0:10:11 [0] NCCL INFO"
+    of = "comm 0xaa rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1a000 commId 0xfe"
+    lines = [
+        "NCCL version 2.27.7+cuda13.0", f"{head} Using network IB", f"{head} ncclCommInitRank {of} - Init START",
+        f"{head} comm 0xaa rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0",
+        f"{head} Channel 00/24 : 0 1", f"{head} Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
+        f"{head} Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1",
+        f"{head} === System : maxBw 40.0 totalBw 40.0 ===", f"{head} NCCL_ALGO set by environment to RING.",
+        f"{head} 24 coll channels, 0 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer",
+        f"{head} ncclCommInitRank {of} - Init COMPLETE", "n0:10:11 [0] net.cc:12 NCCL WARN no", "step 1: loss 0.3",
+        f"{head} AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 9 datatype 7 op 0 root 0 comm 0xaa [nranks=2]",
+        f"{head} AllReduce: 36 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..3}}",
+    ]  # fmt: skip
+    header = {"id": "0x9e", "rank": 0, "n_ranks": 2, "nnodes": 1}
+    metadata = {"inspector_output_format_version": "v4.2", "dump_timestamp_us": START_US, "hostname": "n0", "pid": 10}
+    channel = {"channel_id": 0, "kernel_start_ts": START_US, "kernel_stop_ts": START_US + 9}
+    performance = {"coll": "AllReduce", "coll_sn": 7, "coll_msg_size_bytes": 36, "coll_exec_time_us": 61,
+                   "coll_timing_source": "kernel_gpu", "coll_algo": "RING", "coll_busbw_gbs": 0.2,
+                   "event_trace_ts": {"coll_start_ts": START_US, "kernel_events": [channel]}}  # fmt: skip
+    record = {"header": header, "metadata": metadata, "coll_perf": performance}
+    lost = {"dump_stats": {"coll_dropped_since_last_dump": 4}}
+    inspected = "".join(json.dumps(line) + "\n" for line in (record, record, lost, {"coll_perf": performance}))
+    return {
+        "dump_0": pickle.dumps(dump, 2),
+        "fr_0.json": json.dumps(dump).encode(),
+        "nccl.log": "\n".join(lines).encode() * 2,
+        "inspector.log": inspected.encode(),
+    }
+
+
+def check_recorded(data: bytes, name: str, folder: Path, trace: Trace) -> str | None:
+    """What does not hold of a file of :func:`recorded_files`; None if all does."""
+    path = folder / name
+    path.write_bytes(data)
+    kind = {"dump_0": "flight_recorder", "fr_0.json": "flight_recorder", "nccl.log": "nccl_log"}.get(name)
+    for given in (lambda: read(str(path)), lambda: attach(trace, kind_named(kind or "nccl_inspector"), path)):
+        try:
+            outcomes = augment(given(), only=["collective_records", "diagnosis"]).outcomes.values()
+            raised = [each.traceback for each in outcomes if isinstance(each, Skipped) and each.traceback]
+            if name.endswith("_0") and given().context.attached(FlightDumps):
+                report_on_dumps(given().context.attached(FlightDumps).dumps, "job")
+        except AugmentError as error:
+            raised = [f"two lines: {error}"] if "\n" in str(error) else []
+        except Exception as error:
+            raised = [f"{type(error).__name__}: {error}"]
+        if raised:
+            return raised[0]
+    return None
+
+
 def sources(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Small texts of several layouts, and small native traces."""
     ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1, memory=True), folder)
@@ -345,6 +415,7 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts, files = sources(folder)
+        recorded, beside = recorded_files(), read(str(folder / "small0.json"))
         pickles = [pickle.dumps(training(START_US, steps).snapshot(), protocol) for steps, protocol in SNAPSHOTS]
         memory = Guarded(4 << 20)
         number = 0
@@ -360,9 +431,13 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
             dumped = mutated_pickle(chance.choice(pickles), chance)
             ended = check_snapshot(dumped, folder, chance) or check_run(dumped, "t.pickle", folder, plainly=False)
             failures += [f"seed {seed}, memory snapshot {number}: {ended}"] if ended else []
+            name = chance.choice(list(recorded))
+            mutated = mutated_pickle(recorded[name], chance) if name == "dump_0" else mutator.mutated(recorded[name])
+            ended = check_recorded(mutated, name, folder, beside)
+            failures += [f"seed {seed}, {name} {number}: {ended}"] if ended else []
             ended = check_native(data, folder) or check_run(data, "t.pftrace", folder, plainly=plainly)
             failures += [f"seed {seed}, native trace {number}: {ended}"] if ended else []
-    print(f"{number} texts, native traces and memory snapshots, {len(failures)} failures")
+    print(f"{number} texts, native traces, memory snapshots and records of collectives, {len(failures)} failures")
     return failures
 
 

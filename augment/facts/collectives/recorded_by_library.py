@@ -92,7 +92,7 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
         records += _of_log(log, pids)
     for each in inspector.logs:
         for record in each.records:
-            if pids is None or each.pid in pids or record.rank == trace.rank:
+            if pids is None or (record.rank == trace.rank if each.pid is None else each.pid in pids):
                 size = _bytes(record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1))
                 begun = min((channel.start_ns for channel in record.channels if channel.start_ns), default=None)
                 records.append(
