@@ -21,6 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "launch_bound": {"hz": 0.02},
     "exposed_communication": {"cf": 1e-6},
 }
+OF_RANK = ("synchronizing_calls", "launch_bound", "long_calls")  #: in a job they are about the host of one rank
 Fault = dict[str, Any]
 Bound = Literal["", "up to", "at least"]  #: of a promise; only what breaks it is an error
 
@@ -79,12 +81,15 @@ class Workload(Struct, frozen=True):
     reads_loss: bool
     noise: float
 
-    def world(self, fault: Fault, ranks: Sequence[int] | None, **settings: Any) -> Any:
-        """The simulated world with a fault on some ranks (None: all)."""
+    def world(self, fault: Fault, ranks: Sequence[int] | None, of: int | None = None, **settings: Any) -> Any:
+        """The simulated world with a fault on some ranks (None: all), and settings of all ranks or of rank ``of``."""
         sim = generator()
         world = sim.World(self.ranks, seed=self.seed, kn=self.noise)
+        if of is not None:  # a rank reads its settings from the world
+            world.ranks[of].W = world_of_rank = sim.World(0, seed=self.seed, kn=self.noise)
+            world_of_rank.n, world_of_rank.colls = world.n, world.colls
         for name, value in settings.items():
-            setattr(world, name, value)
+            setattr(world if of is None else world.ranks[of].W, name, value)
         return world.run(_PROGRAMS[self.family](self, fault, ranks))
 
     def config(self) -> Any:
@@ -386,29 +391,31 @@ def outcome(kind: str, seed: int) -> Outcome:
     grave = [each.rule for each in run.findings if each.is_grave]
     naming = {*of.rules, *of.named_by}
     said = {each.rule for each in run.findings} if of.is_minor else {*grave, *run.of_verdict}
-    promises = [
-        (each.rule, each.saved, each.bound)
-        for each in run.findings
-        if each.saved is not None and each.confidence != "low"
-    ]
     known = {*ALONE, *of.rules, *(("straggling_rank",) if of.on_rank else ())}
-    truths = {
-        rule: 1 - length(work.world(fault, ranks, **ALONE[rule]), run) / recorded
-        if rule in ALONE
-        else 1 - cured / recorded
-        for rule in known & {*of.rules, *(rule for rule, _, _ in promises)}
-    }
-    errors = [(rule, saved, kept(saved, truths[rule], bound)) for rule, saved, bound in promises if rule in truths]
-    cost = max((truths[rule] for rule in of.rules), default=1 - cured / recorded)
+
+    @cache
+    def truth(rule: str, rank: int | None = None) -> float:
+        if rule not in ALONE:
+            return 1 - cured / recorded
+        return 1 - length(work.world(fault, ranks, rank if rule in OF_RANK else None, **ALONE[rule]), run) / recorded
+
+    errors = [
+        (each.rule, each.saved, kept(each.saved, truth(each.rule, each.rank), each.bound))
+        for each in run.findings
+        if each.saved is not None and each.confidence != "low" and each.rule in known
+    ]
+    cost = max((truth(rule) for rule in of.rules), default=1 - cured / recorded)
     is_named, is_first = bool(said & naming), bool(grave) and grave[0] in naming
     stray = sorted({*grave} - {*naming, *of.also, *ALONE, "straggling_rank"})
     if of.causes:
         right = [row for row in run.rows if row[0] in (ranks or [None])]
-        is_named = any(cause in of.causes for _, cause, _ in right)
+        is_named = any(cause in of.causes for _, cause, *_ in right)
         is_first = is_named and run.rows[0] in right
-        errors += [(f"rank {rank}", gain, cost) for rank, _, gain in right if gain is not None]
+        errors += [
+            (f"rank {rank}", gain, kept(gain, cost, bound)) for rank, _, gain, bound in right if gain is not None
+        ]
     if of.causes or of.family not in ("pipeline", "moe"):
-        stray += [f"rank {rank}: {cause}" for rank, cause, _ in run.rows if rank not in (ranks or [None])]
+        stray += [f"rank {rank}: {cause}" for rank, cause, *_ in run.rows if rank not in (ranks or [None])]
     return Outcome(kind, seed, cost, is_named, is_first, errors, stray, run.text)
 
 
@@ -418,12 +425,13 @@ def healthy(family: str, seed: int) -> Outcome:
     world = work.world({}, None)
     run = judged(world)
     recorded = length(world, run)
-    stray, errors = [f"rank {rank}: {cause}" for rank, cause, _ in run.rows], []
+    stray, errors = [f"rank {rank}: {cause}" for rank, cause, *_ in run.rows], []
     for each in run.findings:
         true = 0.0
         settings = ALONE.get("launch_bound" if each.rule == "long_calls" else each.rule)
         if settings and each.saved is not None:
-            true = kept(each.saved, 1 - length(work.world({}, None, **settings), run) / recorded, each.bound)
+            rank = each.rank if each.rule in OF_RANK else None
+            true = kept(each.saved, 1 - length(work.world({}, None, rank, **settings), run) / recorded, each.bound)
             errors.append((each.rule, each.saved, true))
         if each.is_grave and (each.saved is None or each.saved > true + APART):
             stray.append(f"{each.rule} {100 * (each.saved or 0):.0f} %, true {100 * true:.0f}")
@@ -440,8 +448,9 @@ def kept(promised: float, true: float, bound: Bound) -> float:
 
 
 class Said(Struct, frozen=True):
-    """A finding: its rule, and what it promises, as a share of a step."""
+    """A finding: of which rank (None: there is one), its rule, and what it promises, as a share of a step."""
 
+    rank: int | None
     rule: str
     saved: float | None
     bound: Bound
@@ -451,10 +460,10 @@ class Said(Struct, frozen=True):
 
 class Judged(Struct, frozen=True):
     """What is said of a run: findings of rank 0, and of the rank that the job names, rows of the job's verdict (rank,
-    cause, gain as a share), the rules that verdicts name, and the text."""
+    cause, gain as a share, its bound), the rules that verdicts name, and the text."""
 
     findings: list[Said]
-    rows: list[tuple[int | None, str, float | None]]
+    rows: list[tuple[int | None, str, float | None, Bound]]
     of_verdict: list[str]
     text: str
     first: int  #: the first step that is judged: a slow one may be left out
@@ -476,29 +485,50 @@ def judged(world: Any) -> Judged:
         findings: list[Said] = []
         for member in {0, *(row.rank for row in result.verdict.rows if row.rank is not None)}:
             in_job = rank_in_job(result, member)
-            findings += _findings(read(paths[member]).changed(in_job) if in_job is not None else traces[member])
+            trace = read(paths[member]).changed(in_job) if in_job is not None else traces[member]
+            findings += _findings(trace, member)
         return Judged(findings, _rows(result), _of_job(result), " ".join(result.verdict.text), 0)
 
 
-def _findings(trace: Any) -> Iterator[Said]:
+def _findings(trace: Any, rank: int | None = None) -> Iterator[Said]:
     for each in diagnose(trace).findings:
         bound: Bound = "up to" if each.found.at_most else "at least" if each.found.seen.at_least else ""
-        yield Said(each.rule, each.saved_ratio, bound, each.found.confidence, each.is_grave)
+        yield Said(rank, each.rule, each.saved_ratio, bound, each.found.confidence, each.is_grave)
 
 
 def _of_job(result: Answer) -> list[str]:
     return [row["rule"] for row in job_findings(result)]
 
 
-def _rows(result: Answer) -> list[tuple[int | None, str, float | None]]:
+def _rows(result: Answer) -> list[tuple[int | None, str, float | None, Bound]]:
     whole = next((row.time_ns for row in getattr(result.outcomes["job_what_if"], "rows", ())), 1)
-    rows = result.verdict.rows
-    return [(row.rank, row.cause, None if row.gain_ns is None else row.gain_ns / whole) for row in rows]
+    gains = [None if row.gain_ns is None else row.gain_ns / whole for row in result.verdict.rows]
+    return [
+        (row.rank, row.cause, gain, "at least" if row.figures.get("more_work") else "")
+        for row, gain in zip(result.verdict.rows, gains, strict=True)
+    ]
 
 
 def length(world: Any, run: Judged | None = None) -> float:
-    """The mean length of a step, us, of those that were judged in a run."""
-    return float(generator().steptime(world, run is not None and run.first > 0)[0])
+    """The mean length of a step, us, of those that were judged in a run: from the last rank's begin to the last one's
+    finish. A step begins with its annotation, but not before earlier work is done; and ends likewise."""
+    first = run.first if run is not None else 0
+
+    def edge(rank: Any, moment: float) -> float:
+        return max(moment, *(op.end for op in rank.ops if op.ready < moment), 0.0)
+
+    begins, ends, count = [], [], 0
+    for rank in world.ranks:
+        of_step = {
+            (event["ts"], event["ts"] + event["dur"])
+            for event in rank.ev
+            if isinstance(event, dict) and event["name"].startswith("ProfilerStep#")
+        }
+        windows = sorted(of_step)[first:]
+        begins.append(edge(rank, windows[0][0]))
+        ends.append(edge(rank, windows[-1][1]))
+        count = len(windows)
+    return float(max(ends) - max(begins)) / count
 
 
 def _safely(task: tuple[str, str, int]) -> Outcome | str:

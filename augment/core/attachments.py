@@ -119,12 +119,14 @@ Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]
 
 class Reason(Struct, frozen=True):
     """Why a rank is late: the ``cause``; where its host was meanwhile, and the name of that operator or annotation; the
-    kernels that take longer than on its peers, each with how much (1: twice as long)."""
+    kernels that take longer than on its peers, each with how much (1: twice as long). ``more_work``: by how much the
+    operations of its products exceed its peers' (1: twice as many), where that is why its device computes longer."""
 
     cause: Cause
     where: Where = ""
     name: str = ""
     kernels: tuple[tuple[str, float], ...] = ()
+    more_work: float = 0.0
 
     @property
     def place(self) -> str:
@@ -140,6 +142,8 @@ class Reason(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The same in words: ``its host, in `aten::item```."""
+        if self.more_work:
+            return f"it has more work: its products take {100 * self.more_work:.0f} % more operations"
         longer = " and ".join(f"`{short(name)}` {100 * more:.0f} %" for name, more in self.kernels)
         return _CAUSES[self.cause] + self.place + (f", most in {longer} longer" if longer else "")
 
@@ -157,7 +161,7 @@ _CAUSES: dict[Cause, str] = {
 class LateRank(Struct, frozen=True):
     """A rank that holds its job up: what it is called, whether it is the trace's own, and the ``reason``. Per step:
     ``charged_ns``, by how much its own work exceeds its peers'; ``gain_ns``, by how much a step would be shorter if it
-    were like the median (None: unknown).
+    were like the median, or more work were balanced (None: unknown).
     """
 
     name: str

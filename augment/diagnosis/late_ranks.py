@@ -31,4 +31,6 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
 
 def way_to_fix(late: LateRank) -> str:
     """What to do about a late rank, to end an advice with."""
+    if late.reason.more_work:
+        return "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
     return _OF_CAUSE.get(late.reason.cause, _OF_OTHER)

@@ -253,6 +253,15 @@ def test_threads_take_turns() -> None:
     ]  # fmt: skip
 
 
+def test_a_thread_takes_its_turn_a_nanosecond_before_the_other_is_done() -> None:
+    """As times are rounded: it waited for the other all the same."""
+    name = "autograd::engine::evaluate_function: MulBackward0"
+    later = [op("forward", 0, 1_000), op(name, 999, 2_000, thread=2), op("optimizer", 3_000, 4_000)]
+    again = [op("forward", 5_000, 6_000), op(name, 5_999, 7_000, thread=2), op("optimizer", 7_500, 8_000)]
+    launched = [call("cudaLaunchKernel", 7_600, 7_610, correlation=1), kernel("k", 7_700, 7_710, correlation=1)]
+    assert ("thread_handover", 1_000) in path_of(*later, *again, *launched)
+
+
 def test_a_thread_that_works_for_no_other_is_not_waited_for() -> None:
     assert path_of(
         op("one", 0, 20), op("loader", 25, 60, thread=2), op("two", 74, 80), call("cudaLaunchKernel", 75, 76)

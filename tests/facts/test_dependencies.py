@@ -277,5 +277,13 @@ def test_of_two_ends_the_work_that_was_launched_first_counts() -> None:
     assert causes(*launched("b", 30, 903, 990, 7, 2), *later, *ending) == {"b": "gather"}
 
 
+def test_of_two_streams_that_end_together_the_one_that_is_waited_for_elsewhere_counts() -> None:
+    """Computation waits for gathers of parameters, beside which gradients are scattered, and never for these alone."""
+    alone = [*launched("gather", 20, 190, 900, 21, 1), *launched("a", 30, 903, 990, 7, 2)]
+    both = [*launched("gather", 50, 1_090, 1_900, 21, 3), *launched("scatter", 40, 1_090, 1_901, 20, 4)]
+    assert causes(*alone, *both, *launched("b", 60, 1_904, 1_990, 7, 5))["b"] == "gather"
+    assert causes(*both, *launched("b", 60, 1_904, 1_990, 7, 5))["b"] == "scatter"
+
+
 def test_work_of_unknown_launch_may_be_waited_for() -> None:
     assert causes(kernel("reduce", 90, 900, stream=20), *launched("b", 30, 903, 990, 7, 2)) == {"b": "reduce"}

@@ -28,6 +28,7 @@ from augment.job.ranks.summary import read_summary, summarize
 from augment.job.verdict.excess import main_cause, main_causes
 from augment.readers import read
 from simulator import JobOptions, simulate
+from simulator.communication import TOKENS
 from traces import HOST, THREAD, event, kernel, launch, op, write_trace
 
 pytestmark = pytest.mark.slow
@@ -205,8 +206,29 @@ def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_p
         (tmp_path / f"rank{rank:02}.json").write_text(text)
     verdict = job(sorted(tmp_path.glob("*.json"))).verdict
     assert [row.ranks for row in verdict.rows] == [[1, 9], [0, 8]]
-    assert verdict.text[0].startswith("Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 31.5 ms")
+    assert verdict.text[0].startswith("Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 31.9 ms")
     assert not re.search(r"take (\S+ ms) instead of \1", " ".join(verdict.text))
+
+
+def test_a_rank_with_more_work_is_not_slow(tmp_path: Path) -> None:
+    """Metamorphic: were the products of the slow rank larger, others would have to take a part of them, and it could
+    not be like its peers; a rank that is slow at equal work could."""
+    options = JobOptions(ranks=4, steps=4, layers=3, seed=2, straggler=2, straggler_factor=1.6)
+    paths = [path for path, _ in simulate(options, tmp_path)]
+    (slow,) = job(paths).verdict.rows
+    document = json.loads(gzip.decompress(paths[2].read_bytes()))
+    for each in document["traceEvents"]:
+        if each["name"] in ("aten::mm", "aten::addmm"):
+            shapes = each["args"]["Input Dims"]
+            more = [[size * 8 // 5 if size == TOKENS else size for size in shape] for shape in shapes]
+            each["args"]["Input Dims"] = more
+    paths[2].write_bytes(gzip.compress(json.dumps(document).encode()))
+    result = answered(paths)
+    (row,) = result.verdict.rows
+    assert (row.rank, row.cause, row.charged_ns) == (2, "compute", slow.charged_ns)
+    assert "its products take 42 % more operations" in result.verdict.text[0]  # those of attention are not
+    assert "If work were balanced" in result.verdict.text[0]
+    assert row.gain_ns == pytest.approx(0.75 * slow.gain_ns, rel=0.05)  # from 1.6 times its peers' to the mean, 1.15
 
 
 @pytest.mark.parametrize("fault", [{"host_stall_us": 5000.0, "host_stall_rank": 2}, {"straggler": 2}])

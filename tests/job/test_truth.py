@@ -18,7 +18,7 @@ from augment.core.attachments import RankInJob
 from augment.core.trace import Trace
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.answer import Answer
-from augment.job.rank_answers import with_its_ranks
+from augment.job.rank_answers import rank_in_job, with_its_ranks
 from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN
 from augment.readers import read
 from augment.results.report.health import report_on
@@ -180,6 +180,13 @@ def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: st
     assert any("rank 2" in sentence for sentence in report["verdict"])
     communication = next(row for row in report["rows"] if row["rule"] == "exposed_communication")
     assert (communication["saved_ns"] or 0) < row["saved_ns"] / 2
+    apart = rank_in_job(answered(sorted((tmp_path / "ranks").glob("*.json.gz"))), 0)
+    together = of_its_ranks(read(str(tmp_path / "merged.json")))
+    assert apart is not None
+    assert together is not None
+    ((separate,), (merged_rank,)) = apart.late_ranks, together.late_ranks
+    assert (merged_rank.name, merged_rank.reason.cause) == (separate.name, separate.reason.cause)
+    assert merged_rank.gain_ns == pytest.approx(separate.gain_ns, rel=0.01)
 
 
 def test_nobody_is_late_in_a_healthy_merged_file(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
-"""What must not change a verdict: the clocks of the hosts, the order of the ranks' files, and the scale of time."""
+"""What must not change a verdict: the clocks of the hosts, the order of the ranks' files, how the recording is split
+into files, and the scale of time."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import verdicts
 
+from answered_jobs import answered
 from augment.core.findings import AugmentedTrace
 from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
 from augment.job.rank_answers import rank_in_job
 from augment.job.ranks.summary import summarize
 from augment.readers import read
+from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
 
 JOB = JobOptions(ranks=4, steps=4, layers=2, straggler=2, straggler_factor=1.4, seed=11)
@@ -52,6 +56,40 @@ def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain() -> None:
     later = replace(JOB, record_from=(0.2, 0.2, 1.1, 0.2))
     assert the_row(later)[:2] == (rank, cause)
     assert the_row(later)[3] / verdicts.job(later).judgement.recorded_ns == pytest.approx(gain / whole, abs=0.02)
+
+
+def halves(document: Document, number: int) -> list[Document]:
+    """A recording before a step, and from it on: what the host does, and the work that it launches."""
+    rows = document["traceEvents"]
+    (begin,) = (
+        each["ts"] for each in rows if each["name"] == f"ProfilerStep#{number}" and each["cat"] == "user_annotation"
+    )
+    is_first = {each["args"]["correlation"]: each["ts"] < begin for each in rows if each.get("cat") in CALLS}
+
+    def in_first(event: Event) -> bool:
+        known = event.get("args", {}).get("correlation") if event.get("cat") in GPU_WORK else event.get("id")
+        return is_first.get(known, event["ts"] < begin)
+
+    parts = ([each for each in rows if each["ph"] == "M" or in_first(each) is first] for first in (True, False))
+    return [document | {"traceEvents": part} for part in parts]
+
+
+@pytest.mark.parametrize("fault", [{"straggler": 2}, {"host_stall_us": 5_000.0, "host_stall_rank": 2}])
+def test_a_recording_that_is_split_into_files(fault: dict[str, Any], tmp_path: Path) -> None:
+    """The steps of each half, and both halves beside each other, tell the same of the same rank."""
+    options = JobOptions(ranks=4, steps=6, layers=3, **fault)
+    paths = [path for path, _ in simulate(options, tmp_path)]
+    parts = [halves(load(path), 3) for path in paths]
+    files = [
+        [save(part[half], tmp_path / f"half{half}_rank{rank}.json") for rank, part in enumerate(parts)]
+        for half in (0, 1)
+    ]
+    (whole,) = answered(paths).verdict.rows
+    for names in (*files, files[0] + files[1]):
+        result = answered(names)
+        (row,) = result.verdict.rows
+        assert (row.rank, row.cause) == (whole.rank, whole.cause)
+        assert 2 * row.gain_ns == pytest.approx(whole.gain_ns, rel=0.02)
 
 
 def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:

@@ -47,7 +47,8 @@ class LateGathers(rule.Seen, frozen=True):
         )
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
-        return self, min(saved_ns, job.most_saved_ns)
+        of_transfers = saved_ns * job.transfer_ns // max(job.wait_ns + job.transfer_ns, 1)  # the rest is for late ranks
+        return self, min(of_transfers, job.most_saved_ns)
 
 
 def check(trace: Trace) -> rule.Answer:

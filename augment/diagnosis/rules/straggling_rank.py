@@ -48,7 +48,13 @@ class StragglingRank(rule.Seen, frozen=True):
 
     def cure(self, words: text.Words) -> str:
         late = self.late
+        if late is not None and late.reason.more_work:
+            return "balancing the work"
         return "fixing that" if late is None else f"making {'it' if late.is_own else late.name} like the median"
+
+    @property
+    def at_least(self) -> bool:
+        return self.late is not None and self.late.reason.more_work > 0  # its messages may be larger, too
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"punctual ranks would save at most {words.share(self.wait_ns)}"

@@ -19,6 +19,7 @@ from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls
 
+ROUNDING_NS = 2  #: by so much times in µs are off that another program wrote as floating-point numbers
 _BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 
 
@@ -124,10 +125,11 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     ts = segments.ts[piece]
     if not len(ts):  # no slice of the master was recorded
         return _Bursts(start[:0], end[:0], start[:0])
-    within = np.searchsorted(ts, start, side="right") - 1
+    within = np.searchsorted(ts, start + ROUNDING_NS, side="right") - 1
     inside = (within >= 0) & (within < len(ts) - 1)
-    inside &= end <= ts[np.minimum(within + 1, len(ts) - 1)]
-    start, end, within = start[inside], end[inside], within[inside]
+    inside &= end <= ts[np.minimum(within + 1, len(ts) - 1)] + ROUNDING_NS
+    within = within[inside]
+    start, end = np.maximum(start[inside], ts[within]), np.minimum(end[inside], ts[within + 1])
     first = np.flatnonzero(np.diff(within, prepend=-1))
     if not len(first):
         return _Bursts(start, end, within)

@@ -62,7 +62,7 @@ def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
     yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
 
 
-@derived(until="rules")
+@derived(until="summary")
 def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
     """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
     work.

@@ -224,8 +224,10 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
 
     Few traces record which stream waits for which. Often the times show it: the waiting work starts when the other
     work has ended (by the clocks of recent devices, a microsecond or two before). Of several ends, the last of work
-    that was launched earlier counts: nothing waits for an event that is recorded later. Only if there is none, the
-    work may have waited for room on the device, which work launched later can occupy, too.
+    that was launched earlier counts: nothing waits for an event that is recorded later. If work of two streams ended at
+    about the same time (a gather of parameters beside a reduce-scatter of gradients), it is the work of that stream
+    after which other work of the waiting stream starts, alone. Only if there is none, the work may have waited for room
+    on the device, which work launched later can occupy, too.
 
     Args:
         trace: the trace of the work.
@@ -233,6 +235,7 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
     """
     work = gpu_work(trace)
     parts: list[tuple[Places, Places]] = []
+    stream = np.repeat(np.arange(len(work.streams)), [each.stop - each.start for each in work.streams])
     for device in work.devices:
         places = np.arange(device.start, device.stop)
         late = places[work.ts[places] - known[places] > UNEXPLAINED_NS]
@@ -242,14 +245,20 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
         # ``NO_INDEX`` where none ended between the known prerequisites and the start
         launched = launched_at(trace)
         since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
-        earlier, room = np.full((2, len(late)), NO_INDEX, np.intp)
+        earlier, rival, room = np.full((3, len(late)), NO_INDEX, np.intp)
         for back in range(CANDIDATES):
             other = by_end[np.maximum(ending - back, 0)]
             fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
             in_time = work.end[other] <= work.ts[late]
             before = (work.launch[other] == NO_INDEX) | (launched[other] <= launched[late])
+            beside = (stream[other] != stream[earlier]) & (work.end[other] >= work.end[earlier] - FUZZ_NS)
+            rival = np.where(fits & before & beside & (earlier != NO_INDEX) & (rival == NO_INDEX), other, rival)
             earlier = np.where(fits & before & (earlier == NO_INDEX), other, earlier)
             room = np.where(fits & ((room == NO_INDEX) | (in_time & (work.end[room] > work.ts[late]))), other, room)
+        alone = (earlier != NO_INDEX) & (rival == NO_INDEX)
+        pair, as_rival = (stream[each] * len(work.streams) + stream[late] for each in (earlier, rival))
+        seen = np.bincount(pair[alone], minlength=len(work.streams) ** 2)
+        earlier = np.where((rival != NO_INDEX) & (seen[as_rival] > seen[pair]), rival, earlier)
         cause = np.where(earlier != NO_INDEX, earlier, room)
         parts.append((cause[cause != NO_INDEX], late[cause != NO_INDEX]))
     if not parts:

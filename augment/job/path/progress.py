@@ -19,6 +19,7 @@ from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import SPENT, RankSummary
 
+LAST = -2  #: what a stretch begins with that ends the steps
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
 
 
@@ -59,6 +60,7 @@ class Stretches(Struct, frozen=True):
 
     ``row``: the row in ``matched`` of the collective at the end of the stretch. ``before``: a code of what is at its
     start: equal for the n-th collective of equal kind, size and sort of group in a step; -1 for the first step's begin.
+    The last stretch of a rank's steps is from the collective ``row`` to their end, and ``before`` is :data:`LAST`.
     ``ts``: its end on the rank's clock. ``own_ns``: its length less the time of communication alone. ``parts``: what
     all of it consists of.
     """
@@ -244,6 +246,12 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         spent = summary.states.parts(since, ts)
         before = np.concatenate(([NO_INDEX], _numbered(sort[matched.instance[rows_]])))[:-1]
         before[since <= begin] = NO_INDEX  # it counts from there, as on ranks whose recording has nothing earlier
+        if progress.step_count and len(ts) and progress.finish[member] > ts[-1]:
+            finish = progress.finish[[member]]
+            tail = summary.states.parts(ts[-1:], finish)
+            spent = Parts(*(np.append(part, last) for part, last in zip(spent, tail, strict=True)))
+            since, ts = np.append(since, ts[-1]), np.append(ts, finish)
+            rows_, before = np.append(rows_, rows_[-1]), np.append(before, LAST)
         columns.append([np.full(len(rows_), member), rows_, before, ts, ts - since - spent.communication])
         parts.append(spent)
     if not columns:

@@ -32,40 +32,60 @@ class Replay(Struct, frozen=True):
     members: Int64s
 
     def time_ns(
-        self, *, shift: TimeChange | None = None, moving: Int64s | None = None, hidden: Bools | None = None
+        self,
+        *,
+        shift: TimeChange | None = None,
+        moving: Int64s | None = None,
+        hidden: Bools | None = None,
+        is_steady: bool = True,
     ) -> int:
-        """The time from the first rank's begin to the last one's finish.
+        """The time of the steps if they go on: from the last rank's begin to the last one's finish.
+
+        A rank that is ahead begins its next step before the others do, and waits for them in it. So the first step
+        begins as the last one leaves the ranks.
 
         Args:
             shift: changes of own work.
             moving: for how long each collective moves data, if not as recorded.
             hidden: collectives that no rank waits for, because they are done when their data are needed.
+            is_steady: else the ranks begin as recorded.
         """
         progress, matched = self.progress, self.progress.matched
         local, overlap, tail = progress.local, progress.overlap, progress.tail
         if shift is not None:
             local, overlap, tail = changed(progress, shift)
-        resume, done = progress.end.copy(), progress.end.copy()
-        base = progress.common_begin[matched.member]
         first = np.append(matched.first, len(matched.instance)).astype(np.int64)
         times = self.moving if moving is None else moving
         waited = np.ones(len(times), np.int64) if hidden is None else (~hidden).astype(np.int64)
         anchors = progress.anchor, progress.holder, progress.before
-        native("critical.play")(
-            self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done
-        )
-        anchor = progress.tail_anchor[self.members]
-        since = np.where(anchor == NO_INDEX, progress.common_begin[self.members], resume[anchor])
-        return int((since + tail[self.members]).max() - progress.common_begin[self.members].min())
+
+        def finish_of(begin: Int64s) -> Int64s:
+            resume, done = progress.end.copy(), progress.end.copy()
+            base = begin[matched.member]
+            native("critical.play")(
+                self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done
+            )
+            return self._finish(begin, resume, tail)
+
+        begin = progress.common_begin
+        last_begin = begin[self.members].max()
+        if is_steady:
+            finish = finish_of(begin)
+            begin = last_begin + finish - finish[self.members].max()
+        return int(finish_of(begin)[self.members].max() - last_begin)
+
+    def _finish(self, begin: Int64s, resume: Int64s, tail: Int64s) -> Int64s:
+        """When each member is done, ns."""
+        anchor = self.progress.tail_anchor
+        finish: Int64s = np.where(anchor == NO_INDEX, begin, resume[anchor]) + tail
+        return finish
 
     @property
     def recorded_ns(self) -> int:
         """The recorded time."""
-        progress = self.progress
-        anchor = progress.tail_anchor[self.members]
-        since = np.where(anchor == NO_INDEX, progress.common_begin[self.members], progress.end[anchor])
-        finish = since + progress.tail[self.members]
-        return int(finish.max() - progress.common_begin[self.members].min())
+        begin = self.progress.common_begin
+        finish = self._finish(begin, self.progress.end, self.progress.tail)
+        return int(finish[self.members].max() - begin[self.members].max())
 
 
 class TimeChange(Protocol):

@@ -7,7 +7,8 @@ was launched before it, and ``launched``, both in ns (-1 unknown); ``received``,
 kernels of libraries of expert parallelism. ``device`` has one row: the ``index`` of the rank's device and the ``count``
 of devices on its node. ``actions`` are the passes of :mod:`augment.job.ranks.pipeline_actions`. ``gradients`` are those
 of parameters in the order in which they were ready: ``bytes``, ``step`` and ``ready``, as above. ``limiter`` are the
-waits of FSDP's rate limiter in steps: ``dur``, ns.
+waits of FSDP's rate limiter in steps: ``dur``, ns. ``work`` are the operations of the matrix products whose shapes are
+known, ``flops``, by ``step``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from augment.core.findings import Window
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import innermost
+from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.names.kernel_types import POINT_TO_POINT, KernelType, element_bytes
 from augment.facts.names.name_masks import STEP, matching, starting, strings_where
+from augment.facts.operators.counted_operators import counted
 from augment.facts.steps.step_windows import steps
 
 Tables = dict[str, dict[str, Int64s]]
@@ -80,6 +82,12 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
     if window is not None:
         inside &= (step >= window.first_step) & (step <= window.last_step)
     tables["limiter"] = {"dur": events.dur[rows[inside]]}
+    place, kind, _, works = counted(trace)
+    flops = np.array([work.flops or 0 for work in works], np.float64)[kind]
+    number, which = np.unique(step_at(trace, events.ts[call_stacks(trace).row[place]]), return_inverse=True)
+    if window is not None:
+        number = np.where((number >= window.first_step) & (number <= window.last_step), number, UNKNOWN)
+    tables["work"] = {"step": number, "flops": np.bincount(which, flops, len(number)).astype(np.int64)}
     return tables, {"unit": units}
 
 

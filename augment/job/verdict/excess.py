@@ -17,7 +17,7 @@ from augment.arrays import NO_INDEX, Bools, Int64s, combinations, each, grouped_
 from augment.core.attachments import Cause
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched
-from augment.job.path.progress import Progress, Stretches, beside_peers
+from augment.job.path.progress import LAST, Progress, Stretches, beside_peers
 from augment.job.path.replay import Shift
 from augment.job.ranks.states import Parts, Table
 from augment.job.ranks.summary import RankSummary
@@ -66,6 +66,7 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, matched)
     total = sums(stretches.member, by_stretch, members)
     step = matched.step[matched.instance[stretches.row]]
+    step = step + (stretches.before == LAST)  # as what lies between two steps is in the later one
     usual = _usual_at_place(stretches.member, step, by_stretch)
     lasting = (usual > 0) & (
         np.bincount(combinations(stretches.member, step)[0][0], minlength=members) >= FEWEST_STEPS
@@ -157,23 +158,31 @@ class Uneven(Struct, frozen=True):
     causes: dict[Cause, int]
 
 
+def beyond_mean(excess: Excess, values: Int64s) -> Int64s:
+    """By how much the value of each stretch exceeds the mean of all ranks between the same collectives."""
+    stretches = excess.stretches
+    _, same = combinations(excess.matched.instance[stretches.row], stretches.before)
+    count = np.bincount(same)
+    apart: Int64s = values - np.rint(np.bincount(same, values) / count).astype(np.int64)[same]
+    return np.where(count[same] > 1, apart, 0)
+
+
+def balanced(excess: Excess, summaries: Sequence[RankSummary]) -> Shift:
+    """The change by which devices compute for the mean of all ranks between the same collectives."""
+    names = CAUSES["compute"]
+    beyond = beyond_mean(excess, excess.stretches.parts.of(names))
+    return Shift(excess.stretches, -beyond, {names: beyond}, summaries)
+
+
 def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:
     """Whether another rank is the slowest in most of the steps; None if one rank is in more than half, or steps are
     few."""
     stretches, matched = excess.stretches, excess.matched
     if not len(stretches.row):
         return None
-    instance = matched.instance[stretches.row]
-    step = matched.step[instance]
-    _, same = combinations(instance, stretches.before)
-    count = np.bincount(same)
-
-    def beyond_mean(values: Int64s) -> Int64s:
-        apart: Int64s = values - np.rint(np.bincount(same, values) / count).astype(np.int64)[same]
-        return np.where(count[same] > 1, apart, 0)
-
-    beyond = beyond_mean(stretches.own_ns)
-    parts = {cause: beyond_mean(stretches.parts.of(names)) for cause, names in CAUSES.items()}
+    step = np.where(stretches.before == LAST, NO_INDEX, matched.step[matched.instance[stretches.row]])
+    beyond = beyond_mean(excess, stretches.own_ns)
+    parts = {cause: beyond_mean(excess, stretches.parts.of(names)) for cause, names in CAUSES.items()}
     (owner, number), which = combinations(stretches.member, step)
     in_step, usual = (sums(which, values, len(owner)) for values in (beyond, stretches.own_ns - beyond))
     by_cause = {cause: sums(which, values, len(owner)) for cause, values in parts.items()}
@@ -257,7 +266,7 @@ def of_leads(
         return table
     row = _rows_in(matched, excess, summaries)
     instance = matched.instance[row]
-    is_late = parted.late[instance] == row
+    is_late = (parted.late[instance] == row) & (excess.stretches.before != LAST)
     lead = np.where(is_late, parted.lead_ns[instance], 0)
     more = np.zeros((len(DELAY_CAUSES), len(row)), np.int64)
     for name, values in excess.by_cause.items():

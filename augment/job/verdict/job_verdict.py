@@ -31,7 +31,7 @@ from augment.job.path.replay import Replay, Scale, Shift, replay_of
 from augment.job.ranks.dimension_names import UNKNOWN, WORLD, dimension_told
 from augment.job.ranks.summary import RankSummary, ranks_text
 from augment.job.verdict import verdict_text
-from augment.job.verdict.excess import FEWEST_STEPS, Excess, excess_of, main_cause, uneven
+from augment.job.verdict.excess import FEWEST_STEPS, Excess, balanced, excess_of, main_cause, uneven
 from augment.job.verdict.late_ranks import is_sparse
 from augment.job.verdict.slow_groups import SlowGroup, slow_groups
 from augment.job.verdict.verdict_text import Row, WhatIfRow
@@ -102,7 +102,7 @@ class Judgement:
 
     @property
     def recorded_ns(self) -> int:
-        """The job's time, from the first rank's begin to the last one's finish; 0 if no ranks are joined."""
+        """The job's time, from the last rank's begin to the last one's finish; 0 if no ranks are joined."""
         return self._found_replay.recorded_ns if self._found_replay else 0
 
     @property
@@ -150,7 +150,7 @@ class Judgement:
 
     @property
     def _error(self) -> float:
-        return abs(self._unchanged - self._time) / self._time
+        return abs(self._replay.time_ns(is_steady=False) - self._time) / self._time
 
     @property
     def _members(self) -> Int64s:
@@ -472,6 +472,8 @@ class Judgement:
         cause = main_cause(causes, total)
         share = max(causes.values()) / total if total else 0.0
         reason = self._reason(member)
+        if reason.more_work and gain is None and not self._gain_unknown:
+            gain = self._unchanged - self._replay.time_ns(shift=balanced(self._excess, self._summaries))
         lasts, once = (
             self._lasts(member),
             self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member]),
@@ -554,10 +556,11 @@ BALANCED = "pipeline stages are balanced"
 def scenarios(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) -> list[WhatIfRow]:
     """The rows: unchanged, then those with the largest gain first."""
     unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
+    error = (replay.time_ns(is_steady=False) - recorded) / recorded
 
     def row(name: str, time: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
         gain = unchanged - time
-        return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), (unchanged - recorded) / recorded)
+        return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), error)
 
     rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
     balanced = balanced_stages(replay, summaries)

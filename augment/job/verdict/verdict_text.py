@@ -16,11 +16,12 @@ from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import nodes
 from augment.job.ranks.summary import Figures, RankSummary, ranks_text
-from augment.job.verdict.excess import Excess
+from augment.job.verdict.excess import CAUSES, Excess
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 _MOST_KERNELS = 2
 MUCH = 0.2  #: of the collectives
+LEAST_MORE = 0.03  #: of operations, to say that a rank has more work
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
 _NOUNS: dict[Cause, str] = {
@@ -53,10 +54,11 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     """
     gain = row.gain_ns or 0
     length, count = step
+    less = " or less" if row.figures.get("more_work") else ""
     if count:
-        after = f"a step would take {three_digits(length - gain / count)} instead of {three_digits(length)}"
+        after = f"a step would take {three_digits(length - gain / count)}{less} instead of {three_digits(length)}"
     else:
-        after = f"the job would take {three_digits(time_ns - gain)} instead of {three_digits(time_ns)}"
+        after = f"the job would take {three_digits(time_ns - gain)}{less} instead of {three_digits(time_ns)}"
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
@@ -88,6 +90,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return text
     if row.gain_ns < LEAST * time_ns:
         return f"{text} Alone at the median's speed it would gain the job nothing: other ranks are as late."
+    if row.figures.get("more_work"):
+        return f"{text} If work were balanced, {after}."
     return f"{text} At the median's speed {after}."
 
 
@@ -152,7 +156,7 @@ def evidence(reason: Reason, causes: Mapping[Cause, int], *, lasts: bool = False
 def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[RankSummary]) -> Reason:
     """The cause of a member's excess, and in what."""
     if cause == "compute":
-        return Reason(cause, kernels=_kernels(member, summaries))
+        return Reason(cause, kernels=_kernels(member, summaries), more_work=_more_work(member, excess, summaries))
     if cause == "host":
         # What the host did while the device waited, in the stretches with more waiting than usual
         stretches = excess.stretches
@@ -169,6 +173,29 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
             return Reason("host", "no_operator")
         return Reason("host", "operator" if is_operator else "annotation", name)
     return Reason(cause)
+
+
+def _more_work(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> float:
+    """By how much the operations of a member's products exceed those of its peers, in the steps of all; 0 if they do
+    not, if that is unknown, or if they explain less than half of its longer computing."""
+    peers = np.unique(excess.stretches.member).tolist()
+    steps = [summaries[peer].table_column("work", "step") for peer in peers]
+    if any(step is None or not len(step) for step in steps):
+        return 0.0
+    common = set.intersection(*(set(step[step >= 0].tolist()) for step in steps if step is not None))
+    flops = {}
+    for peer, step in zip(peers, steps, strict=True):
+        of_step = summaries[peer].table_column("work", "flops")
+        assert of_step is not None
+        flops[peer] = float(of_step[np.isin(step, list(common))].sum())
+    usual = float(np.median([flops[peer] for peer in peers if peer != member] or [0.0]))
+    longer = int(excess.causes["compute"][member])
+    chosen = excess.stretches.member == member
+    computed = int(excess.stretches.parts.of(CAUSES["compute"])[chosen].sum()) - longer
+    if usual <= 0 or computed <= 0:
+        return 0.0
+    more = flops[member] / usual - 1
+    return more if more >= max(LEAST_MORE, longer / computed / 2) else 0.0
 
 
 def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, float], ...]:
