@@ -1,10 +1,12 @@
-"""The commands of the README and the quickstart run, as they stand and in their order."""
+"""The commands of the pages run, as they stand and in their order."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,39 +18,93 @@ from simulator import JobOptions, simulate  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-ELSEWHERE = ("open", "serve")  #: they wait for a browser or a client: tests/cli/test_open.py, tests/server
-CODES = {"check": {0, 1, 4}}  #: exit codes that are answers
+FLAGS = re.DOTALL | re.MULTILINE
+BLOCK = re.compile(r"^```sh\n(.*?)^```", FLAGS)
+#: they wait for a browser or a client: tests/cli/test_open.py, tests/server
+ELSEWHERE = ("open", "serve")
+#: what a command needs that is not here: a cloud, a cluster, a scheduler, a server, or a job of so many ranks
+NOT_HERE = (
+    "s3://",
+    "gs://",
+    "https://",
+    "--scheduler",
+    "--shard",
+    "--server",
+    "--graph-capture",
+    "DIR/",
+    "0,8,16-23",
+    "DECODE",
+)
+CODES = {"check": {0, 1, 4}, "diagnose": {0, 1}}  #: exit codes that are answers
+PAGES = [
+    "README.md",
+    "docs/quickstart.md",
+    *(f"docs/{name}.md" for name in ("batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables")),
+]
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The arguments of each call of augment, without what needs a server or a browser."""
+    """The arguments of each call of augment that can run here."""
     for block in BLOCK.findall((ROOT / page).read_text()):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["augment"] and words[1] not in ELSEWHERE and "--server" not in words:
+            words = shlex.split(line.partition(">")[0], comments=True) if line.startswith("augment ") else []
+            if words[:1] == ["augment"] and words[1] not in ELSEWHERE and not any(each in line for each in NOT_HERE):
                 yield words[1:]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the pages' commands are run."""
-    (first, _), (second, _) = simulate(JobOptions(ranks=2, steps=3, layers=2), tmp_path / "traces")
-    names = ("rank0.pt.trace.json.gz", "before.pt.trace.json.gz", "before.json.gz")
-    for name in names:
-        shutil.copy(first, tmp_path / name)
-    for name in ("after.pt.trace.json.gz", "after.json.gz"):
-        shutil.copy(first, tmp_path / name)
-    assert second.exists()
+    job = [path for path, _ in simulate(JobOptions(ranks=4, steps=7, layers=2, stacks=True), tmp_path / "traces")]
+    for truth in (tmp_path / "traces").glob("*.truth.json"):
+        truth.unlink()
+    for name in ("rank0", "before", "after", "control", "test"):
+        for suffix in (".pt.trace.json.gz", ".json.gz"):
+            shutil.copy(job[0], tmp_path / f"{name}{suffix}")
+    for side in ("before", "after", "monday", "tuesday", "wednesday", "thursday"):
+        shutil.copytree(tmp_path / "traces", tmp_path / "runs" / side)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def prepare(page: str, folder: Path, augment: Augment) -> None:
+    """What a page takes for granted: its tables, a query, a store that is not there yet, a merged job."""
+    match page:
+        case "docs/tables.md":
+            written = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), FLAGS)
+            (folder / "ours.toml").write_text(written[0])
+        case "docs/queries.md":
+            (folder / "query.sql").write_text("select count(*) from slice")
+            assert augment("run", "rank0.pt.trace.json.gz").code == 0
+        case "docs/history.md":
+            shutil.rmtree(folder / "runs")
+        case "docs/diagnosis.md":
+            shutil.rmtree(folder / "runs" / "after")
+        case "docs/open.md":
+            assert augment("run", "--merge", "traces", "-o", "job.augmented.pftrace").code == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run_in_order(page: str, folder: Path, augment: Augment) -> None:
+    prepare(page, folder, augment)
     called = list(commands(page))
-    assert len(called) > 5
+    assert called
     for words in called:
         ended = augment(*words)
         assert ended.code in CODES.get(words[0], {0}), (words, ended.err)
-    assert list(folder.glob("**/*.metrics.json"))
+
+
+def test_every_page_with_commands_is_run_or_needs_what_is_not_here() -> None:
+    pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md"}
+
+
+def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
+    """As they stand, but for the folder and the size."""
+    lines = [line for block in BLOCK.findall((ROOT / "examples/README.md").read_text()) for line in block.splitlines()]
+    called = [shlex.split(line, comments=True) for line in lines if line.startswith("python examples/simulate.py")]
+    assert len(called) > 5
+    for words in called:
+        if "--size" not in words and "8" not in words:
+            words[3] = str(tmp_path / words[3].rpartition("/")[2])
+            subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=True, capture_output=True)
