@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         with_memory_timeline,
         with_nccl_inspector,
         with_nccl_log,
+        with_spans,
         with_torch_trace,
     )
     from augment.readers.attachments.recorded_files import link_execution_trace, read_memory_timeline
@@ -73,6 +74,7 @@ _HOMES = {
     "with_nccl_inspector": "augment.readers.attachments",
     "with_nccl_log": "augment.readers.attachments",
     "with_torch_trace": "augment.readers.attachments",
+    "with_spans": "augment.readers.attachments",
     "with_tables": "augment.readers.attachments.tables",
     "frames": "augment.results.metric_frames",
     "show": "augment.viewer.notebook",
@@ -128,6 +130,7 @@ __all__ = [
     "with_memory_timeline",
     "with_nccl_inspector",
     "with_nccl_log",
+    "with_spans",
     "with_tables",
     "with_torch_trace",
     "within",

@@ -126,6 +126,16 @@ KINDS: tuple[Kind, ...] = (
         several=True,
     ),
     Kind(
+        name="spans",
+        what="spans of requests",
+        help="Spans of requests that vLLM or SGLang exported, as JSON of OTLP or Jaeger: a file or a glob.",
+        reads="spans:read_spans",
+        begins=re.compile(
+            rb"(?s)\s*\{\s*\"resourceSpans\"\s*:|\s*\{\s*\"data\"\s*:\s*\[\s*\{.{0,300}?\"(?:traceID|spans)\"\s*:"
+        ),
+        several=True,
+    ),
+    Kind(
         name="memory_snapshot",
         what="a CUDA memory snapshot",
         help="The trace's CUDA memory snapshot, a pickle of torch.cuda.memory._dump_snapshot; {rank} as above.",

@@ -30,6 +30,23 @@ class MemoryChanges(Struct, frozen=True):
     category: Int64s  #: the file's number
 
 
+class RequestSpans(Struct, frozen=True):
+    """The requests of a server in files of spans, equal-length columns, by arrival; and how much in the files is none.
+
+    ``moments``, int64 ns (Unix), a row a request: it arrives, joins the engine's queue, is scheduled, has its first
+    token, its last one, and ends. They ascend; what is not recorded is the moment before it.
+    """
+
+    name: str  #: of the file
+    ids: Sequence[str]
+    engines: Sequence[str]  #: ``vllm`` or ``sglang``
+    moments: Int64s
+    prompt_tokens: Int64s  #: -1 where not recorded
+    output_tokens: Int64s  #: the same
+    other_spans: int = 0
+    unreadable: int = 0  #: lines, or entries in them
+
+
 class Stacks(Struct, frozen=True):
     """Where memory was allocated: equal-length columns by stack. Frames are numbers of ``labels``, -1 for none.
 

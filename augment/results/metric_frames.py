@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from augment.analyses import ANALYSES
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.tabular import Table, concatenated
@@ -54,7 +56,7 @@ def frames(*sources: str | os.PathLike[str]) -> Frames:
     return frames_of(sidecars_in(sources))
 
 
-def row_types() -> dict[str, type[Any]]:
+def row_types() -> dict[str, type[Struct]]:
     """The class of metric rows of each analysis, also of those of jobs and comparisons."""
     return {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
 

@@ -19,7 +19,7 @@ from augment.analyses import ANALYSES, options_of
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
-from augment.core.attachments import Tables
+from augment.core.attachments import RequestSpans, Tables
 from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
@@ -74,7 +74,9 @@ def trace(job: Path) -> Trace:
     decodes = Tables({"step": [{"pattern": r"ProfilerStep#\d+", "phase": "decode"}]})
     log = CompileLog("log", compilations=[Compilation("0/0", CodeLine("model.py", 3, "forward"), stated_ns=7)])
     dump = RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
-    return recorded.changed(decodes, CompileLogs((log,)), FlightDumps((dump,)))
+    moments = np.linspace(int(recorded.events.ts[0]), int(recorded.events.end.max()), 6).astype(np.int64)
+    spans = RequestSpans("spans", ["a"], ["vllm"], moments[None], np.array([7]), np.array([3]))
+    return recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,)))
 
 
 @pytest.fixture(scope="module")

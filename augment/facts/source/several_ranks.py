@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from augment.arrays.ordering import distinct, each
 from augment.arrays.types import Int64s
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
-from augment.core.attachments import MemoryChanges, MemorySnapshot
+from augment.core.attachments import MemoryChanges, MemorySnapshot, RequestSpans
 from augment.core.context import derived
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Identity, Trace
@@ -103,6 +103,9 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     if snapshot is not None and snapshot.has_times:
         on_it = clock(snapshot.action_ts), clock(snapshot.mark_ts)
         moved.append(replace(snapshot, action_ts=on_it[0], mark_ts=on_it[1]))
+    spans = trace.context.attached(RequestSpans)
+    if spans is not None:
+        moved.append(replace(spans, moments=clock(spans.moments.ravel()).reshape(spans.moments.shape)))
     return trace.changed(*moved, events=replace(events, ts=ts, dur=dur))
 
 
