@@ -84,6 +84,8 @@ def _lost(trace: Trace) -> Iterator[Diagnostic]:
         ("nccl_log_unreadable", [log.unreadable_lines for log in logs], "lines with numbers that are none: left out"),
         ("nccl_log_long", [log.long_lines for log in logs], "lines of more than 64 KiB: their ends were passed over"),
         ("nccl_log_glued", [log.glued_lines for log in logs], "lines glued together: cut where one of NCCL begins"),
+        ("nccl_log_left_out", [log.left_out for log in logs], "messages after two million: left out"),
+        ("inspector_left_out", [log.left_out for log in inspected], "records after the first million: left out"),
         ("inspector_unreadable", [log.unreadable_lines for log in inspected], "lines that are no record: left out"),
         ("inspector_dropped", [log.dropped for log in inspected], "collectives that the Inspector says it dropped"),
     ):

@@ -148,6 +148,7 @@ class NcclLog(Struct):
     long_lines: int = 0  #: whose end was passed over
     glued_lines: int = 0
     unreadable_lines: int = 0  #: with numbers that are none
+    left_out: int = 0  #: messages beyond the most that are kept
 
 
 class ChannelTimes(Struct):
@@ -193,6 +194,7 @@ class InspectorLog(Struct):
     records: list[InspectorRecord] = field(default_factory=list)
     dropped: int = 0  #: collectives and messages that the plugin says it lost (v4.3)
     unreadable_lines: int = 0
+    left_out: int = 0  #: records beyond the most that are read
 
 
 class FlightDumps(Struct, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 
 from augment.core.library_records import RankConnection
 from augment.errors import UnknownFormat
+from augment.readers.attachments import inspector, nccl_log
 from augment.readers.attachments.inspector import read_inspector
 from augment.readers.attachments.nccl_log import read_nccl_log
 
@@ -229,3 +230,14 @@ def test_numbers_of_many_digits_cost_their_line(tmp_path: Path, number: str) -> 
 def test_numbers_beyond_columns_cost_their_record(tmp_path: Path, wrong: dict[str, Any]) -> None:
     log = read_inspector(written(tmp_path / "a.log", [json.dumps(record("v4.0", **wrong)), json.dumps(record("v4.0"))]))
     assert (len(log.records), log.unreadable_lines) == (1, 1)
+
+
+def test_a_file_of_many_records_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector, "MOST_RECORDS", 3)
+    monkeypatch.setattr(nccl_log, "MOST_KEPT", 3)
+    line = json.dumps(record("v4.2", coll="AllReduce", coll_sn=1, coll_msg_size_bytes=9, coll_exec_time_us=1))
+    inspected = read_inspector(written(tmp_path / "many.log", [line] * 5))
+    assert (len(inspected.records), inspected.left_out) == (3, 2)
+    of = "sendbuff 0x1 recvbuff 0x2 count 9 datatype 7 op 0 root 0 comm 0xaa [nranks=2] stream 0x5"
+    log = read_nccl_log(written(tmp_path / "nccl.log", [f"n0:1:1 [0] NCCL INFO AllReduce: opCount 0 {of}"] * 5))
+    assert (len(log.collectives), log.left_out) == (3, 2)

@@ -137,6 +137,7 @@ def transport_of_two(trace: Trace, group: Group) -> str:
     return ways.pop() if len(ways) == 1 else ""
 
 
+_MOST_HOSTS = 2048  #: whose names are compared
 _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")
 _SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
 
@@ -184,8 +185,9 @@ def _nodes(communicators: Sequence[Communicator], every: Sequence[Communicator],
     for each in every:
         if each.host:
             hosts[each.identity].add(each.host)
-    for names in hosts.values():  # what was glued to the name of a host
-        names -= {name for name in names for other in names if name != other and name.endswith(other)}
+    for names in hosts.values():  # without those to whose name something was glued
+        if len(names) <= _MOST_HOSTS:
+            names -= {name for name in names for other in names if name != other and name.endswith(other)}
     known = [each.nodes or (len(hosts[each.identity]) if each.identity else 0) for each in communicators]
     if alone and not any(known):
         known = [len(names) for names in hosts.values()]

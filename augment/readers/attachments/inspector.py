@@ -18,6 +18,7 @@ from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 24  #: bytes; a longer line is passed over and counted
+MOST_RECORDS = 1_000_000  #: that are kept; others are counted
 
 
 def read_all(path: str, limits: Limits = UNLIMITED) -> InspectorLogs:
@@ -36,6 +37,8 @@ def read_inspector(path: str, limits: Limits = UNLIMITED) -> InspectorLog:
     for line, is_cut in bounded_lines(path, LONGEST_LINE, limits):
         if is_cut:
             log.unreadable_lines += 1
+        elif len(log.records) >= MOST_RECORDS:
+            log.left_out += bool(line.strip())
         elif line.strip():
             try:
                 shared = _read(log, decoder.decode(line), shared)

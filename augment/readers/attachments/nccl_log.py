@@ -17,7 +17,8 @@ from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 16  #: bytes; the rest of a line is passed over and counted
-MOST_WARNINGS = 1000
+MOST_WARNINGS, MOST_HOSTS = 1000, 64  #: of hosts those with equal pids and pointers
+MOST_KEPT = 2_000_000  #: messages that say something; those after them are counted
 _DIGITS = 18  #: of a decimal number below 2**63
 
 #: by NCCL's numbers
@@ -95,8 +96,11 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
 
 class _LogReading:
     def __init__(self, log: NcclLog) -> None:
-        self.log, self.headers = log, 0
+        self.log, self.headers, self.kept = log, 0, 0
         self.known: dict[tuple[str, int | None, str], int] = {}
+        self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(
+            dict
+        )  #: with a process and pointer of these
         self.latest: dict[tuple[str, int | None, int], int] = {}
         #: lines about a communicator that is not known yet: before NCCL 2.18 its beginning is not logged
         self.early: dict[tuple[str, int | None, int], list[str]] = defaultdict(list)
@@ -113,12 +117,15 @@ class _LogReading:
             end = headers[place + 1].start() if place + 1 < len(headers) else len(line)
             message = line[header.end() : end].rstrip()
             process = (header["host"] or "", _int(header["pid"]) if header["pid"] else None)
-            if header["info"]:
-                self.message(process, _int(header["device"]), message)
+            if header["info"] and self.kept >= MOST_KEPT:
+                self.log.left_out += 1
+            elif header["info"]:
+                self.kept += self.message(process, _int(header["device"]), message)
             elif len(self.log.warnings) < MOST_WARNINGS:
                 self.log.warnings[f"{header['where']} {message}"] += 1
 
-    def message(self, process: tuple[str, int | None], device: int, text: str) -> None:
+    def message(self, process: tuple[str, int | None], device: int, text: str) -> bool:
+        """Keep what a message says; whether it says anything."""
         log, here = self.log, (*process, device)
         if match := _COLLECTIVE.search(text):
             number = _int(match["type"])
@@ -166,18 +173,17 @@ class _LogReading:
             _add(log.communicators[index], text)
         elif any(pattern.search(text) for pattern in (_EDGE, _RING, _CHANNELS, _TIMINGS)):
             self.early[here].append(text)
+        else:
+            return False
+        return True
 
     def communicator_at(self, process: tuple[str, int | None], pointer: str) -> int:
         """The index of a process' communicator, -1 if unknown; text may be glued to the name of the host."""
         host, pid = process
-        if (host, pid, pointer) not in self.known:
-            same = (
-                index
-                for (other, number, known), index in self.known.items()
-                if (number, known) == (pid, pointer) and host.endswith(other)
-            )
-            self.known[host, pid, pointer] = next(same, -1)
-        return self.known[host, pid, pointer]
+        if (index := self.known.get((host, pid, pointer))) is not None:
+            return index
+        hosts = self.hosts.get((pid, pointer), {})
+        return next((index for other, index in hosts.items() if host.endswith(other)), -1)
 
     def _communicator(self, process: tuple[str, int | None], match: re.Match[str], text: str) -> None:
         key, here = (*process, match["comm"]), (*process, _int(match["device"]))
@@ -186,6 +192,9 @@ class _LogReading:
             self.end(here)
         if index < 0 or (match["what"] == "START" and self.log.communicators[index].is_complete):
             index = self.known[key] = len(self.log.communicators)
+            hosts = self.hosts[process[1], match["comm"]]
+            if process[0] in hosts or len(hosts) < MOST_HOSTS:
+                hosts[process[0]] = index
             self.log.communicators.append(
                 Communicator(
                     *process, match["comm"], _int(match["rank"]), _int(match["ranks"]), _int(match["device"]),
