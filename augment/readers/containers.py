@@ -492,6 +492,8 @@ def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterat
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
+#: a record of Triton's trace extension: a request's model, or its moments, of a clock that counts from the boot on
+_TRITON = re.compile(rb'\s*\[?\s*\{\s*"id"\s*:\s*"?\d+"?\s*,\s*"(?:model_name"\s*:|timestamps"\s*:\s*\[\s*\{\s*"n)')
 
 
 def _begins(*starts: bytes) -> Told:
@@ -524,6 +526,11 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         _ends(".nsys-rep", ".qdrep"),
         "a report of Nsight Systems, which only nsys can read",
         "export it, and name what it writes: nsys export --type sqlite --include-blobs=true REPORT.nsys-rep",
+    ),
+    (
+        lambda _path, head: bool(_TRITON.match(head)),
+        "a trace of Triton Inference Server, which has moments of requests and no work of a device",
+        "record its backend with torch.profiler or nsys; triton's trace_summary.py sums up such a file",
     ),
     (_ends(".ncu-rep"), "a report of Nsight Compute", "open it there; augment reads exports of Nsight Systems"),
     (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
