@@ -144,6 +144,7 @@ def bench(path: Path, runs: int) -> Result:
 
 def warm_up() -> None:
     """One run on a small trace: what is compiled or cached at the first run is no part of the figures."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     path = simulated("1MB")
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
         measure(augment_command(path, Path(folder)))
