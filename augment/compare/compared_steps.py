@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays import OUTLIER, robust_z, sums
+from augment.arrays import OUTLIER, Bools, Int64s, Intervals, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core.text import value_text
 from augment.core.trace import Category, Diagnostic, Trace
+from augment.diagnosis.captures import captures
+from augment.diagnosis.first_calls import cold_operators
+from augment.diagnosis.host_causes import compilations
+from augment.diagnosis.rule import Spans
 from augment.errors import InputError, UsageError
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
@@ -107,6 +111,59 @@ def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
     lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
     message = f"{lacking} annotation of a step: whole recordings are compared"
     return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
+
+
+# What happens once (compilation, the capture of a graph, operators at their first call) is no part of steady steps.
+
+
+ONCE_SHARE = 0.5  #: of what a step takes beyond the median, to be why
+ONCE_LONGER = 1.2  #: times the median: a step that takes less is like the others
+ONCE_MOST = 4  #: one step in so many at most, else it comes again
+_ONCE_FEWEST = 3  #: steps, to tell one from the others
+
+
+def without_one_offs(
+    chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]
+) -> tuple[list[ChosenSteps], str]:
+    """The steps of each pair of ranks without those, on any rank and side, that something lengthens which happens once;
+    and what was left out, in a sentence; empty for nothing."""
+    count = len(chosen[0].control)
+    if chosen[0].whole or count < _ONCE_FEWEST:
+        return list(chosen), ""
+    left_out, said = np.zeros(count, np.bool_), list[str]()
+    for steps, pair in zip(chosen, pairs, strict=True):
+        for side, trace, windows in zip(("control", "test"), pair, (steps.control, steps.test), strict=True):
+            length = windows.end - windows.start
+            usual = float(np.median(length))
+            for place in np.flatnonzero(_lengthened_once(trace, windows, length, usual)).tolist():
+                if not left_out[place]:
+                    took = f"{value_text(float(length[place]), 'ns')} (median {value_text(usual, 'ns')})"
+                    said.append(f"step {windows.number[place]} of the {side}, {took}")
+                left_out[place] = True
+    if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
+        return list(chosen), ""
+    kept = np.flatnonzero(~left_out)
+    parted = [
+        ChosenSteps(steps.control.take(kept), steps.test.take(kept), steps.whole, steps.diagnostics) for steps in chosen
+    ]
+    return parted, f"Left out on both sides, for what happens once (compilation, capture, first use): {'; '.join(said)}"
+
+
+def _lengthened_once(trace: Trace, windows: StepWindows, length: Int64s, usual: float) -> Bools:
+    """Which of ``windows`` are much longer than ``usual``, at least half of it for what happens once."""
+    of_compiler, graphs, cold = (
+        Spans.of(trace, compilations(trace)),
+        captures(trace),
+        Spans.of(trace, cold_operators(trace)),
+    )
+    spans = union(
+        np.concatenate([each.start for each in (of_compiler, graphs, cold)]),
+        np.concatenate([each.end for each in (of_compiler, graphs, cold)]),
+    )
+    which, _, parts = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
+    once = sums(which, parts.end - parts.start, len(windows))
+    longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
+    return longer
 
 
 # Finds annotations that can serve as steps in recordings without steps: those that recur on both sides.

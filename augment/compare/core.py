@@ -11,7 +11,13 @@ from msgspec import Struct
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
-from augment.compare.compared_steps import ChosenSteps, StepChoice, choose, outlying_first_step
+from augment.compare.compared_steps import (
+    ChosenSteps,
+    StepChoice,
+    choose,
+    outlying_first_step,
+    without_one_offs,
+)
 from augment.compare.diff_rows import ROWS, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
@@ -57,7 +63,8 @@ class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps. ``late`` is a sentence on a rank that others wait for. ``snapshots``: of two memory snapshots
+    compared, not steps. ``late`` is a sentence on a rank that others wait for, ``once`` on steps that are left out for
+    what happens once. ``snapshots``: of two memory snapshots
     the control and the test; such a comparison has no pairs.
     """
 
@@ -68,6 +75,7 @@ class Diff(Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
     late: str = ""
+    once: str = ""
     snapshots: tuple[Trace, Trace] | None = None
 
     def __getitem__(self, name: str) -> Table:
@@ -92,6 +100,8 @@ class Diff(Struct, frozen=True):
         if self.snapshots:
             return Verdict(held_sentences(self.outcomes[HELD]))
         verdict = verdict_on(self.outcomes, self.whole, self.late)
+        if self.once:
+            verdict = Verdict([*verdict.text, f"{self.once}."], verdict.rows)
         note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
         return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
 
@@ -174,7 +184,11 @@ def diff(
         ChosenSteps(choice.control.take(first), choice.test.take(first), choice.whole, choice.diagnostics)
         for choice in choices
     ]
-    whole = chosen[0].whole
+    whole, once = chosen[0].whole, ""
+    if step is None:
+        chosen, once = without_one_offs(chosen, pairs)
+        left_out = len(first) - len(chosen[0].control)
+        diagnostics += [Diagnostic("one_off_steps", left_out, once)] if once else []
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
         diagnostics += steps.diagnostics
@@ -184,7 +198,7 @@ def diff(
         ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
     outcomes, late, more = _outcomes(compared, names, paths)
-    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole, late)
+    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole, late, once)
 
 
 def _traces(sides: Sides) -> list[Trace]:

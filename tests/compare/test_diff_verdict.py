@@ -14,6 +14,7 @@ from augment.compare.core import Diff
 from augment.compare.outputs import document
 from augment.readers import read
 from augment.writers.metrics import encode
+from metamorphic import Document, Event, load, save
 from simulator import JobOptions, simulate
 
 JOB = JobOptions(ranks=1, steps=6, layers=2, collectives="none", jitter=0.01)
@@ -51,3 +52,43 @@ def test_the_direction_is_right(faster: bool, tmp_path: Path) -> None:
 def test_equal_traces_are_equal(tmp_path: Path) -> None:
     ((path, _),) = simulate(JOB, tmp_path)
     assert diff(read(str(path)), read(str(path))).verdict.text == ["No difference: a step is as long on both sides."]
+
+
+def with_compilation(document: Document, number: int, us: int) -> Document:
+    """The same recording, in which the host compiles for so long as a step begins."""
+    rows = [each for each in document["traceEvents"] if "ts" in each]
+    (step,) = (each for each in rows if each["name"] == f"ProfilerStep#{number}" and each["cat"] == "user_annotation")
+    moment = step["ts"] + 1
+
+    def later(event: Event) -> Event:
+        if "ts" not in event or event["ts"] >= moment:
+            return event | ({"ts": event["ts"] + us} if "ts" in event else {})
+        covers = event.get("dur") is not None and event["ts"] + event["dur"] > moment
+        return event | ({"dur": event["dur"] + us} if covers else {})
+
+    compiling = {"ph": "X", "cat": "cpu_op", "name": "compile_fx.<locals>.fw_compiler_base", "args": {}, "dur": us - 2}
+    compiling |= {"ts": moment + 1, "pid": step["pid"], "tid": step["tid"]}
+    return document | {"traceEvents": [*map(later, document["traceEvents"]), compiling]}
+
+
+def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
+    """Metamorphic: a step that compiles changes nothing that is told of the others."""
+    ((control, _),) = simulate(JOB, tmp_path / "control")
+    ((test, _),) = simulate(dataclasses.replace(JOB, seed=1, work=1.2), tmp_path / "test")
+    compiles = save(with_compilation(load(test), 3, 60_000), tmp_path / "once.json")
+    before, after = (diff(read(str(control)), read(str(path))) for path in (test, compiles))
+    *text, once = after.verdict.text
+    assert once.startswith(
+        "Left out on both sides, for what happens once (compilation, capture, first use): step 3 of "
+    )
+    assert [each.count for each in after.diagnostics if each.code == "one_off_steps"] == [1]
+    assert "slower." in text[0]
+    assert "slower." in before.verdict.text[0]
+    for name in ("compute_ns", "wall_ns"):
+        changes = [
+            next(row for row in result.outcomes["diff_figures"].rows if row.figure == name).change_ratio
+            for result in (before, after)
+        ]
+        assert changes[1] == pytest.approx(changes[0], abs=0.02)
+    again = save(with_compilation(load(compiles), 1, 60_000), tmp_path / "twice.json")
+    assert not diff(read(str(control)), read(str(again))).once  # of six steps two: it comes again

@@ -247,7 +247,7 @@ def test_stages_that_are_balanced(ranks: int, slow: int | None, schedule: str) -
     assert predicted == pytest.approx(true, abs=POINTS)
 
 
-POINTS_OF_TWO_STREAMS = 7
+POINTS_OF_TWO_STREAMS = 6
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.5])
