@@ -309,6 +309,16 @@ def test_what_is_none_of_these_is_refused_in_a_line(
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513])
+def test_reports_of_any_length_are_whole(report: Callable[..., Trace], count: int) -> None:
+    thread = global_id(7, 7)
+    columns = "start, end, eventType, text, textId, globalTid, domainId"
+    marks = [(at, at + 1, 59, "work", None, thread, 0) for at in range(count)]
+    trace = report({"NVTX_EVENTS": (columns, marks)})
+    assert len(told(trace)) == count
+    assert trace.partial is None
+
+
 def test_limits_hold(tmp_path: Path) -> None:
     tables = small()
     columns, rows = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]

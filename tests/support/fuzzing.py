@@ -12,6 +12,9 @@ Of JSON:
 
 Of native traces: the same by kernels, by plain Python, and packet by packet without them.
 
+Of tables of other recorders (--tables: these alone): the text made of them is JSON, the same twice; nothing is raised
+but what may.
+
 Of memory snapshots: the same by kernels and by plain Python, in pieces of any size, and nothing is raised but what may.
 
 Of dumps of the flight recorder, logs of NCCL and records of its Inspector: nothing is raised but what may, in one line,
@@ -51,12 +54,14 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.attachments import attach
 from augment.readers.attachments.snapshot_file import memory_snapshot
+from augment.readers.containers import open_text
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
 from augment.writers import write_all
 from memory_snapshots import training
 from oracles import elements_of, events_one_by_one, handed_on, packets_by_hand, plain_kernels
+from recorder_tables import Made, common, kineto, nsys_tables, rocpd_tables, write_csv, write_parquet, write_sqlite
 from simulator import JobOptions, simulate
 
 NUMBERS = (
@@ -392,6 +397,78 @@ def check_recorded(data: bytes, name: str, folder: Path, trace: Trace) -> str | 
     return None
 
 
+ODD_CELLS: tuple[Any, ...] = (
+    None, 0, -1, 1 << 31, (1 << 63) - 1, -(1 << 63), 0.5, 1e400, "", "x", '"\\\n\x00', "\ud7ff\U0001f600", b"\xff\x00",
+    "a" * 70_000, '{"message": {"a": [1]}}', "[[1, 2], [3]]", "aten::mm, seq = 1, op_id = 2, sizes = [[1,,2]]", 60, 75,
+)  # fmt: skip
+
+
+def check_tables(chance: random.Random, folder: Path, tables: list[Made]) -> str | None:
+    """What does not hold of tables with odd cells, or of a file with odd bytes; None if all does."""
+    made = {table: (columns, list(rows)) for table, (columns, rows) in chance.choice(tables).items()}
+    if chance.random() < 0.6:
+        for _ in range(chance.choice([1, 3, 30])):
+            rows = made[chance.choice([*made])][1]
+            if rows:
+                at = chance.randrange(len(rows))
+                row = list(rows[at])
+                row[chance.randrange(len(row))] = chance.choice(ODD_CELLS)
+                rows[at] = tuple(row)
+    path = write_sqlite(made, folder / "t_results.db", keys=False)
+    kind = chance.random()
+    if kind < 0.4:
+        path.write_bytes(mutated_pickle(path.read_bytes(), chance))
+    elif kind < 0.6:
+        path = folder / "t_kernel_trace.csv"
+        path.write_bytes(mutated_pickle((folder / "whole_kernel_trace.csv").read_bytes(), chance))
+    elif kind < 0.8:
+        path = chance.choice(sorted((folder / "parquet").glob("*.parquet")))
+        whole = path.read_bytes()
+        path.write_bytes(mutated_pickle(whole, chance))
+    try:
+        texts = []
+        for _ in range(2):
+            with open_text(str(path)) as text:
+                pieces = []
+                while piece := text.read(1 << 20):
+                    pieces.append(piece)
+                texts.append(b"".join(pieces))
+        if texts[0] != texts[1]:
+            return "another text at the second reading"
+        if texts[0].startswith(b'{"recorder"'):
+            try:
+                json.loads(texts[0])
+            except ValueError as error:
+                at = getattr(error, "pos", 0)
+                return f"no JSON at {texts[0].decode('utf-8', 'replace')[max(at - 90, 0) : at + 30]!r}"
+        written(path, folder / "out")
+    except AugmentError as error:
+        return "an error of several lines" if "\n" in str(error) else None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if kind >= 0.6 and path.suffix == ".parquet":
+            path.write_bytes(whole)
+    return None
+
+
+def tables_of_recorders(folder: Path) -> list[Made]:
+    """Small tables of other recorders; and, in ``folder``, their files of other kinds."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1), folder)
+    trace = common(kineto(path))
+    write_parquet(
+        {name: (columns, rows[:40]) for name, (columns, rows) in nsys_tables(trace).items()}, folder / "parquet"
+    )
+    kept, counts = [], dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), 4)
+    for each in trace["traceEvents"]:
+        counts.setdefault(each.get("cat"), 4)
+        counts[each.get("cat")] -= 1
+        kept += [each] if counts[each.get("cat")] >= 0 else []
+    trace["traceEvents"] = kept
+    write_csv(trace, folder, "whole")
+    return [nsys_tables(trace), rocpd_tables(trace)]
+
+
 def sources(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Small texts of several layouts, and small native traces."""
     ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1, memory=True), folder)
@@ -408,7 +485,7 @@ def sources(folder: Path) -> tuple[list[bytes], list[bytes]]:
     return made, files
 
 
-def run(seed: int, count: int, seconds: float) -> list[str]:
+def run(seed: int, count: int, seconds: float, *, only_tables: bool = False) -> list[str]:
     """Try ``count`` texts, or as many as the time allows; what failed."""
     failures: list[str] = []
     began = time.monotonic()
@@ -417,11 +494,16 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
         texts, files = sources(folder)
         recorded, beside = recorded_files(), read(str(folder / "small0.json"))
         pickles = [pickle.dumps(training(START_US, steps).snapshot(), protocol) for steps, protocol in SNAPSHOTS]
+        recorded = tables_of_recorders(folder)
         memory = Guarded(4 << 20)
         number = 0
         while time.monotonic() - began < seconds if seconds else number < count:
             number += 1
             chance = random.Random(f"{seed} {number}")
+            ended = check_tables(chance, folder, recorded)
+            failures += [f"seed {seed}, tables {number}: {ended}"] if ended else []
+            if only_tables:
+                continue
             mutator = Mutator(chance)
             text, data = mutator.mutated(chance.choice(texts))[: 1 << 20], mutator.mutated(chance.choice(files))
             print(f"\r{number}", end="", file=sys.stderr, flush=True)
@@ -437,7 +519,9 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
             failures += [f"seed {seed}, {name} {number}: {ended}"] if ended else []
             ended = check_native(data, folder) or check_run(data, "t.pftrace", folder, plainly=plainly)
             failures += [f"seed {seed}, native trace {number}: {ended}"] if ended else []
-    print(f"{number} texts, native traces, memory snapshots and records of collectives, {len(failures)} failures")
+    print(
+        f"{number} tables, texts, native traces, memory snapshots and records of collectives, {len(failures)} failures"
+    )
     return failures
 
 
@@ -446,7 +530,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=0, help="instead of --count")
+    parser.add_argument("--tables", action="store_true", help="only tables of other recorders")
     chosen = parser.parse_args()
-    failures = run(chosen.seed, chosen.count, chosen.seconds)
+    failures = run(chosen.seed, chosen.count, chosen.seconds, only_tables=chosen.tables)
     print(*failures, sep="\n")
     sys.exit(bool(failures))

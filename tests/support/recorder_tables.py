@@ -279,14 +279,15 @@ def rocpd_tables(trace: dict[str, Any], secret: str = "hf_secretsecret") -> Made
     return {f"rocpd_{name}_{GUID}": table for name, table in tables.items()}
 
 
-def write_sqlite(tables: Made, path: Path, *more: str) -> Path:
-    """A database of the tables; and what the statements ``more`` make."""
+def write_sqlite(tables: Made, path: Path, *more: str, keys: bool = True) -> Path:
+    """A database of the tables; and what the statements ``more`` make. ``keys``: texts have a primary key."""
     path.unlink(missing_ok=True)
     database = sqlite3.connect(path)
     for table, (columns, rows) in tables.items():
         names = [name.strip() for name in columns.split(",")]
+        is_key = keys and table == "StringIds"
         declared = ", ".join(
-            f'"{name}" INTEGER PRIMARY KEY' if table == "StringIds" and name == "id" else f'"{name}"' for name in names
+            f'"{name}" INTEGER PRIMARY KEY' if is_key and name == "id" else f'"{name}"' for name in names
         )
         database.execute(f'CREATE TABLE "{table}" ({declared})')
         database.executemany(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(names))})', rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -143,11 +144,8 @@ def document(members: dict[str, Any], events: Iterator[Piece], last: dict[str, A
     """The whole text: ``members``, the events, and ``last``, which is complete only after them."""
     head = ",\n".join(f"{quoted(name)}: {quoted(value)}" for name, value in members.items())
     yield "{" + head + ',\n"traceEvents": [\n' + next(events, '{"ph":"M","name":"process_name","pid":0,"args":{}}')
-    held: list[str] = []
-    for event in events:
-        held.append(event)
-        if len(held) == 512:
-            yield ",\n" + ",\n".join(held)
-            held.clear()
-    yield "".join(f",\n{event}" for event in held)
+    held = list(islice(events, 512))
+    while held:
+        yield "".join(f",\n{event}" for event in held)
+        held = list(islice(events, 512))
     yield "\n]" + "".join(f",\n{quoted(name)}: {quoted(value)}" for name, value in last.items()) + "}\n"
