@@ -38,7 +38,7 @@ from augment.core import tabular
 from augment.core.findings import Findings, Outcome, Verdict, table_of
 from augment.core.tabular import Table
 from augment.core.text import counted
-from augment.core.trace import Diagnostic, Trace
+from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
@@ -173,6 +173,7 @@ def diff(
         return Diff((), Names(), Paths(Names()), {HELD: compare_held(*pairs[0])}, (), True, snapshots=pairs[0])
     names = Names(short=short_names)
     paths = Paths(names)
+    diagnostics += _of_recorders(pairs)
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
         diagnostics += before_recording_diagnostics(*side, of=f" of the {label}")
     # The steps of each pair of ranks; equally many for all pairs
@@ -238,6 +239,37 @@ def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:
         known = ", ".join(str(trace.rank) for trace in side if trace.rank is not None)
         raise UsageError(f"the {label} has no rank {rank} ({f'it has {known}' if known else 'no rank is recorded'})")
     return matching[:1]
+
+
+#: what a recorder may not record, and the categories of slices that show it
+_RECORDED = {
+    "operators": (Category.CPU_OP,),
+    "annotations": (Category.USER_ANNOTATION,),
+    "Python functions": (Category.PYTHON_FUNCTION,),
+    "calls of the runtime": LAUNCHES,
+    "copies": (Category.GPU_MEMCPY,),
+    "synchronization": (Category.CUDA_SYNC,),
+}
+
+
+def _of_recorders(pairs: Sequence[tuple[Trace, Trace]]) -> list[Diagnostic]:
+    """What cannot be compared because one side's recorder, which is another's, does not record it."""
+    for before, after in pairs:
+        members = [trace.source.metadata.get("recorder") for trace in (before, after)]
+        recorders = [str(each.get("name")) if isinstance(each, dict) else "Kineto" for each in members]
+        if recorders[0] == recorders[1]:
+            continue
+        there = [
+            {what for what, categories in _RECORDED.items() if len(trace.events.slices_of(*categories))}
+            for trace in (before, after)
+        ]
+        lacking = ", ".join(sorted(there[0] ^ there[1]))
+        message = (
+            f"the sides were recorded by {recorders[0]} and {recorders[1]}, each of which slows the host in its own way"
+        )
+        only = f"; on one side only, and not comparable: {lacking}" if lacking else ""
+        return [Diagnostic("recorders_differ", 1, message + only)]
+    return []
 
 
 def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], str, list[Diagnostic]]:

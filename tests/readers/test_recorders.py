@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from augment.batch.cutting import part
+from augment.compare import diff
 from augment.core.findings import Findings
 from augment.core.trace import Category, Trace
 from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
@@ -69,6 +70,18 @@ def test_a_job_has_equal_figures_by_kineto_and_nsys(tmp_path: Path, job: dict[st
     assert by_nsys.rank == by_kineto.rank == 0
     assert len(figures(by_kineto)) > 15
     assert differing(by_kineto, by_nsys) == []
+
+
+def test_a_comparison_across_recorders_says_so(tmp_path: Path, job: dict[str, Any]) -> None:
+    changed = as_rocpd_has_it(job)  # which has no operators
+    sides = (
+        read(str(write_kineto(job, tmp_path / "rank0.json"))),
+        read(str(write_sqlite(rocpd_tables(changed), tmp_path / "1_results.db"))),
+    )
+    notes = {note.code: note.message for note in diff(*sides).diagnostics}
+    assert "recorded by Kineto and rocprofv3" in notes["recorders_differ"]
+    assert "operators" in notes["recorders_differ"]
+    assert "recorders_differ" not in {note.code for note in diff(sides[0], sides[0]).diagnostics}
 
 
 def test_a_report_of_two_ranks_is_parted(tmp_path: Path) -> None:
@@ -441,6 +454,18 @@ def test_a_graph_is_one_piece_of_work_for_each_launch(report: Callable[..., Trac
     graphs = [(500, 600, 0, 1, 7, 5, global_id(7), 4, 9), (700, 800, 0, 1, 7, 6, global_id(7), 4, 9)]
     trace = report(small(CUPTI_ACTIVITY_KIND_GRAPH_TRACE=(f"start, end, {gpu}, graphId, graphExecId", graphs)))
     assert [name for kind, name, *_ in told(trace) if kind == "KERNEL"] == ["gemm", "CUDA graph 4", "CUDA graph 4"]
+
+
+def test_a_report_that_changes_is_read_anew(tmp_path: Path) -> None:
+    """The text made of it last is kept for the next readings."""
+    path = write_sqlite(small(), tmp_path / "report.sqlite")
+    first = read(str(path))
+    assert b"".join(map(bytes, first.source.text.chunks())) == b"".join(map(bytes, first.source.text.chunks()))
+    tables = small()
+    tables["StringIds"][1].append((9, "a text that makes the file longer" * 500))
+    tables["CUPTI_ACTIVITY_KIND_KERNEL"][1].append((500, 600, 0, 1, 7, 6, global_id(7), 2))
+    write_sqlite(tables, path)
+    assert len(told(read(str(path)))) == len(told(first)) + 1
 
 
 def test_a_report_may_be_compressed_or_a_link(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from augment.readers.containers import open_text
 from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
+from augment.readers.recorders import converting
 from augment.writers import write_all
 from memory_snapshots import training
 from oracles import elements_of, events_one_by_one, handed_on, packets_by_hand, plain_kernels
@@ -428,6 +429,7 @@ def check_tables(chance: random.Random, folder: Path, tables: list[Made]) -> str
     try:
         texts = []
         for _ in range(2):
+            converting._MADE.clear()
             with open_text(str(path)) as text:
                 pieces = []
                 while piece := text.read(1 << 20):

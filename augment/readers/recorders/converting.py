@@ -9,6 +9,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import zstandard
+
 from augment.errors import UnknownFormat
 from augment.readers.recorders.kineto_text import UNREAD, KinetoText, Piece, document
 from augment.readers.recorders.nsight import SIGNS, Nsight
@@ -19,6 +21,11 @@ _CHUNK = 1 << 18
 SQLITE, PARQUET = b"SQLite format 3\0", b"PAR1"
 LOOK_AT = 256  #: bytes that tell what a file is
 _CSV = {"Kind,Agent_Id,": KERNELS_CSV, "Domain,Function,": "hip_api_trace", "Kind,Direction,": "memory_copy_trace"}
+
+
+_Key = tuple[int, int, int, int]
+_KEPT_BYTES = 32 << 20
+_MADE: dict[_Key | None, tuple[str | None, bytes]] = {}  #: the text made last, compressed, and what its file lacks
 
 
 class TextStream(Protocol):
@@ -46,6 +53,7 @@ class RecorderText:
     def __init__(self, path: str, stream: TextStream, kind: str, file: BinaryIO | None) -> None:
         """``file``: what is open at ``path``, unless it is compressed."""
         self._path, self._stream, self._kind, self._file = path, stream, kind, file
+        self._key = _identity(file) if file else None
         self._rest = b""
         self._pieces = self._converted()
         self.damage: str | None = None
@@ -58,6 +66,22 @@ class RecorderText:
         return data
 
     def _converted(self) -> Iterator[bytes]:
+        """The text, in pieces: as it was made last, if it was of this very file; a trace is read several times."""
+        if (made := _MADE.get(self._key)) is not None:
+            self.damage, packed = made
+            yield from zstandard.ZstdDecompressor().read_to_iter(packed)
+            return
+        packing, kept, size = zstandard.ZstdCompressor(level=1).compressobj(), list[bytes](), 0
+        for piece in self._made():
+            yield piece
+            if size <= _KEPT_BYTES:
+                kept.append(packing.compress(piece))
+                size += len(kept[-1])
+        if size <= _KEPT_BYTES and self._key is not None:
+            _MADE.clear()
+            _MADE[self._key] = self.damage, b"".join([*kept, packing.flush()])
+
+    def _made(self) -> Iterator[bytes]:
         with ExitStack() as opened:
             tables = self._tables(opened)
             recording = self._recording(tables)
@@ -127,6 +151,12 @@ def kind_of(head: bytes) -> str | None:
         return "parquet"
     plain = head.replace(b'"', b"").decode("latin-1")
     return next((kind for begins, kind in _CSV.items() if plain.startswith(begins)), None)
+
+
+def _identity(file: BinaryIO) -> _Key:
+    """What changes when the file does."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_file(path: str, file: BinaryIO) -> bool:
