@@ -496,13 +496,13 @@ def run(seed: int, count: int, seconds: float, *, only_tables: bool = False) -> 
         texts, files = sources(folder)
         recorded, beside = recorded_files(), read(str(folder / "small0.json"))
         pickles = [pickle.dumps(training(START_US, steps).snapshot(), protocol) for steps, protocol in SNAPSHOTS]
-        recorded = tables_of_recorders(folder)
+        tables = tables_of_recorders(folder)
         memory = Guarded(4 << 20)
         number = 0
         while time.monotonic() - began < seconds if seconds else number < count:
             number += 1
             chance = random.Random(f"{seed} {number}")
-            ended = check_tables(chance, folder, recorded)
+            ended = check_tables(chance, folder, tables)
             failures += [f"seed {seed}, tables {number}: {ended}"] if ended else []
             if only_tables:
                 continue
