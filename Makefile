@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-history bench-service bench-truth clean quick fuzz wheels
+.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -70,6 +70,9 @@ bench-service: $(STAMP)  ## the service under load, on loopback: throughput besi
 
 bench-truth: $(STAMP)  ## faults of an independent generator in ../shared: how many are named, and how far promises miss; ARGS=--quick
 	$(BIN)/python benchmarks/truth.py $(ARGS)
+
+bench-serving: $(STAMP)  ## simulated engines with known truth: how many faults are named, and healthy ones accused
+	$(BIN)/python benchmarks/serving.py $(ARGS)
 
 wheels: $(STAMP) ## wheels of all platforms into dist/, inspected; run where this machine can (qemu-user, Wine)
 	$(BIN)/python -m building.wheels

@@ -91,3 +91,41 @@ def _unknown(trace: Trace, steps: ServedSteps) -> str:
         return ""
     parts = [f"`{short(trace.strings[code])}` ({percent(float(spent[code] / ns.sum()))})" for code in most]
     return f", not of {' and '.join(parts)}"
+
+
+# What engines call the options that rules advise.
+
+_OPTIONS: dict[str, dict[str, str]] = {
+    "prefill": {
+        "vLLM": "lower --max-num-batched-tokens (prompts are computed in chunks beside decodes), or "
+        "--long-prefill-token-threshold",
+        "SGLang": "--chunked-prefill-size lower, with --enable-mixed-chunk",
+        "TensorRT-LLM": "enable_chunked_prefill: true, max_num_tokens lower",
+        "": "compute prompts in chunks beside decodes",
+    },
+    "eager": {
+        "vLLM": "cudagraph_capture_sizes of --compilation-config, up to --max-num-seqs",
+        "SGLang": "--cuda-graph-max-bs, --cuda-graph-bs",
+        "TensorRT-LLM": "cuda_graph_config: batch_sizes, max_batch_size",
+        "ATOM": "--cudagraph-capture-sizes",
+        "": "capture graphs for these sizes, too",
+    },
+    "gap": {
+        "vLLM": "--async-scheduling",
+        "SGLang": "the overlap schedule (without --disable-overlap-schedule)",
+        "TensorRT-LLM": "the overlap scheduler (disable_overlap_scheduler: false)",
+        "": "schedule the next step while the device works",
+    },
+}
+
+
+def option_of(cause: str, engine: str) -> str:
+    """What an engine calls the option against a cause (``prefill``, ``eager``, ``gap``)."""
+    return _OPTIONS[cause].get(engine, _OPTIONS[cause][""])
+
+
+def steady_steps(trace: Trace) -> tuple[ServedSteps, Places] | None:
+    """The engine's steps on the first device, and the places of the steady ones; None without an engine."""
+    if not (served := served_steps(trace)):
+        return None
+    return served[0], np.flatnonzero(np.isin(served[0].windows.begin, measure(trace).windows.begin))

@@ -79,6 +79,16 @@ SAMPLES: list[Seen] = [
         for stacks in (False, True)
     ),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
+    *(
+        rules.step_gaps.StepGaps(engine, MS, MS, parts, bool(parts))
+        for engine in ("vLLM", "")
+        for parts in ([], [("scheduling", 0.9)], [("waiting for requests", 0.9)])
+    ),
+    rules.eager_decodes.EagerDecodes("SGLang", 3, 30, 9 * MS, 6 * MS, 40, 32),
+    rules.eager_decodes.EagerDecodes("TensorRT-LLM", 3, 30, 9 * MS, 6 * MS, 30, 32),
+    rules.graph_padding.GraphPadding("ATOM", 0.3, 40, 65, 128),
+    rules.prefill_stalls.PrefillStalls("vLLM", 4, 40, 60 * MS, 6 * MS, 0.3, 8192),
+    rules.prefill_stalls.PrefillStalls("SGLang", 4, 40, 60 * MS, 6 * MS, 0.2, None),
     rules.starved_host.StarvedHost(4.5, 40 * MS, 28 * MS, ["aten::view", "cudaLaunchKernel", ""]),
     rules.garbage_collection.Collections(2, 30 * MS, LINES),
     rules.recompilation.Compilations(30 * MS, ["backend_compile"]),

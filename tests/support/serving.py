@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from augment.core.trace import Trace
+from augment.core.trace import Category, Trace
+from augment.diagnosis.ranking import diagnose
 from tables import Event, annotation, call, copy, kernel, op, python, trace_of
 
 US, MS = 1_000, 1_000_000
@@ -35,6 +36,10 @@ class Serving:
     graph_requests: int = 0  #: batch of the graph, told by ATOM's names; 0: vLLM's names
     all_reduce_ns: int = 0  #: after each layer
     noise: float = 0.05
+    pauses: tuple[int, ...] = ()  #: steps before which the server has no request for two seconds
+    hiccups: tuple[int, ...] = ()  #: steps in which the host does something else for ten milliseconds
+    has_stacks: bool = True
+    is_mixed: bool = False  #: whether prompts are computed beside decodes, in steps of both
 
 
 def serve(how: Serving) -> Trace:
@@ -61,7 +66,10 @@ def serve(how: Serving) -> Trace:
     for number in range(how.steps):
         prefills = bool(how.prefill_every) and number % how.prefill_every == how.prefill_every - 1
         eager = how.eager(number) or prefills
-        scheduled = lasting(how.schedule_ns)
+        if number in how.pauses:
+            host = max(host, device) + 2_000 * MS
+            events.append(python("engine/core.py(310): _process_input_queue", host - 2_000 * MS, host))
+        scheduled = lasting(how.schedule_ns) + 10 * MS * (number in how.hiccups)
         events.append(python("sched/scheduler.py(210): schedule", host, host + scheduled))
         host += scheduled + 2 * US
         begin = host
@@ -69,6 +77,8 @@ def serve(how: Serving) -> Trace:
         requests = how.requests - chance.randrange(3) if how.graph_requests == 0 else how.requests
         if how.graph_requests:
             name = f"decode[bs={requests}/{how.graph_requests} tok={requests} d={requests}]"
+        elif prefills and how.is_mixed:
+            name = f"execute_context_1(512)_generation_{requests}({requests})"
         elif prefills:
             name = "execute_context_1(4096)_generation_0(0)"
         else:
@@ -122,4 +132,62 @@ def serve(how: Serving) -> Trace:
         events.append(python("engine/output_processor.py(400): process_outputs", host, host + answered))
         host += answered + 2 * US
     events[loop] = python("engine/core.py(300): run_busy_loop", 0, host)
-    return trace_of(*events)
+    kept = [each for each in events if how.has_stacks or each.category != Category.PYTHON_FUNCTION]
+    return trace_of(*kept)
+
+
+# Servers with known truth: healthy ones, and each fault alone, by chance within what servers are like.
+
+RULES = ("prefill_stalls", "eager_decodes", "graph_padding", "step_gaps")
+
+
+def healthy(seed: int) -> Serving:
+    """A server that schedules ahead, prefills little and in chunks, and whose graphs fit. It may have no requests for
+    a while, or stop once for something else."""
+    chance = random.Random(seed)
+    layer = chance.randrange(250, 900) * US
+    return Serving(
+        seed=seed,
+        steps=chance.randrange(24, 60),
+        requests=chance.randrange(4, 200),
+        layer_ns=layer,
+        schedule_ns=chance.randrange(10, 60) * US,
+        answer_ns=chance.randrange(10, 60) * US,
+        is_async=True,
+        prefill_every=chance.choice((0, 0, 12, 20)),
+        prefill_times=chance.uniform(1.1, 2.0),
+        noise=chance.uniform(0.01, 0.15),
+        all_reduce_ns=chance.choice((0, 0, layer // 30)),
+        pauses=tuple(chance.sample(range(5, 20), chance.choice((0, 0, 1, 2)))),
+        hiccups=tuple(chance.sample(range(2, 20), chance.choice((0, 0, 1)))),
+        has_stacks=chance.random() < 0.5,
+        is_mixed=chance.random() < 0.5,
+    )
+
+
+def with_fault(rule: str, seed: int) -> Serving:
+    """The same with the fault that ``rule`` is about."""
+    server, chance = healthy(seed), random.Random(-seed - 1)
+    if rule == "prefill_stalls":
+        return replace(server, prefill_every=chance.randrange(4, 9), prefill_times=chance.uniform(4.5, 12))
+    if rule == "eager_decodes":
+        every = chance.randrange(2, 6)
+        return replace(
+            server,
+            prefill_every=0,
+            layer_ns=chance.randrange(60, 150) * US,
+            eager=lambda number: number % every == 0,
+            eager_launch_ns=chance.randrange(120, 300) * US,
+        )
+    if rule == "graph_padding":
+        return replace(server, prefill_every=0, graph_requests=int(server.requests * chance.uniform(1.45, 3)) + 1)
+    return replace(server, is_async=False, schedule_ns=int(server.layer_ns * LAYERS * chance.uniform(0.08, 0.5)))
+
+
+def is_found(how: Serving) -> dict[str, str]:
+    """The rules of serving that fire, and how certain they are."""
+    return {
+        each.rule: each.found.confidence
+        for each in diagnose(serve(how)).findings
+        if each.rule in RULES and each.found.confidence != "low"
+    }

@@ -1,0 +1,138 @@
+"""Does the device idle between the steps of an engine, because the host schedules, samples or answers?
+
+From the last work of a step to the first of the next, the device has nothing to do unless the engine prepares the next
+step beforehand. The rule looks at gaps that end with work which was launched too late, and predicts steps in which the
+launching thread takes no time in them. The functions of engines that run meanwhile name the cause, where stacks were
+recorded. A pause without requests is no step, and not counted. Where the thread waits for requests, the finding is
+merely possible.
+
+**What to do**: let the engine schedule ahead; take logging, callbacks and large answers out of the loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from augment import arrays, facts
+from augment.core import text
+from augment.core.trace import Category, Trace
+from augment.diagnosis import judging, rule, served
+
+NAME = "step_gaps"
+LEAST_GAPS, NAMED_RATIO, WAITING_RATIO = 3, 0.1, 0.5
+_WAITS = "waiting for requests"
+#: what engines' functions do: patterns of Python functions (``file(line): function``) and of annotations
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (_WAITS, re.compile(r"\): (?:recv_requests|_process_input_queue|zmq_\w*poll|poll|select|sleep)$|^recv_requests")),
+    (
+        "scheduling",
+        re.compile(r"\): (?:schedule|get_next_batch_to_run|get_new_batch_prefill|update_running_batch|_schedule)$"
+                   r"|^schedule:|_fetch_new_requests|_prepare_and_schedule_batch"),
+    ),
+    (
+        "answering",
+        re.compile(r"\): (?:update_from_output|process_outputs|process_batch_result\w*|stream_output\w*|detokenize\w*"
+                   r"|_handle_responses)$|\[Executor\] _handle_responses"),
+    ),
+    (
+        "sampling",
+        re.compile(r"\): (?:sample|_sample|sample_tokens|_sample_async|apply_logits_bias|_bookkeeping_sync)$"
+                   r"|sampler\.py\(\d+\): forward$|^gpu_model_runner: (?:sample|bookkeep)"),
+    ),
+    (
+        "preparing inputs",
+        re.compile(r"\): (?:_prepare_inputs|_update_states|prepare_for_decode|prepare_for_extend|init_new"
+                   r"|get_model_worker_batch)$|^gpu_model_runner: preprocess"),
+    ),
+)  # fmt: skip
+
+
+class StepGaps(rule.Seen, frozen=True):
+    """Idle time between steps."""
+
+    engine: str
+    gap_ns: int  #: the mean
+    median_gap_ns: int
+    parts: list[tuple[str, float]]  #: what the host does meanwhile, and its share of the gaps
+    has_stacks: bool
+
+    def title(self, words: text.Words) -> str:
+        doing = text.listed([f"{what} ({text.percent(share)})" for what, share in self.parts])
+        why = f", while the host is {doing}" if self.parts else ""
+        return f"The {words.gpu} idles {text.time(self.gap_ns)} between two steps{why}"
+
+    def cure(self, words: text.Words) -> str:
+        return "preparing the next step meanwhile"
+
+    def advice(self, words: text.Words) -> str:
+        if self.parts and self.parts[0][0] == _WAITS:
+            return "The engine waits for requests: send more of them, or look at who sends them"
+        lines = "" if self.parts else "; record with with_stack=True to see what the host does"
+        option = served.option_of("gap", self.engine)
+        return f"Let the engine prepare the next step while the device works: {option}{lines}"
+
+    @property
+    def is_of_host(self) -> bool:
+        return True
+
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        slows = ["stacks were recorded: the host is slower than usual"] if self.has_stacks else []
+        return [f"{text.time(self.median_gap_ns)} in the median", *slows]
+
+
+def check(trace: Trace) -> rule.Answer:
+    """Predict steps that follow each other at once."""
+    steady = served.steady_steps(trace)
+    if steady is None:
+        return rule.NotApplicable("no steps of an inference engine were recorded")
+    steps, places = steady
+    work, events = facts.gpu.work(trace), trace.events
+    device = work.devices[steps.device]
+    step = facts.steps.step_of_work(trace, steps.windows)[device.start : device.stop]
+    starts, ends, tracks = list[int](), list[int](), list[int]()
+    for place in places[steps.gap_ns[places] > 0].tolist():  # a loop over steps, which are few
+        following = device.start + np.flatnonzero(step == place + 1)
+        first = following[work.ts[following].argmin()]
+        launch = work.launch[first]
+        start, end = int(work.ts[first]) - int(steps.gap_ns[place]), int(work.ts[first])
+        if launch != arrays.NO_INDEX and events.ts[launch] + events.dur[launch] > start:
+            starts.append(start)
+            ends.append(min(end, int(events.ts[launch] + events.dur[launch])))
+            tracks.append(int(events.track[launch]))
+    if len(starts) < LEAST_GAPS:
+        return rule.Fine("the next step's work is launched before a step's ends")
+    gaps = arrays.Intervals(np.array(starts, np.int64), np.array(ends, np.int64))
+    track = np.array(tracks, np.int32)
+    cut = judging.host_cut(trace, track, gaps.start, gaps.end)
+    stacks = bool((events.category == Category.PYTHON_FUNCTION).any())
+    parts = _parts(trace, gaps, track)
+    length = gaps.end - gaps.start
+    seen = StepGaps(
+        engine=steps.batches[int(places[0])].engine,
+        gap_ns=int(length.sum()) // max(len(length), 1),
+        median_gap_ns=int(arrays.median(length)),
+        parts=parts,
+        has_stacks=stacks,
+    )
+    waits = bool(parts) and parts[0][0] == _WAITS and parts[0][1] >= WAITING_RATIO
+    saved = min(judging.saved_a_step(trace, cut), int(length.sum()) // judging.measure(trace).count)
+    spans = rule.Spans(gaps.start, gaps.end, np.full(len(length), -1, np.int64))
+    return judging.judged(trace, seen, saved, spans=spans, confidence="low" if waits else "medium", cut=cut)
+
+
+def _parts(trace: Trace, gaps: arrays.Intervals, track: arrays.Int32s) -> list[tuple[str, float]]:
+    """What the launching threads do in the gaps, by engines' functions: the share of each kind, the largest first."""
+    events = trace.events
+    rows = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
+    rows = rows[np.isin(events.track[rows], track)]
+    whole = max(int((gaps.end - gaps.start).sum()), 1)
+    shares = []
+    for what, pattern in _KINDS:
+        chosen = rows[facts.names.matching(trace, pattern)[events.name[rows]]]
+        spans = arrays.union(events.ts[chosen], events.ts[chosen] + events.dur[chosen])
+        _, _, parts = arrays.clip(gaps, spans)
+        shares.append((what, float((parts.end - parts.start).sum()) / whole))
+    return sorted((each for each in shares if each[1] >= NAMED_RATIO), key=lambda each: -each[1])[:3]

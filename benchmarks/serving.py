@@ -1,0 +1,33 @@
+"""Simulated engines with known truth: how many faults are named, and how often a healthy one is accused.
+
+make bench-serving [ARGS=100]: so many servers of each kind. Exits with 1 below 95 % or with a false finding.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from serving import RULES, healthy, is_found, with_fault
+
+LEAST_RECALL = 0.95
+
+
+def main(count: int) -> int:
+    """Print a line a rule."""
+    accused = Counter(rule for seed in range(count) for rule in is_found(healthy(seed)))
+    print(f"{count} healthy servers: {sum(accused.values())} false findings {dict(accused) or ''}")
+    failed = bool(accused)
+    for rule in RULES:
+        named = Counter(name for seed in range(count) for name in is_found(with_fault(rule, 10_000 + seed)))
+        beside = {name: times for name, times in named.items() if name != rule}
+        print(f"{rule:16} {named[rule]:4} of {count} named; beside them {beside or 'nothing'}")
+        failed |= named[rule] < LEAST_RECALL * count
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))

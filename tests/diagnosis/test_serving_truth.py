@@ -1,0 +1,111 @@
+"""Rules about serving: simulated engines of known truth, metamorphic changes, recorded steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from augment.diagnosis.judging import measure
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.rule import Found
+from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, step_gaps
+from augment.readers import read
+from said import advice_of, title_of
+from serving import MS, RULES, US, Serving, healthy, is_found, serve, with_fault
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+POINTS = 0.05
+
+
+def problem(rule: object, how: Serving) -> Found:
+    answer = rule.check(serve(how))  # type: ignore[attr-defined]
+    assert isinstance(answer, Found)
+    return answer
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_servers_have_no_finding(seed: int) -> None:
+    assert is_found(healthy(seed)) == {}
+
+
+@pytest.mark.parametrize("seed", range(500, 506))
+@pytest.mark.parametrize("rule", RULES)
+def test_faults_are_named(rule: str, seed: int) -> None:
+    assert rule in is_found(with_fault(rule, seed))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gaps_save_what_a_server_gains_that_schedules_ahead(seed: int) -> None:
+    slow = replace(with_fault("step_gaps", seed), prefill_every=0, pauses=(), hiccups=())
+    fault = problem(step_gaps, slow)
+    before = measure(serve(slow)).length_ns
+    after = measure(serve(replace(slow, is_async=True, schedule_ns=20 * US))).length_ns
+    assert fault.saved_ns is not None
+    assert abs(fault.saved_ns / before - (1 - after / before)) < POINTS
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_eager_decodes_save_what_graphs_gain(seed: int) -> None:
+    eager = replace(with_fault("eager_decodes", seed), pauses=(), hiccups=(), noise=0.02)
+    fault = problem(eager_decodes, eager)
+    before = measure(serve(eager)).length_ns
+    after = measure(serve(replace(eager, eager=lambda _: False))).length_ns
+    assert fault.saved_ns is not None
+    assert abs(fault.saved_ns / before - (1 - after / before)) < POINTS
+
+
+def test_what_is_said() -> None:
+    server = Serving(schedule_ns=900 * US)
+    fault = problem(step_gaps, server)
+    assert title_of(fault).startswith("The GPU idles 98")
+    assert "while the host is scheduling (92 %)" in title_of(fault)
+    assert "--async-scheduling" in advice_of(fault)
+    without = problem(step_gaps, replace(server, has_stacks=False))
+    assert "while" not in title_of(without)
+    assert "with_stack=True" in advice_of(without)
+    stall = problem(prefill_stalls, Serving(prefill_every=8, prefill_times=6, is_async=True))
+    assert "Prompts hold up running sequences for up to 29 ms, 6.0 decodes: 37 % of the steps' time" in title_of(stall)
+    assert "--max-num-batched-tokens" in advice_of(stall)
+    padded = problem(graph_padding, Serving(graph_requests=64, is_async=True))
+    assert title_of(padded) == "50 % of the batches of graphs is padding: 32 sequences run as a graph for 64"
+
+
+def test_a_slower_scheduler_costs_more() -> None:
+    """Metamorphic."""
+    saved = [problem(step_gaps, Serving(schedule_ns=length)).saved_ns or 0 for length in (600 * US, 1_200 * US, 2 * MS)]
+    assert saved == sorted(saved)
+    assert saved[0] < saved[1] - 400 * US < saved[2] - 800 * US
+
+
+def test_prompts_in_the_same_number_of_chunks_hold_up_less() -> None:
+    """Metamorphic: the same prompts, four times as many steps that are a fourth as long."""
+    stall = Serving(prefill_every=12, prefill_times=12, is_async=True, steps=48)
+    chunks = replace(stall, prefill_every=3, prefill_times=3)
+    assert "prefill_stalls" in is_found(stall)
+    assert "prefill_stalls" not in is_found(replace(chunks, is_mixed=True))
+
+
+def test_batches_without_graphs_are_told_where_they_are_larger() -> None:
+    eager = replace(with_fault("eager_decodes", 3), requests=40)
+    seen = problem(eager_decodes, eager).seen
+    assert isinstance(seen, eager_decodes.EagerDecodes)
+    assert seen.engine == "vLLM"
+    assert seen.least_requests is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vllm_mi300_tracelens/decode_full_graph_execution.json.gz",
+        "sglang_mi300_tracelens/qwen3_8b_decode.json.gz",
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
+    ],
+)
+def test_one_recorded_step_has_none_of_these(name: str) -> None:
+    """What stands between steps, or differs among them, cannot be seen in one."""
+    if not (SHARED / name).exists():
+        pytest.skip("no shared traces here")
+    assert not {each.rule for each in diagnose(read(str(SHARED / name))).findings} & {*RULES}
