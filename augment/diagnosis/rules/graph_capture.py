@@ -17,6 +17,10 @@ from augment.diagnosis import host_causes, judging, rule
 
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
+_MOSTLY = (
+    "This recording is of captures more than of a run: record steady steps for a judgement, and name this file beside"
+    " that trace with --graph-capture, which gives its graphs operators and shapes"
+)
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
 
 
@@ -26,6 +30,7 @@ class Captures(rule.Seen, frozen=True):
     capture_count: float
     capture_ns: int  #: per step
     in_every_step: bool
+    mostly: bool  #: they are more than half of a recording without steps
 
     def title(self, words: text.Words) -> str:
         capture = f"Graphs are captured for {text.time(self.capture_ns)} {words.per_step}"
@@ -39,7 +44,7 @@ class Captures(rule.Seen, frozen=True):
         return f"{often} ({text.time(self.capture_ns)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return words.fill(_STEADY if self.in_every_step else _ONCE)
+        return words.fill(_STEADY if self.in_every_step else _MOSTLY if self.mostly else _ONCE)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -50,12 +55,18 @@ def check(trace: Trace) -> rule.Answer:
     if cause is None:
         return rule.NotApplicable("no graph is captured in the steps")
     which, parts = judging.within_steps(trace, cause.spans.start, cause.spans.end)
-    steps = judging.measure(trace).count
+    measured = judging.measure(trace)
+    steps = measured.count
     steady = len(which) >= steps > 1
     spent = arrays.total(arrays.union(parts.start, parts.end)) // steps
     return judging.judged(
         trace,
-        Captures(capture_count=len(which) / steps, capture_ns=spent, in_every_step=steady),
+        Captures(
+            capture_count=len(which) / steps,
+            capture_ns=spent,
+            in_every_step=steady,
+            mostly=measured.unit == "recording" and 2 * spent > measured.length_ns,
+        ),
         cause.saved_ns,
         spans=rule.Spans(parts.start, parts.end, cause.spans.row[which]),
         confidence="high" if steady else "medium",
