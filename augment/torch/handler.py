@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -95,7 +96,25 @@ def profile(
             from torch._C._profiler import _ExperimentalConfig
 
             settings["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
-    return profiler.profile(**{**settings, **more})
+    made = profiler.profile(**{**settings, **more})
+    _stopped_by_sigterm(made)
+    return made
+
+
+def _stopped_by_sigterm(profiler: Any) -> None:
+    """Have SIGTERM, which ends jobs whose time is over, leave the trace of what was recorded; then it ends the process
+    as before. Nothing is changed where the program has a handler of its own, nor in other threads than the first."""
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            profiler.stop()  # as leaving its "with" does: writes the trace if steps are being recorded
+        except Exception as error:  # whatever it is, the process is to end
+            _LOG.warning("augment: no trace of what was recorded: %s: %s", type(error).__name__, error)
+        signal.raise_signal(number)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 def trace_handler(
@@ -223,9 +242,12 @@ def _written(profiler: Profiler, folder: Path) -> Path:
     unfinished = trace.with_name(f".{trace.name}")
     try:
         profiler.export_chrome_trace(str(unfinished))
+        if not unfinished.exists():  # PyTorch raises nothing then
+            raise OSError("PyTorch could not write it; is the disk full?")
         unfinished.replace(trace)
     finally:
-        unfinished.unlink(missing_ok=True)
+        for left in (unfinished, Path(f"{unfinished}.tmp")):
+            left.unlink(missing_ok=True)
     return trace
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 import augment.torch
 from augment.errors import UsageError
+from augment.readers import read
 from augment.torch import follow_up, handler
 from traces import SIMULATED
 
@@ -104,6 +106,21 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: pyte
     assert handled(tmp_path / "traces", Broken()) == []
     (record,) = caplog.records
     assert "No space left on device" in record.getMessage()
+
+
+class Full:
+    """A profiler that finds the disk full: PyTorch leaves a part under another name, and raises nothing."""
+
+    step_num = 3
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(f"{path}.tmp").write_text("{")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    augment.torch.trace_handler(tmp_path / "traces")(Full())
+    assert "is the disk full?" in caplog.text
+    assert not list((tmp_path / "traces").iterdir())
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -306,6 +323,50 @@ def test_trainers_record_their_steps(package: str, script: str, tmp_path: Path) 
         pytest.skip(f"{package} is not installed")
     done_by("-c", script, str(tmp_path / "traces"))
     assert sidecar_in(tmp_path / "traces")["source"]["steps"] == [2, 3]
+
+
+LOOP = """
+import signal, sys, torch, augment.torch
+how = sys.argv[2]
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+back = torch.Tensor.backward
+if how == "accelerate":
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True)
+    layer, optimizer = accelerator.prepare(layer, optimizer)
+    back = accelerator.backward
+with augment.torch.profile(sys.argv[1], wait=1, warmup=1, active=2 if how == "accelerate" else 50) as profiler:
+    for step in range(5):
+        back(layer(torch.ones(8, 4)).square().mean())
+        optimizer.step()
+        profiler.step()
+    if how != "accelerate":
+        signal.raise_signal(signal.Signals[how])
+"""
+
+
+@needs_torch
+def test_accelerate_is_recorded(tmp_path: Path) -> None:
+    if find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    done_by("-c", LOOP, str(tmp_path), "accelerate")
+    assert sidecar_in(tmp_path)["source"]["steps"] == [2, 3]
+
+
+@needs_torch
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_leaves_what_was_recorded(name: str, tmp_path: Path) -> None:
+    paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", LOOP, str(tmp_path), name],
+        env=environment, capture_output=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert (ended.returncode == -signal.SIGTERM) == (name == "SIGTERM")
+    (trace,) = (path for path in tmp_path.iterdir() if ".pt.trace.json" in path.name and not path.name.startswith("."))
+    assert read(str(trace)).partial is None
 
 
 @needs_torch
