@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         with_nccl_inspector,
         with_nccl_log,
         with_spans,
+        with_telemetry,
         with_torch_trace,
     )
     from augment.readers.attachments.recorded_files import link_execution_trace, read_memory_timeline
@@ -73,6 +74,7 @@ _HOMES = {
     "with_memory_timeline": "augment.readers.attachments",
     "with_nccl_inspector": "augment.readers.attachments",
     "with_nccl_log": "augment.readers.attachments",
+    "with_telemetry": "augment.readers.attachments",
     "with_torch_trace": "augment.readers.attachments",
     "with_spans": "augment.readers.attachments",
     "with_tables": "augment.readers.attachments.tables",
@@ -132,6 +134,7 @@ __all__ = [
     "with_nccl_log",
     "with_spans",
     "with_tables",
+    "with_telemetry",
     "with_torch_trace",
     "within",
     "write",

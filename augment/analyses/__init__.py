@@ -15,10 +15,12 @@ from augment.analyses import (
     collectives,
     communication_computation_overlap,
     compilations,
+    cost,
     critical_path,
     critical_path_operators,
     cupti_counters,
     diagnosis,
+    energy,
     execution_trace,
     frequent_kernel_patterns,
     gpu_time_by_annotation,
@@ -47,6 +49,7 @@ from augment.analyses import (
     source_lines,
     step_efficiency,
     steps,
+    telemetry,
     temporal_breakdown,
     user_annotation_breakdown,
 )
@@ -114,6 +117,9 @@ ANALYSES: tuple[Analysis, ...] = (
     execution_trace,
     collective_records,
     compilations,
+    telemetry,
+    energy,
+    cost,
     cupti_counters,
 )
 

@@ -267,7 +267,17 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "peaks", "region", *(kind.name for kind in KINDS)]
+        names = [
+            "only",
+            "skip",
+            "options",
+            "steps",
+            "tables",
+            "peaks",
+            "price",
+            "region",
+            *(kind.name for kind in KINDS),
+        ]
         options = [*_REQUEST]
         if formats:
             names.append("formats")
@@ -303,6 +313,7 @@ def user_tables(function: Function) -> Function:
 _REQUEST: tuple[Callable[..., Any], ...] = (
     *(click.option(f"--{kind.option}", metavar="FILE", help=kind.help) for kind in reversed(KINDS)),
     _PEAKS,
+    click.option("--price", default="", metavar="PRICE", help="The price of a GPU hour: what steps and findings cost."),
     _TABLES,
     click.option(
         "--region",
@@ -364,7 +375,9 @@ def _request(values: dict[str, Any]) -> Request:
     if "formats" in values:
         values["formats"] = formats_of(values["formats"])
     evidence = Evidence({kind.name: values.pop(kind.name) for kind in KINDS})
-    return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)
+    price = values.pop("price")
+    price = (f"cost.price={price}",) if price else ()
+    return Request(**{**values, "options": option_values([*values["options"], *price])}, evidence=evidence)
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

@@ -116,6 +116,20 @@ KINDS: tuple[Kind, ...] = (
         several=True,
     ),
     Kind(
+        name="telemetry",
+        what="telemetry of GPUs",
+        help="Power and clocks by nvidia-smi, rocm-smi, dcgmi or Prometheus; FILE@zone=+01:00,gpu=0 says more.",
+        reads="telemetry_file:read_telemetry",
+        begins=re.compile(
+            rb"(?is)(?:\xef\xbb\xbf)?[\w .,;:\[\]()%/\"*-]{0,999}?(?:power[._]draw|power_w\b|\bwatts\b"
+            rb"|utilization[._ ]gpu|temperature[._]gpu|graphics package power|clocks[._](?:current|sm|gr))[^\n]*\n"
+            rb"|\xff\xfe(?:[^\n]\0){0,999}?(?:p\0o\0w\0e\0r\0|u\0t\0i\0l\0)"
+            rb"|(?![\s]*\{).{0,3000}?(?:^|\n)#\s?(?:Entity\s+\w|gpu\s+(?:pwr|sm|gtemp)|Date\s+Time\s+gpu)"
+            rb"|\s*\{[^{}]{0,99}\"data\"\s*:\s*\{\s*\"resultType\"\s*:\s*\"matrix\""
+        ),
+        alone=True,
+    ),
+    Kind(
         name="nccl_log",
         what="a log of NCCL",
         help="Logs of NCCL_DEBUG=INFO, of one or many processes: a file or a glob.",

@@ -44,6 +44,7 @@ STAGE_OF: dict[str, Stage] = {
     "inference_phases": "operations",
     "step_efficiency": "operations",
     "model_flops": "operations",
+    "cost": "diagnosis",
     "idle_time_breakdown": "idle time",
 }
 

@@ -24,6 +24,7 @@ from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.source_code import CodeLine
+from augment.core.telemetry import Samples, Telemetry
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
@@ -76,7 +77,14 @@ def trace(job: Path) -> Trace:
     dump = RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
     moments = np.linspace(int(recorded.events.ts[0]), int(recorded.events.end.max()), 6).astype(np.int64)
     spans = RequestSpans("spans", ["a"], ["vllm"], moments[None], np.array([7]), np.array([3]))
-    return recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,)))
+    return watched(recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,))))
+
+
+def watched(trace: Trace) -> Trace:
+    """With telemetry, 1 ms apart."""
+    ts = np.arange(int(trace.events.ts[0]) - 10**6, int(trace.events.end.max()) + 10**6, 10**6, dtype=np.int64)
+    power = Samples("0", "power", "W", ts, 300 + 50 * np.sin(np.arange(len(ts))))
+    return trace.changed(Telemetry("smi.csv", (power,)))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +164,7 @@ def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: Augmented
 @analysis_of
 @pytest.mark.parametrize("shift", [-(10**15), 1, 10**17])
 def test_figures_do_not_depend_on_when(analysis: Any, trace: Trace, augmented: AugmentedTrace, shift: int) -> None:
-    moved = augment(trace_on_clock(trace, lambda ts: ts + shift), only=[analysis.NAME])
+    moved = augment(watched(trace_on_clock(trace, lambda ts: ts + shift)), only=[analysis.NAME])
     assert figures(moved, analysis) == figures(augmented, analysis)
     assert times(moved, analysis) == [[ts + shift for ts in track] for track in times(augmented, analysis)]
 

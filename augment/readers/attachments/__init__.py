@@ -141,7 +141,7 @@ def attach(trace: Trace, kind: Kind, path: Path, limits: Limits | None = None) -
 def read_alone(kind: Kind, path: Path, limits: Limits | None = None) -> object:
     """What the file of this kind holds: the errors are those of :func:`attach`."""
     path = os.fspath(path)
-    if kind.begins and not kind.several and (other := begins_as(path)) not in (None, kind):
+    if kind.begins and not kind.several and (other := begins_as((files_at(path) or [path])[0])) not in (None, kind):
         assert other is not None
         raise UnknownFormat(path, f"{other.what}, not {kind.what}; name it with --{other.option}")
     from augment.readers.limits import UNLIMITED
@@ -172,8 +172,10 @@ def path_of(path: str, rank: int | None) -> str:
 
 
 def files_at(path: str) -> list[str]:
-    """The file, or the files that match a glob."""
-    return [path] if os.path.exists(path) else sorted(glob.glob(path))
+    """The file, or the files that match a glob; what is given after the name of a file (``FILE@zone=Z``) is no part
+    of it."""
+    known = [path] if os.path.exists(path) else sorted(glob.glob(path))
+    return known if known or "@" not in path else files_at(path.rpartition("@")[0])
 
 
 def _state(path: str) -> str:
@@ -210,3 +212,4 @@ with_nccl_log = _attaching("nccl_log")
 with_torch_trace = _attaching("torch_trace")
 with_inductor_provenance = _attaching("inductor_provenance")
 with_spans = _attaching("spans")
+with_telemetry = _attaching("telemetry")

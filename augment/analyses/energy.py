@@ -1,0 +1,102 @@
+"""How much energy did each step, phase and kind of work use?
+
+The input is the power of each device, or its counter of energy, recorded beside the trace (``--telemetry``); without it
+this is skipped. ``energy_joules`` is the integral of power, which between two samples is their mean, over the time of
+the row: the whole ``recording``, a ``step``, the time in which the device is ``busy`` or ``idle``, and that in which a
+``family`` of kernels or a ``phase`` of training runs. Families and phases that run at once both count.
+
+Power is sampled every 15 ms at best, often every 100 ms. ``resolution`` says what that means for a row: ``measured`` if
+its stretches of time have two samples or more in the mean; ``by_time`` if they are shorter: then samples do not tell
+them apart, and the row has the power around it, times its time.
+
+**What to do**: compare joules a step between runs and limits of power; idle time uses energy, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from msgspec import Struct
+
+from augment.arrays import Int64s, Intervals, union
+from augment.core.findings import Findings, Skipped, column
+from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.watched_gpus import EnergyMeter, energy_meter, watched_gpus
+from augment.facts.host.call_stacks import call_stacks
+from augment.facts.host.training_phases import TrainingPhase, training_phases
+from augment.facts.operators.operator_work import work_families
+from augment.facts.steps.step_windows import step_windows
+
+NAME = "energy"
+NEEDS = (GPU_WORK,)
+
+
+class Row(Struct, frozen=True):
+    """The energy of one part of one device's time."""
+
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
+    part: Annotated[str, column("recording, step, busy, idle, family or phase.")]
+    name: Annotated[str | None, column("The number of the step, the family or the phase.")]
+    resolution: Annotated[str, column("measured, or by_time where samples are too far apart to tell it.")]
+    time_ns: Annotated[int, column("How long it took, as far as power is known.", "ns")]
+    energy_joules: Annotated[float, column("The energy used meanwhile, joules.", key=False)]
+    power_watts: Annotated[float, column("The mean power, watts.", key=False)]
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Integrate power over the time of each part."""
+    watched = watched_gpus(trace)
+    if watched is None or isinstance(watched, str):
+        return Skipped(watched or "no telemetry is given beside the trace: see --telemetry")
+    rows = []
+    for place, samples in watched.devices.items():
+        if (meter := energy_meter(samples)) is not None:
+            rows += [row for row in _rows(trace, place, meter) if row.time_ns]
+    return Findings(rows) if rows else Skipped("the telemetry has no power during the trace")
+
+
+def _rows(trace: Trace, place: int, meter: EnergyMeter) -> Iterator[Row]:
+    work, windows = gpu_work(trace), step_windows(trace)
+    device = work.devices[place]
+    begin, end = trace.events.ts[:1], np.array([int(trace.events.end.max())], np.int64)
+    ts, until = work.ts[device.places], work.end[device.places]
+    busy = union(ts, until)
+    idle = Intervals(np.append(begin, busy.end), np.append(busy.start, end))
+    parts: list[tuple[str, str | None, Intervals]] = [
+        ("recording", None, Intervals(begin, end)), ("busy", None, busy),
+        ("idle", None, Intervals(*(side[idle.end > idle.start] for side in idle))),
+    ]  # fmt: skip
+    for number, start, stop in zip(windows.number.tolist(), windows.start, windows.end, strict=True):
+        if number >= 0:
+            parts.append(("step", str(number), Intervals(np.array([start]), np.array([stop]))))
+    families = work_families(trace)
+    kinds = families.family[device.places]
+    named = [(families.names[kind], kinds == kind) for kind in np.unique(kinds).tolist()]
+    parts += [("family", name, union(ts[chosen], until[chosen])) for name, chosen in named]
+    of_phases = _phases(trace, work.launch[device.places])
+    parts += [("phase", name, union(ts[chosen], until[chosen])) for name, chosen in of_phases]
+    for part, name, times in parts:
+        joules, known_ns = meter.used(times.start, times.end)
+        stretch = float((times.end - times.start).mean()) if len(times.start) else 0.0
+        resolution = "measured" if stretch >= 2 * meter.period_ns else "by_time"
+        watts = joules / known_ns * 1e9 if known_ns else 0.0
+        yield Row(trace.rank, device.device, part, name, resolution, known_ns, joules, watts)
+
+
+def _phases(trace: Trace, launch: Int64s) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
+    """Each phase of training, and which pieces of work were launched in it."""
+    phases = training_phases(trace)
+    if phases is None:
+        return
+    place = call_stacks(trace).place_of[launch]
+    phase = np.where((launch >= 0) & (place >= 0), phases[place], len(TrainingPhase))
+    for each in TrainingPhase:
+        if (phase == each).any():
+            yield each.name.lower(), phase == each

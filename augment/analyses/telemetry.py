@@ -1,0 +1,110 @@
+"""What did power, clocks, temperature and links do meanwhile?
+
+The input is telemetry recorded beside the trace, or alone (``--telemetry``); without it this is skipped. A row is a
+quantity of a device, in the whole recording and in each step that has samples. ``mean`` is that of the samples in the
+period. ``throttled`` is the share of samples in which the driver says that it slows the device down, for another reason
+than that it is idle or that the user has set its clocks.
+
+Each quantity is drawn under its device. Alone, a row is a quantity of a GPU of the file.
+
+**What to do**: a clock that falls while power is at its limit, or while ``throttled`` is not 0, explains kernels that
+get slower. See [telemetry](telemetry.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from msgspec import Struct
+
+from augment.core.annotations import CounterTrack
+from augment.core.findings import Findings, Skipped, column
+from augment.core.telemetry import Samples, Telemetry
+from augment.core.trace import Diagnostic, Identity, Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.watched_gpus import watched_gpus
+from augment.facts.steps.step_windows import step_windows
+
+NAME = "telemetry"
+NEEDS = ()
+_DRAWN_UNITS = {"ratio": ("%", 100.0), "bytes": ("GB", 1e-9)}
+
+
+class Row(Struct, frozen=True):
+    """One quantity of one device in one period."""
+
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device; alone, the GPU of the file.")]
+    step: Annotated[int | None, column("The step; null for the whole recording.")]
+    quantity: Annotated[str, column("What was sampled: power, sm_clock, temperature or another.")]
+    unit: Annotated[str, column("The unit of the values: W, MHz, °C, ratio, bytes, GB/s or J.")]
+    mean: Annotated[float, column("Mean of the samples in the period.", key=False)]
+    least: Annotated[float, column("The least of them.", key=False)]
+    greatest: Annotated[float, column("The greatest of them.", key=False)]
+    sample_count: Annotated[int, column("Number of samples in the period.", "count")]
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Sum up the samples of each device and step, and draw them."""
+    telemetry = trace.context.attached(Telemetry)
+    if telemetry is None:
+        return Skipped("no telemetry is given beside the trace: see --telemetry")
+    if not len(trace.events):
+        return Findings([_row(trace, each.gpu, None, each, slice(None)) for each in telemetry.samples])
+    watched = watched_gpus(trace)
+    if watched is None or isinstance(watched, str):
+        return Skipped(watched or "no telemetry is given")
+    begin, end = int(trace.events.ts[0]), int(trace.events.end.max())
+    rows, tracks = [], list[CounterTrack]()
+    for place, quantities in watched.devices.items():
+        device = gpu_work(trace).devices[place]
+        for samples in quantities.values():
+            inside = _within(samples, begin, end)
+            if inside.stop > inside.start:
+                rows.append(_row(trace, device.device, None, samples, inside))
+                tracks.append(_track(samples, inside, device.track))
+            rows += _of_steps(trace, device.device, samples)
+    if not rows:
+        return Skipped("no sample of the telemetry lies within the trace: its samples are further apart")
+    zone = f"times of the telemetry have no zone (taken as {watched.zone}, at which alone it covers the trace)"
+    notes = [Diagnostic("telemetry_zone", 1, zone)] if watched.zone else []
+    return Findings(rows, tracks, notes)
+
+
+def _of_steps(trace: Trace, device: Identity, samples: Samples) -> Iterator[Row]:
+    steps = step_windows(trace)
+    for number, start, end in zip(steps.number.tolist(), steps.start.tolist(), steps.end.tolist(), strict=True):
+        inside = _within(samples, start, end)
+        if number >= 0 and inside.stop > inside.start:
+            yield _row(trace, device, number, samples, inside)
+
+
+def _within(samples: Samples, start: int, end: int) -> slice:
+    first, stop = np.searchsorted(samples.ts, (start, end)).tolist()
+    return slice(first, stop)
+
+
+def _row(trace: Trace, device: Identity, step: int | None, samples: Samples, inside: slice) -> Row:
+    values = samples.values[inside]
+    return Row(
+        trace.rank, device, step, samples.quantity, samples.unit, float(values.mean()), float(values.min()),
+        float(values.max()), len(values),
+    )  # fmt: skip
+
+
+def _track(samples: Samples, inside: slice, under: int) -> CounterTrack:
+    unit, factor = _DRAWN_UNITS.get(samples.unit, (samples.unit, 1.0))
+    return CounterTrack(
+        analysis=NAME,
+        name=samples.quantity.replace("_", " ").capitalize(),
+        under=under,
+        ts=samples.ts[inside],
+        values=samples.values[inside] * factor,
+        unit=unit,
+        description="as recorded beside the trace",
+    )
