@@ -161,11 +161,11 @@ class Session:
             raise ServiceError(f"{path}: {self.address}: the job was cancelled", "CANCELLED", "CANCELLED")
 
     def _ended(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
-        """Wait until the job has ended."""
+        """Wait until the job has ended; meanwhile only what does not grow with its inputs is sent."""
 
         def attempt(patience: Patience) -> _Job:
             latest = job
-            request = service_pb2.WatchJobRequest(name=job.name)
+            request = service_pb2.WatchJobRequest(name=job.name, view=service_pb2.JOB_VIEW_BASIC)
             for answer in self._stub.WatchJob(request, timeout=deadline.left_s(), metadata=self._connection.metadata):
                 patience.heard()
                 latest = answer.job
@@ -178,6 +178,9 @@ class Session:
         final = (_Job.STATE_SUCCEEDED, _Job.STATE_FAILED, _Job.STATE_CANCELLED)
         while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
             deadline.left_s()
+        if not latest.HasField("spec"):  # an earlier server sends all each time
+            request = service_pb2.GetJobRequest(name=job.name)
+            latest = self._connection.ask(self._stub.GetJob, request, deadline, path).job
         return latest
 
     @contextlib.contextmanager
