@@ -26,6 +26,7 @@ from augment.analyses import (
     gpu_time_by_annotation,
     gpu_time_by_module,
     gpu_time_by_phase,
+    hardware_activity,
     idle_time_breakdown,
     inference_phases,
     inference_steps,
@@ -121,6 +122,7 @@ ANALYSES: tuple[Analysis, ...] = (
     energy,
     cost,
     cupti_counters,
+    hardware_activity,
 )
 
 

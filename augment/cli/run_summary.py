@@ -47,6 +47,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
             yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
         yield from costly_lines(sidecar)
+        yield from measured_activity(sidecar)
         yield from waterfall(sidecar)
         yield from not_recorded(sidecar)
         if notes := len(sidecar["diagnostics"]):
@@ -104,6 +105,17 @@ def _first_lines(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield from (f"  {line}" for line in lines[:SHOWN])
     if len(lines) > SHOWN:
         yield f"  … and {len(lines) - SHOWN} more"
+
+
+def measured_activity(sidecar: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each device: how much of it the hardware measured to be active while it was busy."""
+    rows = sidecar["analyses"].get("hardware_activity", {}).get("rows", ())
+    busy = [row for row in rows if row["part"] == "busy" and row["unit"] == "ratio"]
+    for device in dict.fromkeys(row["device"] for row in busy):
+        said = [
+            f"{row['quantity'].replace('_', ' ')} {share(row['value'], 1)}" for row in busy if row["device"] == device
+        ]
+        yield f"  measured on device {device} while it is busy: {', '.join(said)}"
 
 
 def costly_lines(sidecar: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,107 @@
+"""Samples of hardware counters in a trace: CUPTI's PM sampling, as Kineto writes it since 2026-08."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from augment.arrays.types import Int64s
+from augment.core.args import Arg
+from augment.core.context import derived
+from augment.core.trace import Category, Trace
+from augment.facts.source.event_args import args_of_rows
+
+_COUNTER = "hardware_counters"  #: the category; a counter's process is named ``GPU 0 Counters``, its arg has no name
+_DEVICE = re.compile(r"GPU (\d{1,9}) Counters")
+_PERCENT = ".pct_of_peak_sustained_elapsed"
+#: quantity, unit, and how CUPTI's metric of it begins
+_METRICS = (
+    ("sm_active", "ratio", r"sm__cycles_active\.avg"),
+    ("tensor_active", "ratio", r"sm__(?:pipe|inst_executed_pipe)_tensor\w*\.(?:avg|sum)"),
+    ("dram_active", "ratio", r"dram__throughput\.avg"),
+    ("dram_read", "bytes", r"dram__bytes_read\.sum"),
+    ("dram_written", "bytes", r"dram__bytes_write\.sum"),
+    ("dram_moved", "bytes", r"dram__bytes\.sum"),
+)
+_ELAPSED = "sm__cycles_elapsed"
+
+
+class HardwareSamples(Struct, frozen=True):
+    """One quantity of a device. A value holds from its ``ts`` for ``period_ns``, or until the next one: of a ratio it
+    is the mean over that time, of bytes the sum."""
+
+    unit: str  #: ``ratio`` or ``bytes``
+    ts: Int64s  #: ns, strictly ascending
+    values: npt.NDArray[np.float64]
+    period_ns: int
+
+    def over(self, start: Int64s, end: Int64s) -> tuple[float, int]:
+        """The mean ratio, or the sum of bytes, in these disjoint intervals, and how much of their time was sampled, ns.
+        A sample that is only partly in them counts for its share."""
+        stop = np.minimum(self.ts + self.period_ns, np.append(self.ts[1:], self.ts[-1] + self.period_ns))
+        edges = np.stack((self.ts, stop), axis=1).ravel() - self.ts[0]
+        length = stop - self.ts
+        rate = self.values if self.unit == "ratio" else self.values / length
+        time, amount = (
+            np.stack((np.cumsum(each) - each, np.cumsum(each)), axis=1).ravel() for each in (length, rate * length)
+        )
+        bounds = [each - self.ts[0] for each in (start, end)]
+        sampled, whole = (
+            float((np.interp(bounds[1], edges, each) - np.interp(bounds[0], edges, each)).sum())
+            for each in (time, amount)
+        )
+        return (whole / sampled if self.unit == "ratio" and sampled else whole), round(sampled)
+
+
+@derived(until="breakdowns")
+def hardware_samples(trace: Trace) -> Mapping[int, Mapping[str, HardwareSamples]]:
+    """By the number of a device its sampled quantities. Of cycles, the share of those that elapsed is taken, where both
+    were sampled: alone they say nothing of a share."""
+    events, known = trace.events, dict[int, dict[str, HardwareSamples]]()
+    if _COUNTER not in set(trace.strings):
+        return {}
+    rows = np.flatnonzero((events.phase == ord("C")) & (events.category_name == trace.strings.index(_COUNTER)))
+    values = args_of_rows(trace, rows, [Arg("", (Category.OTHER,), is_text=True)])[""]
+    rows, number = values.column.rows[:], np.array([_number(text) for text in values.texts])
+    value = number[values.column.values[:]] if len(rows) else np.empty(0)
+    for track in np.unique(events.track[rows]).tolist():
+        if not (device := _DEVICE.search(str(trace.tracks[track].pid))):
+            continue
+        series: dict[str, tuple[Int64s, npt.NDArray[np.float64]]] = {}
+        for name in np.unique(events.name[rows[events.track[rows] == track]]).tolist():
+            chosen = (events.track[rows] == track) & (events.name[rows] == name) & np.isfinite(value)
+            ts, first = np.unique(events.ts[rows[chosen]], return_index=True)
+            series[trace.strings[name]] = ts, value[chosen][first]
+        known.setdefault(int(device[1]), {}).update(_quantities(series))
+    return known
+
+
+def _quantities(series: Mapping[str, tuple[Int64s, npt.NDArray[np.float64]]]) -> dict[str, HardwareSamples]:
+    elapsed = next((series[name] for name in sorted(series) if name.startswith(_ELAPSED)), None)
+    known: dict[str, HardwareSamples] = {}
+    for quantity, unit, pattern in _METRICS:
+        for name in sorted(series, key=len, reverse=True):  # a share first
+            ts, values = series[name]
+            if quantity in known or len(ts) < 2 or not re.match(pattern, name):
+                continue
+            if unit == "ratio" and "pct_of_peak" in name:
+                if not name.endswith(_PERCENT) and quantity == "sm_active":
+                    continue  # of active cycles
+                values = values / 100
+            elif unit == "ratio":
+                if elapsed is None or not np.array_equal(elapsed[0], ts) or quantity != "sm_active":
+                    continue
+                values = np.divide(values, elapsed[1], out=np.zeros(len(values)), where=elapsed[1] > 0)
+            known[quantity] = HardwareSamples(unit, ts, values, max(int(np.median(np.diff(ts))), 1))
+    return known
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
