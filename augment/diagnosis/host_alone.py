@@ -51,7 +51,7 @@ def unjudged(trace: Trace) -> tuple[str, str]:
             f"A recording by torch.profiler can be judged; {_QUERY}.",
         )
     return (
-        f"Not judged: these are no events of PyTorch's profiler, and no rule knows them{whose}.",
+        f"Not judged: these events are not from PyTorch's profiler, and no rule knows them{whose}.",
         f"A recording by torch.profiler can be judged; {_QUERY}.",
     )
 
@@ -71,7 +71,7 @@ def host_sentence(trace: Trace, words: Words) -> str:
     calls = len(kernel_launches(trace))
     if not calls and not len(operator_times(trace).row):
         return (
-            f"Neither {words.gpu} work nor operators were recorded, so that nothing can be judged but the annotations: "
+            f"Neither {words.gpu} work nor operators were recorded, so only the annotations can be judged: "
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     why = (

@@ -113,7 +113,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
         some = " but what other ranks decide" if len(known) < len(saving) else ""
-        more = ", more than their sum: with one fixed, the others save more" if saved > OVERLAP * parts else ""
+        more = ", more than their sum: once one is fixed, the others save more" if saved > OVERLAP * parts else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and len(known) == len(saving) else [])]
@@ -207,7 +207,7 @@ def unknown_reason(trace: Trace) -> str:
     elif launched <= 1 - MOST:
         text = " (the launch of its next work was not recorded)"
     else:
-        text = f" ({percent(launched)} of it with the next work launched, else by what is unknown)"
+        text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     gaps = Intervals(start, end)
     lane, segments = main_track(trace), host_segments(trace)

@@ -96,7 +96,7 @@ def test_the_commands_of_a_page_run_in_order(page: str, folder: Path, augment: A
 
 def test_every_page_with_commands_is_run_or_needs_what_is_not_here() -> None:
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md"}
+    assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md", "docs/why-slow.md"}
 
 
 def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
@@ -108,3 +108,21 @@ def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
         if "--size" not in words and "8" not in words:
             words[3] = str(tmp_path / words[3].rpartition("/")[2])
             subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_page_on_a_slow_run_is_true(augment: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are run in their order, and each line that it shows is printed by the one before."""
+    page, printed = (ROOT / "docs/why-slow.md").read_text(), ""
+    monkeypatch.chdir(tmp_path)
+    for kind, block in re.findall(r"^```(sh|text)\n(.*?)^```", page, FLAGS):
+        for line in block.splitlines():
+            words = shlex.split(line) if kind == "sh" else []
+            if kind == "text":
+                assert line in printed
+            elif words[0] == "python":
+                done = [sys.executable, str(ROOT / words[1]), *words[2:]]
+                subprocess.run(done, check=True, capture_output=True)
+            elif words[1] != "open":
+                ended = augment(*words[1:])
+                assert ended.code == 0, ended.err
+                printed = ended.out

@@ -96,4 +96,4 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
 
 def test_a_sum_greater_than_its_parts_says_why(shared_traces: Path) -> None:
     said = verdict(read(str(shared_traces / "hta_trace_diff_pair/control.json.gz")))
-    assert said[3].endswith("(29 %), more than their sum: with one fixed, the others save more.")
+    assert said[3].endswith("(29 %), more than their sum: once one is fixed, the others save more.")

@@ -98,8 +98,8 @@ def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
     former = replace(other, track=replace(other.track, pid="CPU functions"))
     for event, said in (
         (former, "an export of PyTorch's former profiler"),
-        (other, "these are no events of PyTorch's profiler"),
-        (graph, "these are no events of PyTorch's profiler"),
+        (other, "these events are not from PyTorch's profiler"),
+        (graph, "these events are not from PyTorch's profiler"),
         (tpu, "recording of JAX or XLA, not of PyTorch"),
     ):
         augmented = augment(trace_of(event), only=["diagnosis"])

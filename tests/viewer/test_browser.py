@@ -43,6 +43,16 @@ STATE = """() => {
           window: [String(view.start), String(view.end)]};
 }"""
 
+#: selects the verdict
+VERDICT = """async () => {
+  const trace = self.app.trace;
+  const rows = await trace.engine.query(`select slice.id as id from slice join track on track.id = track_id
+    where track.name = 'Diagnosis' and depth = 0 order by dur desc limit 1`);
+  trace.selection.selectSqlEvent('slice', rows.iter({id: 0}).id, {switchToCurrentSelectionTab: true});
+  await self.waitForPerfettoIdle();
+  return document.body.innerText;
+}"""
+
 #: selects the longest gap of the device, and shows what is around it
 SELECT = """async () => {
   const trace = self.app.trace;
@@ -276,7 +286,7 @@ def test_both_sides_of_an_overlay_are_shown(context: Any, compared: Path, pictur
 
 def test_of_a_comparison_the_differences_of_the_device_are_pinned(context: Any, compared: Path, pictures: Path) -> None:
     seen = see(context, compared / "rank0.diff.pftrace", pictures / "diff_timeline.png")
-    assert seen.pinned == ["Diagnosis", "Δ GPU 0 slower", "Δ GPU 0 cumulative"]
+    assert seen.pinned == ["Diagnosis", "Δ GPU 0 slower", "Δ GPU 0 cumulative", "stream 7"]
     assert seen.import_errors == 0
 
 
@@ -287,3 +297,13 @@ def test_a_host_that_runs_ahead(context: Any, pictures: Path) -> None:
     assert shows_middle_step(seen, raw)
     assert "GPU state" in seen.pinned
     assert seen.import_errors == 0
+
+
+def test_a_clicked_verdict_says_what_to_do(context: Any, pictures: Path, tmp_path: Path) -> None:
+    """The picture of docs/why-slow.md."""
+    options = JobOptions(ranks=1, steps=12, layers=6, collectives="none", stacks=True, run_ahead=2, jitter=0.02)
+    slow = dataclasses.replace(options, host_stall_us=40_000.0)
+    ((raw, _),) = simulate(slow, tmp_path / "slow")
+    seen = see(context, raw, pictures / "why_slow.png", VERDICT)
+    assert "beyond that computing is the limit" in seen.text
+    assert "→ The main process loads the data itself" in seen.text
