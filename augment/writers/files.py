@@ -47,6 +47,7 @@ _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 OF_TRACE = (
     ".augmented.json.gz",
     ".augmented.pftrace",
+    ".augmented.gpu.pftrace",
     ".augmented.zip",
     METRICS_SUFFIX,
     ".ranks.summary",

@@ -148,6 +148,8 @@ class _Packet:
             scanner.tally.add("lost_state", self._offset)
         elif has_event and (ts := self._time()) is not None:
             if wire.PACKET_STAGE in self._parts:
+                scanner.members[wire.STAGES_MEMBER] = 1
+            if wire.PACKET_STAGE in self._parts and self._numbers.get(wire.PACKET_SEQUENCE) != wire.OUR_STAGES:
                 self._take_stage(ts, *self._parts[wire.PACKET_STAGE])
             if wire.PACKET_EVENT in self._parts:
                 event = _Event(scanner, sequence, data, *self._parts[wire.PACKET_EVENT])

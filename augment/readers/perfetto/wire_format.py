@@ -63,6 +63,7 @@ COUNTER_CATEGORY, COUNTER_UNIT_NAME, COUNTER_SHARE_KEY = 2 << 3 | LENGTH, 6 << 3
 BUNDLE_METADATA, METADATA_NAME, METADATA_TEXT, METADATA_JSON = (n << 3 | LENGTH for n in (2, 1, 2, 5))
 METADATA_BOOL, METADATA_INT = 3 << 3 | VARINT, 4 << 3 | VARINT
 # GpuRenderStageEvent, its ExtraData and ComputeKernelLaunch
+OUR_STAGES, STAGES_MEMBER = 0x6175_6771, "gpuRenderStages"  #: the sequence of stages that we added; who has any
 STAGE_ID, STAGE_DURATION, STAGE_QUEUE, STAGE_GPU = (n << 3 | VARINT for n in (1, 2, 3, 11))
 STAGE_QUEUE_IID, STAGE_KIND_IID, STAGE_KERNEL_IID, STAGE_NAME_IID = (n << 3 | VARINT for n in (13, 14, 19, 20))
 STAGE_EXTRA, STAGE_NAME, STAGE_LAUNCH = (n << 3 | LENGTH for n in (6, 17, 21))

@@ -27,7 +27,7 @@ from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Trace
 from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
-from augment.writers.perfetto import wire
+from augment.writers.perfetto import stages, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
 from augment.writers.perfetto.packets import Events, InternedTexts, Part, Suffixes, SuffixNumbers, encode, suffixes
 from augment.writers.perfetto.plan import plan
@@ -81,13 +81,30 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     """As :func:`write`, and returns what is needed to add tracks to the file."""
+    if stages.MEMBER in augmented.trace.source.metadata:  # else what came as render stages would be lost as such
+        return write_with_stages(augmented, path, PerfettoSeam)
+    return _written(augmented, path, PerfettoSeam, with_stages=False)
+
+
+def write_with_stages(augmented: AugmentedTrace, path: Path, seam: Callable[[int, int, Room], Seam]) -> Written:
+    """The same with the GPU work once more as render stages."""
+    return _written(augmented, path, seam, with_stages=True)
+
+
+def _written(
+    augmented: AugmentedTrace, path: Path, seam: Callable[[int, int, Room], Seam], *, with_stages: bool
+) -> Written:
     trace = augmented.trace
     tracks = Tracks(trace)
     shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
     with replacing(path, trace.source.path) as file:
         diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
+        if with_stages:
+            packed = Packed(file)
+            stages.write_stages(trace, packed, shift_ns)
+            packed.flush()
         at = file.tell()
-    return Written(diagnostics, lambda under: PerfettoSeam(at, shift_ns, tracks.room(under)))
+    return Written(diagnostics, lambda under: seam(at, shift_ns, tracks.room(under)))
 
 
 def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:

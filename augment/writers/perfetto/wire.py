@@ -8,17 +8,21 @@ from __future__ import annotations
 import struct
 
 SEQUENCE = 1  #: trusted_packet_sequence_id of every packet of a file
+STAGES_SEQUENCE = 0x6175_6771  #: of render stages that repeat what track events of the file tell
 CLEARED, NEEDED = 1, 2  #: sequence_flags: incremental state begins here, or is relied upon
 
 # TracePacket
 PACKET_CHROME_EVENTS, PACKET_TIMESTAMP, PACKET_SEQUENCE, PACKET_EVENT, PACKET_INTERNED = 5, 8, 10, 11, 12
-PACKET_FLAGS, PACKET_COMPRESSED, PACKET_DESCRIPTOR, PACKET_FIRST = 13, 50, 60, 87
+PACKET_FLAGS, PACKET_COMPRESSED, PACKET_STAGE, PACKET_DESCRIPTOR, PACKET_FIRST = 13, 50, 53, 60, 87
 # TrackEvent
 EVENT_CATEGORY_IID, EVENT_ANNOTATION, EVENT_TYPE, EVENT_NAME_IID, EVENT_TRACK = 3, 4, 9, 10, 11
 EVENT_COUNTER, EVENT_DOUBLE_COUNTER, EVENT_FLOW, EVENT_LAST_FLOW, EVENT_CORRELATION = 30, 44, 47, 48, 52
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  #: values of EVENT_TYPE
+# GpuRenderStageEvent
+STAGE_ID, STAGE_DURATION, STAGE_EXTRA, STAGE_GPU, STAGE_QUEUE_IID, STAGE_KIND_IID = 1, 2, 6, 11, 13, 14
 # InternedData, whose entries are all {iid = 1, text = 2}
 INTERNED_CATEGORIES, INTERNED_NAMES, INTERNED_KEYS, INTERNED_STRINGS = 1, 2, 3, 29
+INTERNED_STAGES = 24
 INTERNED_IS_JSON = 20_000  #: our own field in such an entry, which other readers skip: the text is a value's JSON
 # DebugAnnotation
 VALUE_KEY, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_DOUBLE, VALUE_STRING = 1, 2, 3, 4, 5, 17
