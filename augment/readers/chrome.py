@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from augment.core.text import short
 from augment.core.trace import Trace
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import LONGEST, Outline, assemble
@@ -147,7 +148,7 @@ class _Reading:
             if outline.partial:
                 return
         if not outline.arrays_seen:
-            known = ", ".join(list(outline.members)[:6]) or "none"
+            known = ", ".join(short(member, 60) for member in list(outline.members)[:6]) or "none"
             hint = next((f"; {hint}" for member, hint in _HINTS.items() if member in outline.members), "")
             raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known}){hint}")
 

@@ -289,6 +289,7 @@ def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
         ("", UnknownFormat, "the file is empty"),
         ("   \n", UnknownFormat, "nor Chrome JSON"),
         ("hello", UnknownFormat, "nor Chrome JSON"),
+        ('{"a\\nb": 1}', UnknownFormat, "(its members: a b)"),
         ('{"nodes": []}', UnknownFormat, "(its members: nodes); an execution trace? --execution-trace"),
         ("[[1, 2]]", UnknownFormat, "not of events; a memory timeline? --memory-timeline"),
         ("[1, 2]", UnknownFormat, "a JSON array, but not of events"),
