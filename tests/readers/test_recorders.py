@@ -398,9 +398,16 @@ def test_processes_that_share_correlations_are_ranks(report: Callable[..., Trace
             "CUPTI_ACTIVITY_KIND_RUNTIME": ("start, end, globalTid, correlationId, nameId", runtime),
             "CUPTI_ACTIVITY_KIND_KERNEL": (f"start, end, {gpu}, demangledName", kernels),
             "NVTX_EVENTS": ("start, end, eventType, text, textId, globalTid, domainId, binaryData", ranges),
+            # reports say device 0 whatever the context
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
+                f"start, end, {gpu}, syncType, eventId",
+                [(410 + rank, 500, 0, 1, 7, 6, global_id(pid), 3, None) for rank, pid in enumerate((41, 42))],
+            ),
             "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("domainId, schemaId, idx, type, name, offset", entries),
         }
     )
+    waits = trace.events.slices_of(Category.CUDA_SYNC)
+    assert [trace.tracks[track].device for track in trace.events.track[waits].tolist()] == [0, 1]
     work = gpu_work(trace)
     launched_by = [trace.tracks[trace.events.track[row : row + 1][0]].pid for row in work.launch.tolist()]
     assert launched_by == [41, 42]

@@ -99,6 +99,7 @@ class Nsight:
         self._args_of: dict[tuple[int, int], str] = {}  # of its kernels, by pid and correlation
         self._shapes: dict[Row, str] = {}
         self._recorded: dict[Row, tuple[int, int]] = {}
+        self._device_of: dict[tuple[int, Any], int] = {}  # by pid and context, as work tells it
         self._domains: dict[tuple[int, Any], str] = {}
         self._ranges: list[tuple[int, int, Slice]] = []
         self._survey()
@@ -341,6 +342,7 @@ class Nsight:
         if kind not in _SYNCS:
             return
         pid, place, _, correlation = self._place(of)
+        place = self._device_of[pid, of[1]], *place[1:]  # of synchronization, reports tell the context, but device 0
         args = f'"cuda_sync_kind":"{_SYNCS[kind]}",'
         if (recorded := self._recorded.get((of[4], of[1], event, number))) is not None:
             args += f'"wait_on_stream":{recorded[0]},"wait_on_cuda_event_record_corr_id":{recorded[1]},'
@@ -387,8 +389,9 @@ class Nsight:
         device, context, stream, number, process = of
         pid = _pid(process)
         stream = -1 if stream == _NO_ID else int(stream)
-        place = self._gpu.get((pid, device), int(device)), int(context or 0), stream
-        return pid, place, number, self.text.correlation(pid, number)
+        device = self._gpu.get((pid, device), int(device))
+        self._device_of.setdefault((pid, context), device)
+        return pid, (device, int(context or 0), stream), number, self.text.correlation(pid, number)
 
     def _string(self, name: Any) -> str:
         return name if isinstance(name, str) else self._strings.get(name, "unknown")
