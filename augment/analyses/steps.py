@@ -11,7 +11,8 @@ known, and ``backlog_ns`` says for how long.
 
 All tables and sentences about steps mean this window, and call its length ``wall_ns``. ``host_start_ns`` and
 ``host_wall_ns`` are of the annotation alone, which is shorter or longer where the host runs ahead, and differs between
-the ranks of a job. Where the annotations of two threads overlap, only the first counts.
+the ranks of a job. Where the annotations of two threads overlap, only the first counts. A last annotation in which no
+operator and no call begins, far shorter than the others, is no step: the recording ended as it began.
 
 The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. After its
 last work a device waits for the host; before its first it does so until the call returns that launches this work. Of

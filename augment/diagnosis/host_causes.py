@@ -11,7 +11,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.intervals import Intervals, clip, expand, touched, union
 from augment.arrays.ordering import distinct, each, is_among, is_any, sums
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.core.attachments import WORKERS
@@ -37,11 +37,13 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.critical.what_if import Cut, joined, without_waits
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import outermost
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import matching, starting, strings_where
 from augment.facts.waits.dependencies import DependencyKind
 
+RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
@@ -278,8 +280,23 @@ def _stretches(trace: Trace) -> Spans:
         chosen &= ~is_among(ts[:-1], standstills(trace).start)
         chosen[chosen] = ~_mostly(others, ts[:-1][chosen], ts[1:][chosen])
         chosen[chosen] = ~elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
+        chosen[chosen] = ~_ends_with_work(trace, ts[:-1][chosen], ts[1:][chosen])
         parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:
+    """Whether one piece of GPU work runs from before each stretch until just before its end: the host waits for it in a
+    call that profilers do not record, as PyTorch's allocator does before it gives memory back."""
+    work = gpu_work(trace)
+    places = np.flatnonzero(work.end - work.ts >= (end - start).min(initial=RETURN_NS))
+    places = places[np.argsort(work.end[places], kind="stable")]
+    ts, ends = work.ts[places], work.end[places]
+    first, stop = np.searchsorted(ends, end - RETURN_NS), np.searchsorted(ends, end, side="right")
+    which, candidate = expand(first, stop)
+    waits = np.zeros(len(start), np.bool_)
+    waits[which[ts[candidate] <= start[which]]] = True
+    return waits
 
 
 def _mostly(times: Intervals, start: Int64s, end: Int64s) -> Bools:

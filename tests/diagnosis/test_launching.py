@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from simulated_jobs import changed
 
 from augment.core.trace import Category, Trace, Track
+from augment.diagnosis import rule
 from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.judging import delay_ns, measure
 from augment.diagnosis.ranking import diagnose
@@ -314,3 +315,33 @@ def test_recorded_time_outside_of_operators(name: str) -> None:
     said = re.search(r"For (\d+) % of a step", verdict(read(str(path)))[0])
     assert said
     assert int(said[1]) == round(100 * (1 - inside / whole))
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_stretch_that_ends_with_gpu_work_is_a_wait(awaited: bool) -> None:
+    """In each of four steps an operator takes 9 ms without a call, until 50 µs after the kernel before it is done, or
+    as long after a short one."""
+    events: list[Event] = []
+    for number in range(4):
+        begin, length = 20 * MS * number, 9 * MS if awaited else MS
+        events += [
+            annotation(f"ProfilerStep#{number}", begin, begin + 20 * MS),
+            call("cudaLaunchKernel", begin + 10_000, begin + 20_000, correlation=2 * number + 1),
+            kernel("gemm", begin + 30_000, begin + length + 30_000, correlation=2 * number + 1),
+            op("aten::cat", begin + 100_000, begin + 9 * MS + 80_000),
+            call("cudaLaunchKernel", begin + 10 * MS, begin + 10 * MS + 10_000, correlation=2 * number + 2),
+            kernel("gemm", begin + 10 * MS + 20_000, begin + 19 * MS, correlation=2 * number + 2),
+            call("cudaDeviceSynchronize", begin + 10 * MS + 15_000, begin + 19 * MS + 50_000),
+        ]
+    assert isinstance(host_gaps.check(trace_of(*events)), Found) is not awaited
+
+
+def test_no_recorded_stall_ends_with_the_work_that_it_waits_for() -> None:
+    """Plainly: PyTorch's allocator waits inside ``aten::cat`` for the kernel of a collective, in no recorded call."""
+    path = real_trace("v100_4rank_pair_torchrec/sst_sleep_pl_dense_after_backward_2/pid19488.pt.trace.json.gz")
+    rows = [each for each in load(path)["traceEvents"] if each.get("cat") in GPU_WORK]
+    work = [(int(each["ts"] * 1000), int((each["ts"] + each["dur"]) * 1000)) for each in rows]
+    answer = host_gaps.check(read(str(path)))
+    spans = answer.spans if isinstance(answer, Found) else rule.NOWHERE
+    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        assert not any(ts <= start and end - 100_000 <= done <= end for ts, done in work)

@@ -62,3 +62,13 @@ def test_ranks_of_a_job_agree_about_the_first_step(job: str) -> None:
         content = step_windows(read(str(path)))
         lengths.append(int(content.end[0] - content.start[0]))
     assert max(lengths) < 1.02 * min(lengths)
+
+
+def test_a_step_that_only_ends_the_recording_is_none() -> None:
+    """``step()`` begins ProfilerStep#2, 49 µs long, after all there is; plainly, nothing begins in it."""
+    name = "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz"
+    rows = [each for each in load(name)["traceEvents"] if each.get("ph") == "X"]
+    (last,) = (each for each in rows if each["name"] == "ProfilerStep#2")
+    within = [each["name"] for each in rows if last["ts"] <= each["ts"] < last["ts"] + last["dur"]]
+    assert within == ["ProfilerStep#2"]
+    assert step_windows(read(str(TRACES / name))).number.tolist() == [1]

@@ -31,6 +31,7 @@ from augment.facts.names.name_masks import matching, strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.engine_steps import PHASES, engine_steps
 
+EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
 #: a recording without steps begins and ends with events of these categories
@@ -84,12 +85,19 @@ def step_windows(trace: Trace) -> StepWindows:
 
     Of a recording from which a period was cut out (:mod:`~augment.facts.source.cut_mark`), steps at its ends are kept
     whole, but not what they did beyond it: only steps within the period have a window, and the whole is the period.
+
+    A last step that does nothing, while others have operators or calls, has no window: the profiler's ``step()`` began
+    it just before the recording ended.
     """
     annotated, limits = steps(trace), limits_of(trace.source.metadata)
     number, begin, finish = annotated.number, annotated.ts, annotated.end
     if limits is not None:
         inside = (begin >= limits[0]) & (finish <= limits[1])
         number, begin, finish = number[inside], begin[inside], finish[inside]
+    if len(number) > 1 and finish[-1] - begin[-1] < EMPTY_RATIO * median((finish - begin)[:-1]):
+        ts = trace.events.ts[trace.events.slices_of(Category.CPU_OP, *LAUNCHES)]
+        if ((ts >= begin[0]) & (ts < begin[-1])).any() and not ((ts >= begin[-1]) & (ts < finish[-1])).any():
+            number, begin, finish = number[:-1], begin[:-1], finish[:-1]
     if len(number):
         return windows_of(trace, number, begin, finish)
     rows = trace.events.slices_of(*_WORK)
