@@ -81,7 +81,7 @@ class Row(Struct, frozen=True):
     ]
     theory_bytes: Annotated[
         int | None,
-        column("Of gradients, parameters and Adam's states in one precision: what the others here need.", "bytes"),
+        column("Bytes that gradients, parameters and Adam's states in one precision need.", "bytes"),
     ]
     at_ns: Annotated[
         int | None, column("The moment, after the first event of the trace, or action of the snapshot.", "ns")
