@@ -20,7 +20,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, without_host_time
+from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, taken_work_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
@@ -162,8 +162,20 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:
-    """How much shorter a steady step would be without what ``cut`` takes out, ns."""
-    return saved_ns(trace, cut) // measure(trace).count
+    """How much shorter a steady step would be without what ``cut`` takes out, ns. Time in which a server has no request
+    saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle."""
+    saved = saved_ns(trace, cut)
+    if has_pauses(trace):
+        idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
+        saved = min(saved, idle + taken_work_ns(trace, cut))
+    return saved // measure(trace).count
+
+
+@derived
+def has_pauses(trace: Trace) -> bool:
+    """Whether time passes between the steps of an engine that belongs to none."""
+    windows = measure(trace).windows
+    return bool(is_served(trace) and (windows.start[1:] > windows.end[:-1]).any())
 
 
 def decided_in_steps(trace: Trace, cut: Cut) -> tuple[Decided, Decided]:
@@ -177,7 +189,7 @@ def saved_ahead(trace: Trace, cut: Cut) -> int:
     on; as far as it gets in a recording without steps, if the first is left out, or if devices work on behind the last,
     in a file that was cut off."""
     whole, saved = measure(trace), saved_a_step(trace, cut)
-    if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden):
+    if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden or has_pauses(trace)):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
         before, after = (lasting_ns(trace, each, host, since) for each in (Cut.nothing(), cut))
         saved = max(saved, (before - after) // whole.count)

@@ -13,7 +13,7 @@ from augment.core.attachments import RankInJob
 from augment.core.context import Stage, derived
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words
-from augment.diagnosis.judging import decided_in_steps, measure, saved_a_step
+from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
     LEAST_RATIO,
@@ -131,7 +131,7 @@ def _limit(trace: Trace, problem: Found) -> Limit | None:
     nearly all of it, if no single kind decides, or if other reasons limit the saving, of which the graph knows nothing.
     """
     cut, saved = problem.cut, problem.saved_ns or 0
-    if cut is None or not saved or not type_coverage(trace):
+    if cut is None or not saved or not type_coverage(trace) or has_pauses(trace):
         return None
     if abs(saved_a_step(trace, cut) - saved) > (1 - NEARLY) * saved:
         return None

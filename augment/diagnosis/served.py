@@ -11,6 +11,7 @@ from augment.core.text import counted, percent, short, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.operators.served_steps import ServedSteps, served_steps
@@ -57,12 +58,12 @@ def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
     about += [f"{median(np.array(cached)):,.0f} in the cache"] if cached else []
     text += f" ({', '.join(about)})" if about else ""
     wall = steps.wall_ns[places]
-    text += f" in {time(median(wall))}"
+    single = phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches)
+    text += f" in {time(median(wall))}{' a token' * single}"
     text += "" if whole == 1 else f" ({len(places)} of {whole} steps)"
-    if phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches):
-        rate = sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9
-        text += f", {time(median(wall))} a token and {rate:,.0f} tokens/s"
-    return text
+    if not single:
+        return text
+    return text + f", {sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9:,.0f} tokens/s"
 
 
 def _bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
@@ -82,7 +83,8 @@ def _unknown(trace: Trace, steps: ServedSteps) -> str:
     work, operators, on_roof = gpu_work(trace), operator_work(trace), roofs(trace)
     device = work.devices[steps.device]
     owner = operators.owner[device.start : device.stop]
-    lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner]
+    computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
+    lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
     ns = (work.end - work.ts)[device.start : device.stop]
     names = trace.events.name[work.row[device.start : device.stop]]
     spent = np.bincount(names, ns * lacking, len(trace.strings))

@@ -16,7 +16,14 @@ from augment.core.text import Words, counted, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.host_alone import host_sentence
-from augment.diagnosis.judging import decided_in_steps, idle_in_steps, late_beginnings, measure, saved_a_step
+from augment.diagnosis.judging import (
+    decided_in_steps,
+    has_pauses,
+    idle_in_steps,
+    late_beginnings,
+    measure,
+    saved_a_step,
+)
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
@@ -131,6 +138,8 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
             most, seen = max((most, seen), (gain, each.found.seen), key=itemgetter(0))
     if seen is not None and measure(trace).ratio(most) >= WARNING_RATIO:
         return [Sentence(f"Next: {seen.title(say)}; {seen.cure(say)} would then save up to {say.saving(most)}.")]
+    if has_pauses(trace):
+        return []
     then = decided_in_steps(trace, cut)[1]
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
     if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):

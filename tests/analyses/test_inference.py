@@ -53,7 +53,7 @@ def test_phases_of_a_server() -> None:
 def test_the_first_sentence() -> None:
     text = served_sentence(serve(Serving(prefill_every=10, prefill_times=4)))
     assert text.startswith("vLLM decodes 31 sequences in 5.")
-    assert "(36 of 40 steps)" in text
+    assert " ms a token (36 of 40 steps), " in text
     assert "prefills 1 sequence (4,096 new tokens) in " in text
     assert "the device idles" in text
     assert "(MBU) is not known: no operator of these steps has shapes" in text

@@ -79,6 +79,19 @@ def test_a_slower_scheduler_costs_more() -> None:
     assert saved[0] < saved[1] - 400 * US < saved[2] - 800 * US
 
 
+def test_a_pause_promises_nothing() -> None:
+    """Metamorphic: two seconds without requests change no saving by more than a tenth."""
+    server = Serving(schedule_ns=600 * US, steps=30, noise=0.02)
+    paused = replace(server, pauses=(9, 20))
+    saved = {each.rule: each.found.saved_ns or 0 for each in diagnose(serve(server)).findings}
+    then = {each.rule: each.found.saved_ns or 0 for each in diagnose(serve(paused)).findings}
+    assert saved.keys() >= {"step_gaps", "launch_bound", "synchronizing_calls"}
+    assert {rule: then.get(rule, 0) for rule in saved} == {
+        rule: pytest.approx(ns, rel=0.1) for rule, ns in saved.items()
+    }
+    assert abs(measure(serve(paused)).length_ns / measure(serve(server)).length_ns - 1) < 0.02
+
+
 def test_prompts_in_the_same_number_of_chunks_hold_up_less() -> None:
     """Metamorphic: the same prompts, four times as many steps that are a fourth as long."""
     stall = Serving(prefill_every=12, prefill_times=12, is_async=True, steps=48)

@@ -109,6 +109,18 @@ def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
     return Cut(edges, np.minimum(less, graph.self_ns[edges]))
 
 
+def taken_work_ns(trace: Trace, cut: Cut) -> int:
+    """How much less GPU work there would be, ns: what a cut takes from all edges out of a piece of work. Waits for it
+    are one of them."""
+    graph = critical_graph(trace)
+    taken = np.zeros(len(graph.self_ns), np.int64)
+    np.maximum.at(taken, cut.edge, cut.ns)
+    edges = np.flatnonzero(graph.self_ns > 0)
+    least = np.full(len(gpu_work(trace)), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(least, graph.source[edges] - graph.first_work, np.minimum(taken[edges], graph.self_ns[edges]))
+    return int(least[least < np.iinfo(np.int64).max].sum())
+
+
 def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
     between such kernels on a stream become shorter in proportion.
