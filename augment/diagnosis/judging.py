@@ -14,11 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, clip, touched, union
-from augment.arrays.ordering import sums
+from augment.arrays.ordering import distinct, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
+from augment.diagnosis.captures import captures
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, taken_work_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
@@ -58,6 +59,7 @@ class Measure(Struct, frozen=True):
     hidden: bool = False
     lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
+    capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
 
     @property
     def is_empty(self) -> bool:
@@ -101,8 +103,18 @@ def measure(trace: Trace) -> Measure:
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
+    at_once = np.empty(0, np.int64)  # steps in which an engine captures graphs, if most do not
+    if is_served(trace):
+        inside = windows.of_host(captures(trace).start)
+        at_once = distinct(inside[inside >= 0])
+        if 2 * len(at_once) < len(windows):
+            windows = windows.take(np.delete(np.arange(len(windows)), at_once))
+            length = windows.end - windows.start
+        else:
+            at_once = at_once[:0]
     mean = int(length.mean()) if len(length) else 0
-    return Measure(windows, "step" if real else "recording", mean, warm_up, hidden, lead_in, host_from)
+    unit: Literal["step", "recording"] = "step" if real else "recording"
+    return Measure(windows, unit, mean, warm_up, hidden, lead_in, host_from, len(at_once))
 
 
 def _is_hidden(windows: StepWindows) -> bool:
@@ -171,7 +183,6 @@ def saved_a_step(trace: Trace, cut: Cut) -> int:
     return saved // measure(trace).count
 
 
-@derived
 def has_pauses(trace: Trace) -> bool:
     """Whether time passes between the steps of an engine that belongs to none."""
     windows = measure(trace).windows

@@ -7,7 +7,7 @@ import numpy as np
 from augment.arrays.statistics import median
 from augment.arrays.types import Places
 from augment.core.attachments import GraphCapture
-from augment.core.text import counted, percent, short, time
+from augment.core.text import counted, percent, time
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work
@@ -15,6 +15,7 @@ from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.operators.served_steps import ServedSteps, served_steps
+from augment.facts.operators.step_time_parts import largest_names
 
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
 NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
@@ -85,14 +86,8 @@ def _unknown(trace: Trace, steps: ServedSteps) -> str:
     owner = operators.owner[device.start : device.stop]
     computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
     lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
-    ns = (work.end - work.ts)[device.start : device.stop]
-    names = trace.events.name[work.row[device.start : device.stop]]
-    spent = np.bincount(names, ns * lacking, len(trace.strings))
-    most = [code for code in np.argsort(-spent, kind="stable")[:2].tolist() if spent[code] >= NAMED * ns.sum()]
-    if not most:
-        return ""
-    parts = [f"`{short(trace.strings[code])}` ({percent(float(spent[code] / ns.sum()))})" for code in most]
-    return f", not of {' and '.join(parts)}"
+    names = largest_names(trace, steps.device, lacking, NAMED)
+    return f", not of {' and '.join(names)}" if names else ""
 
 
 # What engines call the options that rules advise.

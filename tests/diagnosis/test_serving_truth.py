@@ -11,6 +11,7 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, step_gaps
+from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from said import advice_of, title_of
 from serving import MS, RULES, US, Serving, healthy, is_found, serve, with_fault
@@ -66,7 +67,7 @@ def test_what_is_said() -> None:
     assert "while" not in title_of(without)
     assert "with_stack=True" in advice_of(without)
     stall = problem(prefill_stalls, Serving(prefill_every=8, prefill_times=6, is_async=True))
-    assert "Prompts hold up running sequences for up to 29 ms, 6.0 decodes: 37 % of the steps' time" in title_of(stall)
+    assert "Prompts hold up running sequences for up to 30 ms, 6.1 decodes: 37 % of the steps' time" in title_of(stall)
     assert "--max-num-batched-tokens" in advice_of(stall)
     padded = problem(graph_padding, Serving(graph_requests=64, is_async=True))
     assert title_of(padded) == "50 % of the batches of graphs is padding: 32 sequences run as a graph for 64"
@@ -90,6 +91,26 @@ def test_a_pause_promises_nothing() -> None:
         rule: pytest.approx(ns, rel=0.1) for rule, ns in saved.items()
     }
     assert abs(measure(serve(paused)).length_ns / measure(serve(server)).length_ns - 1) < 0.02
+
+
+def test_steps_that_capture_graphs_are_apart_from_the_steady_state() -> None:
+    server = Serving(is_async=True, steps=30)
+    capturing = serve(replace(server, captures=(4, 9)))
+    assert (measure(capturing).count, measure(capturing).capture_count) == (28, 2)
+    assert abs(measure(capturing).length_ns / measure(serve(server)).length_ns - 1) < 0.03
+    assert "without 2 steps in which graphs are captured" in " ".join(verdict(capturing))
+    assert not {each.rule for each in diagnose(capturing).findings} & {"graph_capture", "step_outliers"}
+    always = serve(replace(server, captures=tuple(range(30))))
+    assert measure(always).capture_count == 0
+    assert "graph_capture" in {each.rule for each in diagnose(always).findings}
+
+
+def test_communication_that_decodes_do_not_hide() -> None:
+    """Small messages of tensor parallelism: after each layer, on the same stream."""
+    findings = diagnose(serve(Serving(is_async=True, all_reduce_ns=120 * US))).findings
+    (exposed,) = (each for each in findings if each.rule == "exposed_communication")
+    assert exposed.severity == "high"
+    assert "kernels made for small messages" in advice_of(exposed.found)
 
 
 def test_prompts_in_the_same_number_of_chunks_hold_up_less() -> None:

@@ -38,6 +38,7 @@ class Serving:
     noise: float = 0.05
     pauses: tuple[int, ...] = ()  #: steps before which the server has no request for two seconds
     hiccups: tuple[int, ...] = ()  #: steps in which the host does something else for ten milliseconds
+    captures: tuple[int, ...] = ()  #: steps that capture a graph for thirty milliseconds
     has_stacks: bool = True
     is_mixed: bool = False  #: whether prompts are computed beside decodes, in steps of both
 
@@ -46,7 +47,7 @@ def serve(how: Serving) -> Trace:
     """The trace of a rank."""
     chance = random.Random(how.seed)
     events: list[Event] = []
-    host, device, correlation = 0, 0, 0
+    host, device, before, correlation = 0, 0, 0, 0
     context = how.requests * 1_000
 
     def lasting(ns: float) -> int:
@@ -73,6 +74,11 @@ def serve(how: Serving) -> Trace:
         events.append(python("sched/scheduler.py(210): schedule", host, host + scheduled))
         host += scheduled + 2 * US
         begin = host
+        if number in how.captures:
+            events.append(call("cudaStreamBeginCapture", host, host + 5 * US, correlation=-1 - number))
+            host += 30 * MS
+            events.append(call("cudaStreamEndCapture", host, host + 5 * US, correlation=-10_000 - number))
+            host += 6 * US
         context += how.requests
         requests = how.requests - chance.randrange(3) if how.graph_requests == 0 else how.requests
         if how.graph_requests:
@@ -122,12 +128,10 @@ def serve(how: Serving) -> Trace:
         launched("argmax_kernel", host + 10 * US, 20 * US)
         host += 32 * US
         correlation += 1
-        events.append(call("cudaEventSynchronize", host, max(host + 2 * US, device + 3 * US), correlation=correlation))
-        if how.is_async and number:  # it waits for the step before: the device has one more
-            events.pop()
-            host = max(host, device - lasting(how.layer_ns * LAYERS * 0.8))
-        else:
-            host = max(host + 2 * US, device + 3 * US) + 2 * US
+        ready, before = (before if how.is_async else device), device  # of the step before, where it schedules ahead
+        end = max(host + 2 * US, ready + 3 * US)
+        events.append(call("cudaEventSynchronize", host, end, correlation=correlation))
+        host = end + 2 * US
         answered = lasting(how.answer_ns)
         events.append(python("engine/output_processor.py(400): process_outputs", host, host + answered))
         host += answered + 2 * US

@@ -90,28 +90,21 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no steps of an inference engine were recorded")
     steps, places = steady
     work, events = facts.gpu.work(trace), trace.events
-    device = work.devices[steps.device]
-    step = facts.steps.step_of_work(trace, steps.windows)[device.start : device.stop]
-    starts, ends, tracks = list[int](), list[int](), list[int]()
-    for place in places[steps.gap_ns[places] > 0].tolist():  # a loop over steps, which are few
-        following = device.start + np.flatnonzero(step == place + 1)
-        first = following[work.ts[following].argmin()]
-        launch = work.launch[first]
-        start, end = int(work.ts[first]) - int(steps.gap_ns[place]), int(work.ts[first])
-        if launch != arrays.NO_INDEX and events.ts[launch] + events.dur[launch] > start:
-            starts.append(start)
-            ends.append(min(end, int(events.ts[launch] + events.dur[launch])))
-            tracks.append(int(events.track[launch]))
-    if len(starts) < LEAST_GAPS:
+    places = places[steps.gap_ns[places] > 0]
+    first = steps.first[places + 1]
+    launch, start = work.launch[first], work.ts[first] - steps.gap_ns[places]
+    launched = np.where(launch != arrays.NO_INDEX, events.ts[launch] + events.dur[launch], start)
+    late = launched > start
+    if late.sum() < LEAST_GAPS:
         return rule.Fine("the next step's work is launched before a step's ends")
-    gaps = arrays.Intervals(np.array(starts, np.int64), np.array(ends, np.int64))
-    track = np.array(tracks, np.int32)
+    gaps = arrays.Intervals(start[late], np.minimum(launched, work.ts[first])[late])
+    track = events.track[launch[late]]
     cut = judging.host_cut(trace, track, gaps.start, gaps.end)
     stacks = bool((events.category == Category.PYTHON_FUNCTION).any())
     parts = _parts(trace, gaps, track)
     length = gaps.end - gaps.start
     seen = StepGaps(
-        engine=steps.batches[int(places[0])].engine,
+        engine=steps.batches[0].engine,
         gap_ns=int(length.sum()) // max(len(length), 1),
         median_gap_ns=int(arrays.median(length)),
         parts=parts,

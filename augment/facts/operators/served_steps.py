@@ -36,6 +36,7 @@ class ServedSteps(Struct, frozen=True):
     batches: tuple[Batch, ...]
     wall_ns: Int64s  #: of the window: to the next step, but for pauses
     busy_ns: Int64s
+    first: Int64s  #: the index in ``gpu_work`` of the step's first work, -1 where it has none
     gap_ns: Int64s  #: from the last work of the step to the first of the next, -1 where no step follows at once
     graph_ratio: Floats  #: share of the time of its work that graphs launched; NaN without work of a known launch
     flops: Floats  #: of products with a formula
@@ -80,12 +81,13 @@ def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
     for place, (device, figures) in enumerate(zip(work.devices, step_figures(trace, windows), strict=True)):
         inside = np.arange(device.start, device.stop)
         inside = inside[step[inside] >= 0]
-        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
-        np.minimum.at(first, step[inside], work.ts[inside])
+        first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        backwards = inside[np.argsort(work.ts[inside], kind="stable")[::-1]]
+        first[step[backwards]] = backwards  # of several assignments, the last one stays
         np.maximum.at(last, step[inside], work.end[inside])
         gap = np.full(count, -1, np.int64)
         follows = (windows.finish[:-1] == windows.begin[1:]) & (last[:-1] >= 0) & (last[1:] >= 0)
-        gap[:-1][follows] = np.maximum(first[1:] - last[:-1], 0)[follows]
+        gap[:-1][follows] = np.maximum(work.ts[first[1:]] - last[:-1], 0)[follows]
         dur = work.end[inside] - work.ts[inside]
         known = launched[inside]
         whole = sums(step[inside][known], dur[known], count)
@@ -112,6 +114,7 @@ def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
                 batches=of_step,
                 wall_ns=figures.wall_ns,
                 busy_ns=busy,
+                first=first,
                 gap_ns=gap,
                 graph_ratio=np.divide(graphs, whole, out=np.full(count, np.nan), where=whole > 0),
                 flops=total(on_roof.flops),

@@ -15,9 +15,11 @@ from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.context import derived
+from augment.core.text import listed, percent, short
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
+from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.operator_work import operator_work, work_families
@@ -29,6 +31,7 @@ from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
 #: the parts of the time in which the device computes
 PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula to be named
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
 _UNMODELLED = PARTS.index("unmodelled")
@@ -206,10 +209,34 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered < COVERED:
         if number := _without_peak(trace, place, COVERED - covered):
             return why_not_of(trace, device, number)
-        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products"
+        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products{_lacking(trace, place)}"
         why = "the rest has no operator (as in CUDA graphs), no shapes, no formula or no telling name"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
+
+
+def _lacking(trace: Trace, place: int) -> str:
+    """The operators, or kernels without one, with most of the time of products whose operations are not counted."""
+    work, operators, families = gpu_work(trace), operator_work(trace), work_families(trace)
+    device = work.devices[place].places
+    counted = np.append(~np.isnan(roofs(trace).flops), False)[operators.owner]
+    named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
+    lacking = (named & ~counted)[device]
+    names = largest_names(trace, place, lacking, LEAST_NAMED)
+    return f" (most of the rest is in {listed(names)})" if names else ""
+
+
+def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list[str]:
+    """The two operators, or kernels without an operator, that most of the time of the ``chosen`` work of the device is
+    in, and their shares of the device's work, from ``least`` on."""
+    work = gpu_work(trace)
+    device = work.devices[place].places
+    around = work_operators(trace)[device]
+    names = trace.events.name[np.where(around >= 0, around, work.row[device])]
+    ns = (work.end - work.ts)[device]
+    spent = np.bincount(names, ns * chosen, len(trace.strings)) / max(int(ns.sum()), 1)
+    most = np.argsort(-spent, kind="stable")[:2].tolist()
+    return [f"`{short(trace.strings[code])}` ({percent(float(spent[code]))})" for code in most if spent[code] >= least]
 
 
 def _without_peak(trace: Trace, place: int, lacking: float) -> str:
