@@ -473,15 +473,12 @@ def test_a_folder_that_takes_long_to_empty_keeps_nobody_waiting(
 def test_a_worker_with_much_memory_is_not_kept_whatever_it_says(
     hostile: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory that children could share, that is no longer resident, and that the process does not tell of."""
-    monkeypatch.setattr(workers, "KEPT_BYTES", 400 << 20)
-    for size, is_kept in ((1 << 20, True), (400 << 20, False)):
+    """Memory that the process does not tell of."""
+    monkeypatch.setattr(workers, "KEPT_BYTES", 200 << 20)
+    for size, is_kept in ((1 << 20, True), (200 << 20, False)):
         hostile.does(f"""
-import builtins, mmap
-builtins.kept = mmap.mmap(-1, {size})
-for at in range(0, {size}, 1 << 20):
-    builtins.kept[at] = 1
-builtins.kept.madvise(mmap.MADV_DONTNEED)
+import builtins
+builtins.kept = b"x" * {size}
 return {{"failed": ["UNKNOWN_FORMAT", "no", {{}}], "traceback": ""}}""")
         hostile.augment()
         (worker,) = hostile.server.core._scheduler._workers._all
@@ -530,7 +527,7 @@ def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeyp
 @NEEDS_SECCOMP
 def test_a_worker_starts_no_process_and_opens_no_socket(hostile: Hostile) -> None:
     hostile.does("""
-import ctypes, fcntl, resource, socket, subprocess, threading
+import ctypes, fcntl, mmap, resource, select, socket, subprocess, threading
 resource.prlimit(0, resource.RLIMIT_NOFILE)
 path = OUTSIDE + "/secret"
 libc = ctypes.CDLL(None, use_errno=True)
@@ -567,6 +564,14 @@ tries = dict(
     unseen=lambda: call("prctl", 4, 0, 0, 0, 0),
     timer=lambda: call("timer_create", 1, None, ctypes.byref(ctypes.c_void_p())),
     memory=lambda: os.memfd_create("x"),
+    secret=lambda: call("syscall", 447, 0),
+    unmapped=lambda: mmap.mmap(-1, 4096),
+    pipe=os.pipe,
+    epoll=select.epoll,
+    inotify=lambda: call("inotify_init"),
+    rules=lambda: call("syscall", 444, 0, 0, 1),
+    descriptors=lambda: call("syscall", 436, 1000, 1000, 2),
+    duplicate=lambda: call("syscall", 438, 0, 0, 0),
     shared=lambda: call("shmget", 0, 4096, 0o1600),
     processors=lambda: os.sched_setaffinity(os.getppid(), {0}),
 )
@@ -586,6 +591,28 @@ return {"failed": ["UNKNOWN_FORMAT", " ".join(possible), {}], "traceback": ""}""
     assert (job.error.reason, job.error.message) == ("UNKNOWN_FORMAT", "threads")
     after = os.stat(hostile.outside / "secret")
     assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
+
+
+@NEEDS_LINUX
+def test_a_worker_with_thousands_of_threads_is_ended(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "MOST_THREADS", 100)
+    hostile.does("""
+import threading
+threading.stack_size(1 << 16)
+for _ in range(101):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+threading.Event().wait()""")
+    assert hostile.augment().error.reason == "INTERNAL"
+    hostile.expect_honest_work()
+
+
+def test_what_a_worker_writes_to_stderr_is_passed_on_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, waited = list[bytes](), list[float]()
+    monkeypatch.setattr(workers.os, "write", lambda _, line: written.append(line))
+    monkeypatch.setattr(workers.time, "sleep", waited.append)
+    for line in (b"x" * (1 << 16), b"x" * (1 << 15)):
+        workers._pass_on(line)
+    assert (len(b"".join(written)), waited) == (3 << 15, [1.0, 0.5])
 
 
 @NEEDS_SECCOMP

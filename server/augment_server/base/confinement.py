@@ -7,8 +7,9 @@ gives up.
 
 With seccomp (on x86-64 and ARM64) it starts no process and no program, signals none, opens no socket, changes neither
 limits nor priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no
-memory that outlives it, and ends with the thread that has started it. Of prctl, fcntl and ioctl it may what Python
-needs.
+memory that outlives it or its mappings, which are what is counted, takes nothing of which a user has only so much
+(descriptors that threads do not share, epoll, inotify), and ends with the thread that has started it. Of prctl, fcntl
+and ioctl it may what Python needs.
 """
 
 from __future__ import annotations
@@ -33,34 +34,39 @@ _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _REFER, _IOCTL_DEVICE = 1 << 13, 1 << 15
 _TCP, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
 _SET_DEATH_SIGNAL, _SET_SECCOMP, _FILTER = 1, 22, 2
-_CLONE_THREAD = 0x10000
-_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF
+_THREAD = 0x10000 | 0x400  # CLONE_THREAD, CLONE_FILES: of a thread that has the descriptors of the others
+_SHARED_MEMORY = 0x1 | 0x20  # MAP_SHARED, MAP_ANONYMOUS: what was touched stays when all but a page is unmapped
+_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # of classic BPF
 _ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
-_NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
-#: machine → its AUDIT_ARCH; its numbers of clone, prctl, prlimit64, tgkill, fcntl and ioctl; what is refused: fork,
-#: vfork, execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, socketpair, flock, io_uring_setup, kill
-#: and its like, the priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in all
-#: forms; shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity,
-#: perf_event_open and timer_create, whose signal could wake a process that is stopped; and what changes System V
-#: memory, semaphores and queues, and POSIX queues, by their numbers or names
+_NUMBER, _MACHINE, _ARGUMENT, _SECOND_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 24, 40  # offsets in struct seccomp_data
+#: machine → its AUDIT_ARCH; its numbers of clone, mmap, prctl, prlimit64, tgkill, fcntl and ioctl; what is refused:
+#: fork, vfork, execve, execveat, ptrace, process_vm_writev, unshare, setns, socket, socketpair, flock, io_uring_setup,
+#: kill and its like, the priorities of processes, setuid and setgid in all forms; chmod, chown, utime and setxattr in
+#: all forms; shmget, msgget, semget, memfd_create, add_key, request_key, keyctl, userfaultfd, sched_setaffinity,
+#: perf_event_open and timer_create, whose signal could wake a process that is stopped; what changes System V memory,
+#: semaphores and queues, and POSIX queues, by their numbers or names; pipes and what puts memory into them (vmsplice,
+#: splice, tee, sendfile), memfd_secret, epoll_create, inotify_init, fanotify_init, io_setup, bpf, seccomp, Landlock's,
+#: close_range, which can part descriptors, pidfd_getfd and process_vm_readv
 _CALLS = {
     "x86_64": (
         0xC000003E,
-        (56, 157, 302, 234, 72, 16),
+        (56, 9, 157, 302, 234, 72, 16),
         (57, 58, 59, 322, 101, 311, 272, 308, 41, 53, 73, 425, 62, 200, 129, 297, 424, 141, 142, 144, 314, 251),
         (105, 106, 113, 114, 117, 119, 122, 123),
         (90, 91, 268, 452, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 463, 466, 469),
         (29, 68, 64, 319, 248, 249, 250, 323, 203, 298, 222),
         (30, 31, 65, 66, 220, 69, 70, 71, 240, 241),
+        (22, 293, 278, 275, 276, 40, 447, 213, 291, 253, 294, 300, 206, 321, 317, 444, 445, 446, 436, 438, 310),
     ),
     "aarch64": (
         0xC00000B7,
-        (220, 167, 261, 131, 25, 29),
+        (220, 222, 167, 261, 131, 25, 29),
         (221, 281, 117, 271, 97, 268, 198, 199, 32, 425, 129, 130, 138, 240, 424, 140, 118, 119, 274, 30),
         (143, 144, 145, 146, 147, 149, 151, 152),
         (52, 53, 452, 54, 55, 88, 5, 6, 7, 14, 15, 16, 463, 466, 469),
         (194, 186, 190, 279, 217, 218, 219, 282, 122, 241, 107),
         (196, 195, 193, 191, 192, 189, 188, 187, 180, 181),
+        (59, 75, 76, 77, 71, 447, 20, 26, 262, 0, 280, 277, 444, 445, 446, 436, 438, 270),
     ),
 }
 _CLONE3, _OF_X32 = 435, 0x40000000
@@ -142,7 +148,7 @@ def seclude() -> bool:
     """
     if not sys.platform.startswith("linux") or platform.machine() not in _CALLS or sys.maxsize < 2**32:
         return False
-    machine, (clone, prctl, prlimit, tgkill, fcntl, ioctl), *refused = _CALLS[platform.machine()]
+    machine, (clone, mmap, prctl, prlimit, tgkill, fcntl, ioctl), *refused = _CALLS[platform.machine()]
     lines = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, machine),
@@ -152,12 +158,13 @@ def seclude() -> bool:
         (_RETURN, 0, 0, _REFUSE),
         (_EQUAL, 0, 1, _CLONE3),
         (_RETURN, 0, 0, _MISSING),  # libraries then use clone, whose flags can be looked at
-        (_EQUAL, 0, 4, clone),
-        (_LOAD, 0, 0, _ARGUMENT),
-        (_HAS, 1, 0, _CLONE_THREAD),
-        (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
     ]
+    for call, argument, flags, (those, others) in (
+        (clone, _ARGUMENT, _THREAD, (_ALLOW, _REFUSE)),
+        (mmap, _FOURTH_ARGUMENT, _SHARED_MEMORY, (_REFUSE, _ALLOW)),
+    ):
+        lines += [(_EQUAL, 0, 5, call), (_LOAD, 0, 0, argument), (_AND, 0, 0, flags), (_EQUAL, 0, 1, flags)]
+        lines += [(_RETURN, 0, 0, those), (_RETURN, 0, 0, others)]
     for call, itself in ((prlimit, 0), (tgkill, os.getpid())):
         lines += [(_EQUAL, 0, 4, call), (_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 1, 0, itself)]
         lines += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]

@@ -26,6 +26,8 @@ from augment_server.storage.storage import Storage, empty, remove
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
+MOST_THREADS = 1000  #: of a worker, which needs a few: the system has only so many for all
+_STDERR_BYTES_S = 64 << 10  #: what a worker may write to stderr a second; it waits with more
 _WATCH_S, _LOOK_S = 0.1, 0.002
 _LINE_BYTES = 4 << 20
 _MOST_LINES = 1000  #: that a worker says about one order
@@ -68,9 +70,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _SAID = msgspec.json.Decoder(Said)
-_MAPPINGS_BYTES = 4 << 20
-_SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [^\n/]*/dev/zero", re.MULTILINE)
-_SIZE = re.compile(r"^(Vm\w+):\s*(\d+) kB$", re.MULTILINE)
+_SIZE = re.compile(r"^(Vm\w+|HugetlbPages):\s*(\d+) kB$", re.MULTILINE)
 
 
 class Misbehaved(Exception):
@@ -113,7 +113,7 @@ class Worker:
         # one thread for each worker: the number of jobs is chosen for the number of CPUs
         environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
         pipe = asyncio.subprocess.PIPE
-        stderr, _ = relay(lambda line: os.write(2, line))  # a process could empty the file that stderr itself may be
+        stderr, _ = relay(_pass_on)  # a process could empty the file that stderr itself may be
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -156,7 +156,7 @@ class Worker:
         Raises:
             WorkerDied: the process died.
             TookTooMuch: the process exceeded its memory limit.
-            Misbehaved: its messages are none of a worker.
+            Misbehaved: its messages are none of a worker, or it begins too many threads.
         """
         self.jobs += 1
         self.busy = True
@@ -166,7 +166,7 @@ class Worker:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 await self.end()
-                raise TookTooMuch
+                raise watch.result()
             return await work
         finally:
             for task in (watch, work):
@@ -206,21 +206,14 @@ class Worker:
         raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
 
     def memory_bytes(self) -> int | None:
-        """The memory in use, bytes, with what is swapped out and page tables; None if the system does not report it.
-
-        Of memory that the process could share with children all that is mapped counts: what it has touched stays in use
-        when it is no longer resident.
-        """
+        """The memory in use, bytes, with what is swapped out, huge pages and page tables; None if the system does not
+        report it. All of it is mapped: other memory, and what children could share, is refused to the process."""
         with contextlib.suppress(OSError), os.scandir(f"/proc/{self.pid}/task") as threads:
             for thread in threads:  # one that has ended says nothing, even the first
                 with open(f"{thread.path}/status", encoding="utf-8", errors="replace") as file:
                     sizes = {name: int(size) << 10 for name, size in _SIZE.findall(file.read())}
-                if "VmRSS" not in sizes:
-                    continue
-                taken = sizes["VmRSS"] + sizes.get("VmSwap", 0) + sizes.get("VmPTE", 0)
-                if sizes["VmSize"] > min(self._memory or KEPT_BYTES, KEPT_BYTES):  # else there is not as much of it
-                    taken += _shared_bytes(f"{thread.path}/maps", sizes["VmSize"])
-                return taken
+                if "VmRSS" in sizes:
+                    return sum(sizes.get(name, 0) for name in ("VmRSS", "VmSwap", "HugetlbPages", "VmPTE"))
         return None
 
     async def stand_still(self) -> bool:
@@ -256,16 +249,20 @@ class Worker:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGCONT)
 
-    async def _watch(self) -> None:
-        """Returns when the process exceeds its memory limit. Works only on Linux."""
+    async def _watch(self) -> TookTooMuch | Misbehaved:
+        """Returns when the process exceeds its memory limit, or begins too many threads. Works only on Linux."""
         while self._memory:
             await asyncio.sleep(_WATCH_S)
-            taken = await asyncio.to_thread(self.memory_bytes)  # a list of mappings may be long
+            taken = await asyncio.to_thread(self.memory_bytes)
             if taken is None:
                 break
             if taken > self._memory:
-                return
-        await asyncio.Event().wait()
+                return TookTooMuch()
+            with contextlib.suppress(OSError):  # it has just ended
+                if (threads := os.stat(f"/proc/{self.pid}/task").st_nlink - 2) > MOST_THREADS:
+                    return Misbehaved(f"{threads} threads")
+        never: asyncio.Future[TookTooMuch | Misbehaved] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def end(self) -> None:
         """Kill the process, and those that it may have started in its session."""
@@ -274,17 +271,10 @@ class Worker:
         await self._process.wait()
 
 
-def _shared_bytes(path: str, most: int) -> int:
-    """The size of all anonymous memory that children would share, in a list of mappings; ``most`` if that is closed or
-    longer than that of any work of ours."""
-    try:
-        with open(path, "rb") as file:
-            mappings = file.read(_MAPPINGS_BYTES)
-    except OSError:
-        return most
-    if len(mappings) == _MAPPINGS_BYTES:
-        return most
-    return sum(int(end, 16) - int(begin, 16) for begin, end in _SHARED.findall(mappings))
+def _pass_on(line: bytes) -> None:
+    """Write what a worker has written to stderr. Blocks, so that a flood of it makes the worker wait."""
+    os.write(2, line)
+    time.sleep(len(line) / _STDERR_BYTES_S)
 
 
 class Workers:
