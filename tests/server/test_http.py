@@ -360,6 +360,28 @@ def test_a_reader_that_stalls_is_cut_off(tmp_path: Path) -> None:
             server.logged("call", method="ReadArtifact", code="DEADLINE_EXCEEDED")
 
 
+def test_an_answer_that_nobody_reads_ends_its_connection(tmp_path: Path) -> None:
+    """Also one that needs no token."""
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", "--max-unread", "1s") as server:
+        host, port = server.http.removeprefix("http://").split(":")
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((host, int(port)))
+            for _ in range(100):  # one after the other: more than its buffers hold
+                connection.sendall(f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+
+            def is_ended() -> bool:
+                try:
+                    connection.send(b"G", socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return False
+                except OSError:
+                    return True
+                return False
+
+            eventually(is_ended)
+
+
 def test_the_commands_of_the_page(server: Server, given: Path, tmp_path: Path) -> None:
     """Each as it stands there, one after the other, but for the port."""
     page = (ROOT / "docs" / "service.md").read_text()

@@ -162,6 +162,32 @@ def test_what_is_read_slowly_is_sent_to_its_end() -> None:
     run(test())
 
 
+def test_a_single_answer_that_nobody_reads_ends_its_connection() -> None:
+    ends, hung_up = list[Any](), list[str]()
+
+    class Context:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        def add_done_callback(self, callback: Any) -> None:
+            ends.append(callback)
+
+    async def behaviour(_request: object, _context: object) -> Any:
+        return calls.GetJobResponse()
+
+    async def test() -> None:
+        answers = Answers(0.0, hung_up.append)
+        await answers._answering(behaviour)(calls.GetJobRequest(), Context())
+        await until(lambda: bool(hung_up))
+        for end in ends:
+            end(None)
+        assert not answers._under_way
+        assert not answers._stuck
+
+    run(test())
+    assert hung_up == ["ipv4:127.0.0.1:1"]
+
+
 @pytest.mark.parametrize("method", ["Ask", "Stream", "Send"])
 def test_bytes_that_are_no_message(method: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:

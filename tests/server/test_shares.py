@@ -382,6 +382,36 @@ def test_a_refused_request_does_not_stay(tmp_path: Path, monkeypatch: pytest.Mon
             gc.enable()
 
 
+def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
+    ends, refusals = list[Any](), list[str]()
+
+    class Context:
+        def add_done_callback(self, callback: Any) -> None:
+            ends.append(callback)
+
+        async def abort(self, code: grpc.StatusCode, message: str, **_: object) -> None:
+            refusals.append(message)
+            raise PermissionError
+
+    async def behaviour(request: str, _: object) -> Any:
+        return calls.GetJobResponse(job=v1.Job(display_name="x" * 100_000 if request == "large" else ""))
+
+    answer = Admission(Limits(), lambda _: "a")._bounded(behaviour, streaming=False)
+
+    async def run() -> None:
+        for _ in range(16):
+            await answer("large", Context())
+        await answer("small", Context())
+        with pytest.raises(PermissionError):
+            await answer("large", Context())
+        ends[0](None)
+        await answer("large", Context())
+
+    asyncio.run(run())
+    (message,) = refusals
+    assert "not read 16 large answers" in message
+
+
 def test_few_large_requests_of_a_client_are_read_at_once() -> None:
     """A message takes up to fifty times as much memory as its bytes."""
     client, read, go_on, refusals = ContextVar("client", default=""), list[str](), asyncio.Event(), list[str]()

@@ -59,21 +59,29 @@ class Answers(grpc.aio.ServerInterceptor):
 
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
-            connection = context.peer()
-            with self._counted(self._under_way, connection):
-                try:
-                    checked = _each_expected(request) if hasattr(request, "__aiter__") else _expected(request)
-                    if streams:
-                        await self._send(behaviour(checked, context), context)
-                        return None
-                    response = await behaviour(checked, context)
-                    count_sent(response.ByteSize() if response is not None else 0)
-                    return response
-                except Refusal as refusal:
-                    failure = refusal
-                with self._counted(self._stuck, connection, failure.reason == "UNREAD"), _until_it_ends():
-                    self._hang_up_if_stuck(connection)
-                    return await refuse(context, failure)
+            connection, ends = context.peer(), contextlib.ExitStack()
+            context.add_done_callback(lambda _: ends.close())
+            ends.enter_context(self._counted(self._under_way, connection))
+
+            def unread() -> None:
+                ends.enter_context(self._counted(self._stuck, connection))
+                self._hang_up_if_stuck(connection)
+
+            try:
+                checked = _each_expected(request) if hasattr(request, "__aiter__") else _expected(request)
+                if streams:
+                    await self._send(behaviour(checked, context), context)
+                    return None
+                response = await behaviour(checked, context)
+                count_sent(response.ByteSize() if response is not None else 0)
+                ends.callback(asyncio.get_running_loop().call_later(self._unread_s, unread).cancel)
+                return response
+            except Refusal as refusal:
+                failure = refusal
+            if failure.reason == "UNREAD":
+                unread()
+            with _until_it_ends():
+                return await refuse(context, failure)
 
         return answer
 
@@ -93,12 +101,12 @@ class Answers(grpc.aio.ServerInterceptor):
                     raise Refusal("UNREAD", what) from error
 
     @contextlib.contextmanager
-    def _counted(self, calls: Counter[str], connection: str, applies: bool = True) -> Iterator[None]:
-        calls[connection] += applies
+    def _counted(self, calls: Counter[str], connection: str) -> Iterator[None]:
+        calls[connection] += 1
         try:
             yield
         finally:
-            calls[connection] -= applies
+            calls[connection] -= 1
             if not calls[connection]:
                 del calls[connection]
             self._hang_up_if_stuck(connection)  # another call may have kept the connection until now

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from aiohttp import web
+from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
@@ -87,7 +87,7 @@ class HttpPort:
         """
         logging.getLogger("aiohttp.server").addFilter(lambda record: not _is_no_request(record))
         self._server = web.Server(
-            self._answered,
+            self._handled,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,
@@ -163,6 +163,25 @@ class HttpPort:
         except (OSError, asyncio.TimeoutError):  # a failed handshake is the client's error
             connection.close()
 
+    async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._sent(request, await self._answered(request))
+
+    async def _sent(self, request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
+        """The response, once it is sent: aiohttp would wait for ever until it is read."""
+
+        async def send() -> None:
+            await response.prepare(request)
+            await response.write_eof()
+
+        try:
+            await asyncio.wait_for(send(), self._limits.max_unread_s)
+        except asyncio.TimeoutError:
+            if request.transport:
+                request.transport.abort()
+        except (ConnectionError, ClientError):  # the client has gone
+            pass
+        return response
+
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if refused := self._refused(request):
             return refused
@@ -219,9 +238,9 @@ class HttpPort:
         answer.headers = context.answered
         try:
             behaviour = await self.chain.behaviour(Details(method, metadata))
-            return await answer.finish(await behaviour(body, context))
+            return await self._sent(request, await answer.finish(await behaviour(body, context)))
         except Aborted:
-            return await answer.fail(context.status)
+            return await self._sent(request, await answer.fail(context.status))
         except Exception as error:
             self._observer.log(logging.ERROR, f"{method}: {error!r}")
             return await answer.fail(Refusal("INTERNAL", "internal error; the server's log has more").status())
