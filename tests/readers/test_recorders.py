@@ -461,6 +461,7 @@ def test_a_graph_is_one_piece_of_work_for_each_launch(report: Callable[..., Trac
     graphs = [(500, 600, 0, 1, 7, 5, global_id(7), 4, 9), (700, 800, 0, 1, 7, 6, global_id(7), 4, 9)]
     trace = report(small(CUPTI_ACTIVITY_KIND_GRAPH_TRACE=(f"start, end, {gpu}, graphId, graphExecId", graphs)))
     assert [name for kind, name, *_ in told(trace) if kind == "KERNEL"] == ["gemm", "CUDA graph 4", "CUDA graph 4"]
+    assert {note.code: note.count for note in trace.diagnostics} == {"whole_graphs": 2}
 
 
 def test_a_report_that_changes_is_read_anew(tmp_path: Path) -> None:

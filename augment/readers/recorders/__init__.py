@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from augment.core.trace import Diagnostic, Trace
 from augment.readers import chrome
 from augment.readers.containers import OpenText
-from augment.readers.recorders.kineto_text import NSIGHT_SYSTEMS, ROCPROFV3, UNREAD
+from augment.readers.recorders.kineto_text import NOTES, NSIGHT_SYSTEMS, ROCPROFV3
+
+_MESSAGES = {
+    "unread_rows": "rows of tables whose cells are not what they should be; left out",
+    "whole_graphs": "launches of graphs were recorded as a whole: gaps between their kernels, which are unknown, count as"
+    " busy; nsys profile --cuda-graph-trace=node records them",
+}
 
 
 class RecorderReader:
@@ -38,10 +44,13 @@ class RecorderReader:
             LimitExceeded: it is larger than the limits allow.
         """
         trace = chrome.read(path, text, head)
-        notes = trace.diagnostics
-        if isinstance(unread := trace.source.metadata.get(UNREAD), int):
-            notes += (Diagnostic("unread_rows", unread, "rows of tables whose cells are not what they should be"),)
-        return replace(trace, source=replace(trace.source, format=self.NAME), diagnostics=notes)
+        counts = trace.source.metadata.get(NOTES)
+        notes = [
+            Diagnostic(code, counts[code], message)
+            for code, message in _MESSAGES.items()
+            if isinstance(counts, dict) and isinstance(counts.get(code), int)
+        ]
+        return replace(trace, source=replace(trace.source, format=self.NAME), diagnostics=(*trace.diagnostics, *notes))
 
 
 NSIGHT = RecorderReader(

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from augment.errors import UnknownFormat
-from augment.readers.recorders.kineto_text import UNREAD, KinetoText, Piece, document
+from augment.readers.recorders.kineto_text import NOTES, KinetoText, Piece, document
 from augment.readers.recorders.nsight import SIGNS, Nsight
 from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, SqliteTables, Tables
 from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
@@ -89,8 +89,8 @@ class RecorderText:
 
             def events() -> Iterator[Piece]:
                 yield from recording.events()
-                if recording.text.unread:
-                    last[UNREAD] = recording.text.unread
+                if recording.text.notes:
+                    last[NOTES] = recording.text.notes
 
             for piece in document(recording.members(), events(), last):
                 yield piece.encode()

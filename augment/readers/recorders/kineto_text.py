@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 NSIGHT_SYSTEMS, ROCPROFV3 = "Nsight Systems", "rocprofv3"  #: the member ``recorder`` names one of them
-UNREAD = "recorderUnread"  #: the member that counts rows that could not be read
+NOTES = "recorderNotes"  #: the member behind the events that counts what was odd, by code
 quoted = json.JSONEncoder(ensure_ascii=False).encode  #: a value as JSON
 LAUNCHING = re.compile(r"Launch|Memcpy|Memset")  #: in names of calls that an arrow leads from
 _ODD = (TypeError, ValueError, OverflowError, LookupError)  #: what writing a row raises whose cells are of other types
@@ -45,7 +46,7 @@ class KinetoText:
         self._device: dict[tuple[int, int], tuple[int, int]] = {}
         self._stream: dict[tuple[int, int, int, int], tuple[int, str]] = {}
         self._streams_of: dict[tuple[int, int], set[int]] = {}
-        self.unread = 0  #: rows whose cells are not of the types that they should be
+        self.notes = Counter[str]()  #: what was odd: counts by code
 
     def correlation(self, pid: int, number: int) -> int:
         """The number of a correlation of a process, which no other process has."""
@@ -57,7 +58,7 @@ class KinetoText:
             try:
                 pieces = list(write(row))
             except _ODD:  # noqa: PERF203 - a row at a time
-                self.unread += 1
+                self.notes["unread_rows"] += 1
             else:
                 yield from pieces
 

@@ -327,7 +327,8 @@ class Nsight:
         """A launch of a graph as a whole: a piece of work, as its kernels were not recorded."""
         start, end, *of, graph = row
         pid, place, _, correlation = self._place(of)
-        return self.text.on_device(pid, place, Slice("kernel", f'"CUDA graph {graph:d}"', start, end), correlation)
+        yield from self.text.on_device(pid, place, Slice("kernel", f'"CUDA graph {graph:d}"', start, end), correlation)
+        self.text.notes["whole_graphs"] += 1
 
     def _event(self, row: Row) -> Iterator[Piece]:
         """Remembers where an event was recorded."""
