@@ -16,8 +16,8 @@ from augment.readers.recorders.kineto_text import NOTES, NSIGHT_SYSTEMS, ROCPROF
 
 _MESSAGES = {
     "unread_rows": "rows of tables whose cells are not what they should be; left out",
-    "whole_graphs": "launches of graphs were recorded as a whole: gaps between their kernels, which are unknown, count as"
-    " busy; nsys profile --cuda-graph-trace=node records them",
+    "whole_graphs": "launches of graphs were recorded as a whole: gaps between their kernels, which are unknown, count"
+    " as busy; nsys profile --cuda-graph-trace=node records them",
 }
 
 
