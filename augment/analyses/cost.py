@@ -39,7 +39,9 @@ class Row(Struct, frozen=True):
     rule: Annotated[str | None, column("The rule of a finding.")]
     time_ns: Annotated[float, column("Its time in a step, the mean of steady steps and devices.", "ns")]
     time_ratio: Annotated[float, column("Its share of a step.", "ratio")]
-    cost_per_step: Annotated[float, column("What it costs in a step, for all devices of the rank.", key=False)]
+    cost_per_million_steps: Annotated[
+        float, column("What it costs in a million steps, for all devices of the rank.", key=False)
+    ]
     cost_per_hour: Annotated[float, column("What it costs in an hour of such steps.", key=False)]
 
 
@@ -70,5 +72,8 @@ def analyze(trace: Trace, *, price: str = "1") -> Findings | Skipped:
     parts += [("finding", rule, float(ns)) for rule, ns in saved.items() if ns]
     rate = hour * count / _HOUR_NS
     return Findings(
-        [Row(trace.rank, part, rule, ns, ns / wall, ns * rate, ns / wall * hour * count) for part, rule, ns in parts]
+        [
+            Row(trace.rank, part, rule, ns, ns / wall, 1e6 * ns * rate, ns / wall * hour * count)
+            for part, rule, ns in parts
+        ]
     )

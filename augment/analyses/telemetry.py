@@ -29,6 +29,7 @@ from augment.facts.steps.step_windows import step_windows
 
 NAME = "telemetry"
 NEEDS = ()
+_SHORT = ("sm", "dram", "pcie", "fp16", "fp32", "fp64")
 _DRAWN_UNITS = {"ratio": ("%", 100.0), "bytes": ("GB", 1e-9)}
 
 
@@ -97,11 +98,17 @@ def _row(trace: Trace, device: Identity, step: int | None, samples: Samples, ins
     )  # fmt: skip
 
 
+def _words(quantity: str) -> str:
+    """``sm_clock`` as ``SM clock``."""
+    first, *rest = quantity.split("_")
+    return " ".join((first.upper() if first in _SHORT else first.capitalize(), *rest))
+
+
 def _track(samples: Samples, inside: slice, under: int) -> CounterTrack:
     unit, factor = _DRAWN_UNITS.get(samples.unit, (samples.unit, 1.0))
     return CounterTrack(
         analysis=NAME,
-        name=samples.quantity.replace("_", " ").capitalize(),
+        name=_words(samples.quantity),
         under=under,
         ts=samples.ts[inside],
         values=samples.values[inside] * factor,

@@ -122,6 +122,8 @@ SAMPLES: list[Seen] = [
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
     rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
     rules.clock_drop.ClockDrop(0.08),
+    rules.clock_drop.ClockDrop(0.08, 1980.0, 1410.0),
+    rules.clock_drop.ClockDrop(0.08, 1980.0, 1980.0),
     rules.stream_contention.Contention(20, 5 * MS, 1.4, ["prepare"]),
     rules.memory_capacity.MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
     rules.memory_capacity.MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),

@@ -166,7 +166,7 @@ def test_beside_a_trace(tmp_path: Path) -> None:
     assert rows[None, "power"] == (200.0, 100.0, 2)
     assert rows[1, "sm_clock"] == (1410.0, 1410.0, 1)
     assert [each.name for each in outcome.annotations] == [  # type: ignore[union-attr]
-        "Power", "Sm clock", "Utilization", "Memory used", "Throttled",
+        "Power", "SM clock", "Utilization", "Memory used", "Throttled",
     ]  # fmt: skip
     joules = {
         (row[0], row[1]): row[2:] for row in rows_of(energy.analyze(trace), "part", "name", "energy_joules", "time_ns")
@@ -211,8 +211,8 @@ def test_energy_over_a_gap_is_not_known() -> None:
 
 def test_cost(tmp_path: Path) -> None:
     trace = recorded(written(tmp_path / "smi.csv", SMI))
-    rows = rows_of(cost.analyze(trace, price="3.6"), "part", "time_ns", "cost_per_step", "cost_per_hour")
-    assert rows[0] == ("step", 80_000_000.0, pytest.approx(0.08 * 0.001), pytest.approx(3.6))
+    rows = rows_of(cost.analyze(trace, price="3.6"), "part", "time_ns", "cost_per_million_steps", "cost_per_hour")
+    assert rows[0] == ("step", 80_000_000.0, pytest.approx(80.0), pytest.approx(3.6))
     assert rows[1][0] == "busy"
     assert rows[1][1] + rows[2][1] == rows[0][1]
     assert rows_of(cost.analyze(trace), "cost_per_hour")[0] == (1.0,)

@@ -337,7 +337,7 @@ def check_snapshot(data: bytes, folder: Path, chance: random.Random) -> str | No
 
 
 def recorded_files() -> dict[str, bytes]:
-    """A small file of each kind that libraries write of their collectives, by its name."""
+    """A small file of each kind that libraries, the compiler and tools that watch GPUs write, by its name."""
     sizes = {"input_sizes": [[1000]], "output_sizes": [[1000]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
     entries = [
         {"process_group": ("0", "dp"), "pg_id": 0, "collective_seq_id": number, "p2p_seq_id": 0, "record_id": number,
@@ -370,7 +370,43 @@ def recorded_files() -> dict[str, bytes]:
     record = {"header": header, "metadata": metadata, "coll_perf": performance}
     lost = {"dump_stats": {"coll_dropped_since_last_dump": 4}}
     inspected = "".join(json.dumps(line) + "\n" for line in (record, record, lost, {"coll_perf": performance}))
+    who = {"frame_id": 0, "frame_compile_id": 0, "attempt": 0, "rank": 0}
+    stack = '  File "/w/model.py", line 7, in forward\n    x = self.norm(x)\n'
+    metrics = {
+        "co_filename": "/w/model.py", "co_firstlineno": 3, "co_name": "f", "start_time": START_US / 1e6,
+        "entire_frame_compile_time_s": 0.5, "fail_type": "E", "fail_reason": "no", "restart_reasons": ["x"],
+    }  # fmt: skip
+    began = {"stack": [{"filename": 0, "line": 3, "name": "f"}]}
+    events = [{"name": "dynamo", "ts": START_US + at, "ph": phase, "tid": 0} for at, phase in ((0, "B"), (900, "E"))]
+    broken = f"Graph break in user code at m.py:4\nA\n  Explanation: B\n{stack}"
+    stacks_of = "inductor_provenance_tracking_kernel_stack_traces"
+    logged: list[tuple[dict[str, Any], str]] = [
+        ({"str": ["/w/model.py", 0]}, ""), ({"dynamo_start": began, **who}, ""),
+        *(({"chromium_event": {}, **who}, json.dumps(event)) for event in events),
+        ({"artifact": {"name": "dynamo_graph_break_reason"}, **who}, broken),
+        ({"artifact": {"name": "recompile_reasons"}, **who}, f"0/0: n == 0  # x = x + n  # m.py:10 in f\n{stack}"),
+        ({"artifact": {"name": stacks_of}, **who}, json.dumps({"k:1": [stack]})),
+        ({"compilation_metrics": metrics, **who}, ""),
+    ]  # fmt: skip
+    prefix = "V1114 22:13:20.000000 42 torch/_dynamo/utils.py:2009] "
+    records = [
+        prefix + json.dumps(head) + "".join(f"\n\t{line}" for line in text.splitlines()) for head, text in logged
+    ]
+    metric = {
+        "metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE", "gpu": "0"},
+        "values": [[START_US / 1e6, "9"], [START_US / 1e6 + 1, "NaN"]],
+    }
     return {
+        "trace.log": "\n".join(records).encode(),
+        "origins.json": json.dumps(
+            {"triton_poi_0:1": [stack], "extern_kernels.mm:2": {"stack_traces": [stack]}}
+        ).encode(),
+        "smi.csv": b"timestamp, index, power.draw [W], clocks.sm [MHz], clocks_event_reasons.sw_power_cap\n"
+        b"2023/11/14 22:13:20.000, 0, 99.1 W, 1980 MHz, Active\n2023/11/14 22:13:21.000, 0, [N/A], 9 MHz, Not Active\n",
+        "dmon.txt": b"text\n#Entity   GRACT   POWER\nID\nGPU 0   0.1  50\n#Entity  GRACT  POWER\nID\nGPU 1  0.1  N/A\n",
+        "range.json": json.dumps(
+            {"status": "success", "data": {"resultType": "matrix", "result": [metric] * 2}}
+        ).encode(),
         "dump_0": pickle.dumps(dump, 2),
         "fr_0.json": json.dumps(dump).encode(),
         "nccl.log": "\n".join(lines).encode() * 2,
@@ -378,14 +414,21 @@ def recorded_files() -> dict[str, bytes]:
     }
 
 
+KIND_OF = {
+    "dump_0": "flight_recorder", "fr_0.json": "flight_recorder", "nccl.log": "nccl_log", "trace.log": "torch_trace",
+    "inspector.log": "nccl_inspector", "origins.json": "inductor_provenance", "smi.csv": "telemetry",
+    "dmon.txt": "telemetry", "range.json": "telemetry",
+}  # fmt: skip
+JUDGING = ("collective_records", "diagnosis", "compilations", "source_lines", "telemetry", "energy")
+
+
 def check_recorded(data: bytes, name: str, folder: Path, trace: Trace) -> str | None:
     """What does not hold of a file of :func:`recorded_files`; None if all does."""
     path = folder / name
     path.write_bytes(data)
-    kind = {"dump_0": "flight_recorder", "fr_0.json": "flight_recorder", "nccl.log": "nccl_log"}.get(name)
-    for given in (lambda: read(str(path)), lambda: attach(trace, kind_named(kind or "nccl_inspector"), path)):
+    for given in (lambda: read(str(path)), lambda: attach(trace, kind_named(KIND_OF[name]), path)):
         try:
-            outcomes = augment(given(), only=["collective_records", "diagnosis"]).outcomes.values()
+            outcomes = augment(given(), only=JUDGING).outcomes.values()
             raised = [each.traceback for each in outcomes if isinstance(each, Skipped) and each.traceback]
             if name.endswith("_0") and given().context.attached(FlightDumps):
                 report_on_dumps(given().context.attached(FlightDumps).dumps, "job")

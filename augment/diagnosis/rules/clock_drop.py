@@ -3,6 +3,9 @@
 A device that gets hot, or reaches its power limit, lowers its clock: the same kernels then take longer from step to
 step. Steps are compared whose kernels are the same by name and count: the last third with the first third.
 
+With telemetry (``--telemetry``) the evidence is the measured clock. If that did not drop, something else made kernels
+slower, and the finding is merely possible.
+
 **What to do**: look at clocks and power while it runs (``nvidia-smi -q -d CLOCK,PERFORMANCE``); improve cooling, or set
 a lower but steady clock. Compare runs only after the device is warm.
 """
@@ -19,6 +22,7 @@ from augment.diagnosis import judging, rule
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
 SLOWER = 0.05  #: as a whole
+STEADY = 0.01  #: a measured clock that drops less has not dropped
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
 
 
@@ -26,6 +30,13 @@ class ClockDrop(rule.Seen, frozen=True):
     """Equal kernels that get slower."""
 
     growth_ratio: float
+    first_mhz: float | None = None  #: the mean clock of the first steps, by telemetry
+    last_mhz: float | None = None
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the clock was measured, and did not drop."""
+        return bool(self.first_mhz and self.last_mhz and self.last_mhz > (1 - STEADY) * self.first_mhz)
 
     @property
     def at_least(self) -> bool:
@@ -34,6 +45,12 @@ class ClockDrop(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         growth = text.percent(self.growth_ratio)
         return f"Equal kernels take {growth} longer in the last steps than in the first, as if the clock had dropped"
+
+    def evidence(self, words: text.Words) -> list[str]:
+        if not self.first_mhz or not self.last_mhz:
+            return []
+        clocks = f"{self.first_mhz:,.0f} MHz in the first steps and {self.last_mhz:,.0f} MHz in the last"
+        return [f"telemetry says {'otherwise' if self.is_denied else 'so'}: the clock was {clocks}"]
 
     def cure(self, words: text.Words) -> str:
         return "a steady clock"
@@ -72,7 +89,27 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_work(trace, late, less.astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     spans = rule.Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
-    return judging.judged(trace, ClockDrop(growth), saved, spans=spans, confidence="medium", cut=cut)
+    seen = ClockDrop(growth, *_clocks(trace))
+    confidence: rule.Confidence = "low" if seen.is_denied else "high" if seen.first_mhz else "medium"
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+
+
+def _clocks(trace: Trace) -> tuple[float | None, float | None]:
+    """The mean clock in the first and the last third of the steps, MHz, of the device that telemetry watched; None
+    where one has fewer than two samples."""
+    watched, windows = facts.gpu.telemetry(trace), judging.measure(trace).windows
+    third = len(windows) // 3
+    if watched is None or isinstance(watched, str) or len(watched.devices) != 1:
+        return None, None
+    clock = next(iter(watched.devices.values())).get("sm_clock")
+    if clock is None:
+        return None, None
+    means = []
+    for steps in (slice(None, third), slice(-third, None)):
+        start, end = int(windows.start[steps][0]), int(windows.end[steps][-1])
+        values = clock.values[(clock.ts >= start) & (clock.ts < end)]
+        means.append(float(values.mean()) if len(values) > 1 else None)
+    return (means[0], means[1]) if None not in means else (None, None)
 
 
 def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:

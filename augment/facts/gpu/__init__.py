@@ -16,11 +16,12 @@ from augment.facts.gpu.launched_work import (
     LaunchDelays, LaunchedWork, before_recording, launch_delays, launched_work, work_operators,
 )
 from augment.facts.gpu.lines_of_work import SourceLines, source_lines
+from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
 from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
     "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "in_optimizer", "innermost_operator",
-    "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "work",
+    "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "telemetry", "work",
 ]
 # fmt: on
 
@@ -68,6 +69,11 @@ def coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
 def lines(trace: Trace) -> SourceLines:
     """Which line of the user's program each piece of work comes from."""
     return source_lines(trace)
+
+
+def telemetry(trace: Trace) -> WatchedGpus | str | None:
+    """What was recorded of each device beside the trace: power, clocks and others; why it cannot be joined; or None."""
+    return watched_gpus(trace)
 
 
 def rates(trace: Trace) -> tuple[CopyRate, ...]:

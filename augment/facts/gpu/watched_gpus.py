@@ -26,8 +26,8 @@ class WatchedGpus(Struct, frozen=True):
     """By the place of a device of ``gpu_work`` its samples by quantity. ``zone``: in which zone the times of the file
     were taken to be, empty where it says that."""
 
-    devices: Mapping[int, Mapping[str, Samples]]
-    zone: str = ""
+    devices: Mapping[int, Mapping[str, Samples]]  #: on the clock of the trace
+    zone: str = ""  #: ``+01:00``
 
 
 @derived(until="breakdowns")

@@ -128,7 +128,7 @@ def _read_lines(path: str, table: _Table, limits: Limits) -> None:
         if table.by_blanks:
             cells = text.replace("GPU ", "", 1).split() if text.startswith("GPU") else text.split()
         else:
-            cells = next(csv.reader([text]), [])
+            cells = next(csv.reader([" ".join(text.splitlines())]), [])
         if not table.columns:
             table.heading(cells)
         elif len(cells) == len(table.names):

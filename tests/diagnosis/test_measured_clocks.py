@@ -1,0 +1,33 @@
+"""The rule on dropping clocks where telemetry measured them: confirmed, denied, or not known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated_jobs import changed, trace_of
+
+from augment.core.telemetry import Samples, Telemetry
+from augment.core.text import Words
+from augment.diagnosis.rule import Found
+from augment.diagnosis.rules import clock_drop
+
+SLOWER = changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02)
+
+
+@pytest.mark.parametrize(
+    ("last_mhz", "period_ns", "confidence", "says"),
+    [
+        (1410.0, 10**5, "high", "telemetry says so: the clock was"),
+        (1980.0, 10**5, "low", "telemetry says otherwise: the clock was 1,980 MHz in the first steps and 1,980 MHz in"),
+        (1410.0, 10**9, "medium", ""),  # too few samples
+    ],
+)
+def test_the_measured_clock(last_mhz: float, period_ns: int, confidence: str, says: str) -> None:
+    trace = trace_of(SLOWER)
+    ts = np.arange(int(trace.events.ts[0]), int(trace.events.end.max()), period_ns, dtype=np.int64)
+    clock = Samples("0", "sm_clock", "MHz", ts, np.linspace(1980.0, last_mhz, len(ts)))
+    answer = clock_drop.check(trace.changed(Telemetry("smi.csv", (clock,))))
+    assert isinstance(answer, Found)
+    assert answer.confidence == confidence
+    assert says in "".join(answer.seen.evidence(Words()))
+    assert bool(says) == bool(answer.seen.evidence(Words()))
