@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import MemoryAnalysis, TimeSeriesTypes
 from augment.hta.frames import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
-from augment.hta.parser_config import ParserConfig
-from augment.hta.timeline import (
+from augment.hta.gantt import (
     CallGraph,
     PlotFormat,
     Timeline,
@@ -24,6 +23,7 @@ from augment.hta.timeline import (
     align_module_with_kernels,
     plot_timeline_gpu_kernels,
 )
+from augment.hta.parser_config import ParserConfig
 from augment.hta.trace_filter import (
     CompositeFilter,
     CPUOperatorFilter,

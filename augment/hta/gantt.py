@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ANNOTATION_STREAM = 0  #: where :func:`align_module_with_kernels` puts annotations
+_BACKWARD, _STEP = "## backward ##", "ProfilerStep#"  #: annotations in which the backward pass lies
 _MODULES = ("num_kernels", "first_kernel_start", "kernel_span")
 
 
@@ -62,15 +63,15 @@ def _add_columns(events: Events, frame: pd.DataFrame, origin_ns: int) -> dict[tu
     thread = table.track[stacks.row]
     for track in np.unique(thread).tolist():
         on_thread = names[thread == track]
-        is_main, is_backward = (any(part in name for name in on_thread) for part in ("ProfilerStep#", "autograd::"))
+        is_main, is_backward = (any(part in name for name in on_thread) for part in (_STEP, "autograd::"))
         labels[track] = "main" if is_main else "bwd" if is_backward else str(on_thread[0])
     main, backward = ([track for track, label in labels.items() if label == kind] for kind in ("main", "bwd"))
     if len(main) == len(backward) == 1:
         of_main = stacks.row[thread == main[0]]
         name = np.array(events.strings, object)[table.name[of_main]]
-        around = of_main[[each.startswith("## backward ##") for each in name]]
+        around = of_main[[each.startswith(_BACKWARD) for each in name]]
         if not len(around):
-            around = of_main[[each.startswith("ProfilerStep#") for each in name]]
+            around = of_main[[each.startswith(_STEP) for each in name]]
         outermost = stacks.row[(thread == backward[0]) & (stacks.parent < 0)]
         place = np.searchsorted(table.ts[around], table.ts[outermost], side="right") - 1
         inside = (place >= 0) & (table.end[outermost] <= table.end[around[place]])
