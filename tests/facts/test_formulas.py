@@ -15,9 +15,10 @@ from augment.errors import UsageError
 from augment.facts.operators.counted_operators import formula_of
 from augment.facts.operators.formulas_custom import GROUP, formulas_of, installed_formulas
 from augment.facts.operators.formulas_memory import memory_formula
-from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask
+from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask, template
 from augment.facts.operators.operator_calls import Call, Unrecorded, Work
 from augment.readers import read
+from tables import trace_of
 
 Dims = list[Any]
 
@@ -74,6 +75,28 @@ def test_a_product_of_other_shapes_is_unknown(dims: list[Dims]) -> None:
 
 
 # --- convolutions: each output is a sum over the taps that lie inside the padded input ---
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "multiplications"),
+    [
+        ("triton_tem_fused_mm_7", [[64, 64, 2], [2, 128], [4096, 128]], 4096 * 2 * 128),
+        ("triton_tem_fused_addmm_gelu_3", [[256], [96, 64], [64, 256], [96, 256]], 96 * 64 * 256),
+        ("triton_tem_fused_bmm_12", [[4, 8, 8, 16], [4, 8, 16, 32], [32, 8, 32]], 4 * 8 * 8 * 16 * 32),
+        ("_C::cutlass_scaled_mm", [[32, 256], [32, 64], [64, 256], [1], [1], []], 32 * 64 * 256),
+        ("sgl_kernel::fp8_scaled_mm", [[32, 64], [64, 256], [32], [256]], 32 * 64 * 256),
+    ],
+)
+def test_products_of_templates_and_of_engines(operator: str, dims: list[Dims], multiplications: int) -> None:
+    formula = formula_of(trace_of(), operator)
+    assert formula is not None
+    assert formula(called(operator, *dims)).flops == 2 * multiplications
+
+
+@pytest.mark.parametrize("dims", [[[8, 4], [5, 6], [8, 6]], [[8, 8], [8, 8], [4, 8]]])
+def test_a_template_of_other_shapes_is_unknown(dims: list[Dims]) -> None:
+    with pytest.raises(Unrecorded):
+        template(called("triton_tem_fused_mm_7", *dims))
 
 
 def taps(x: Dims, w: Dims, stride: int, padding: int, dilation: int) -> Iterator[None]:

@@ -27,7 +27,7 @@ from augment.facts.names.kernel_types import KernelType
 from augment.facts.names.name_masks import strings_where
 from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, installed_formulas, shipped_formulas
 from augment.facts.operators.formulas_memory import memory_formula
-from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
+from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, TEMPLATE, template
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work
 from augment.facts.operators.served_attention import SERVED_ATTENTION, over_cache
 from augment.facts.source.event_args import arg_columns
@@ -45,6 +45,8 @@ def formula_of(trace: Trace, operator: str) -> Formula | None:
             return formula
     if SERVED_ATTENTION.fullmatch(operator):
         return over_cache
+    if TEMPLATE.fullmatch(operator):
+        return template
     return MATMUL.get(operator) or CONVOLUTION.get(operator) or ATTENTION.get(operator) or memory_formula(operator)
 
 

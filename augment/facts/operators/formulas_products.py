@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
@@ -102,7 +103,34 @@ def _grouped(call: Call) -> Work:
     return product(call, 0, 1, 1, left[0], right[1], _same(left[1], right[0]))  # the inner dimension is divided
 
 
+TEMPLATE = re.compile(r"triton_tem_fused_\w*mm_\w*\d+")  #: Inductor's own products, named by what they fuse
+
+
+def template(call: Call) -> Work:
+    """A product of two of the tensors that a template takes, into the last; what it fuses beside costs bytes alone. The
+    tensors' order is not told, so that all pairs that fit must give the same.
+    """
+    places = [place for place in range(len(call.dims)) if call.has(place)]
+    result, operations = prod(call.shape(places[-1])), set[tuple[int, int]]()
+    for left in places[:-1]:
+        for right in places[:-1]:
+            rows, weights = call.shape(left), call.shape(right)
+            if left == right or min(len(rows), len(weights)) < 2 or rows[-1] != weights[-2]:
+                continue
+            if len(weights) > 2 and rows[:-2] != weights[:-2]:
+                continue
+            if prod(rows[:-1]) * weights[-1] == result:
+                operations.add((2 * prod(rows) * weights[-1], left))
+    if len({flops for flops, _ in operations}) != 1:
+        raise Unrecorded
+    flops, left = min(operations)
+    return exactly(flops, sum(map(call.bytes_of, places)), call.type_of(left)[0])
+
+
 MATMUL: dict[str, Formula] = {
+    "_C::cutlass_scaled_mm": _mm(1),  # the result is given first
+    "sgl_kernel::fp8_scaled_mm": _mm(0),
+    "sgl_kernel::int8_scaled_mm": _mm(0),
     "aten::mm": _mm(0),
     "aten::_int_mm": _mm(0),
     "aten::_scaled_mm": _mm(0, 4),
