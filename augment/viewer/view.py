@@ -127,7 +127,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "(Job d|D)iagnosis"
-    yield CUT_OFF
+    yield rf"{CUT_OFF}( \(\d+\))?"  # the UI adds the thread id
     for device in devices[:_COMPARED]:
         yield f"Δ GPU {_escaped(device)} {_CHANGES}"
     if not devices:

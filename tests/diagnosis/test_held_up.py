@@ -9,13 +9,16 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
+from augment.core.annotations import InstantTrack
 from augment.core.trace import Trace
+from augment.diagnosis.drawing import drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import held_up, late_device
 from augment.diagnosis.rule import Fine
 from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import recorded_windows
 from augment.readers import read
 from metamorphic import CALLS, REAL, Document, load, real_trace, save
@@ -120,6 +123,12 @@ def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tm
         lost = {id(each) for each in gone}
         trace = trace_of(job | {"traceEvents": [each for each in rows if id(each) not in lost]}, tmp_path)
         assert words in title_of(problem_of(partial_recording.check(trace)))
+        marks = [each for each in drawn(trace, "diagnosis") if isinstance(each, InstantTrack)]
+        assert [each.name for each in marks] == (["End of GPU events"] if "ends before" in words else [])
+        if marks:
+            work = gpu_work(trace)
+            assert marks[0].ts.tolist() == [work.end.max()]
+            assert marks[0].names.values[0] == "GPU events end here: the recording ended before the work did"
 
 
 MS = 1_000_000
