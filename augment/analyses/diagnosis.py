@@ -38,6 +38,7 @@ from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen, Spans
+from augment.diagnosis.rules.clock_drop import sentences_watched
 from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
@@ -96,6 +97,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not has_work(trace):
         text = unjudged(trace)
         beside = snapshot_sentences(trace) or sentences_alone(trace) or sentences_compiled(trace)
+        beside = beside or sentences_watched(trace)
         verdict_alone = Verdict(beside or text)
         return Skipped("no event of PyTorch's profiler", verdict_alone, drawn_alone(trace, NAME, text))
     if trace.partial is None and not measure(trace).length_ns:

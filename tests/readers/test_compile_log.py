@@ -241,6 +241,13 @@ def test_a_folder_of_inductor(tmp_path: Path) -> None:
     assert kind_of(b'{"preToPost": {') == kind_of(json.dumps({"k:1": [stack(3)]}).encode())
 
 
+@pytest.mark.parametrize("value", ["9" * 9, True, [1], {"a": 1}, 1e300, -1, None, "x"])
+def test_odd_numbers_cost_their_record(tmp_path: Path, value: object) -> None:
+    metrics = {"co_name": "fn", "start_time": value, "entire_frame_compile_time_s": value}
+    lines = [record({"compilation_metrics": metrics, "frame_id": 0, "frame_compile_id": 0}), compiled("1/0", DAY_US, 9)]
+    assert read_compile_log(str(write_log(tmp_path / "a.log", *lines))).compilations[-1].compile_ns == 9000
+
+
 def test_alone(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.log", artifact("0/1", "recompile_reasons", RECOMPILED), compiled("0/1", DAY_US, 1000))
     augmented = analyse(str(log))

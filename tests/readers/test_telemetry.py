@@ -130,7 +130,7 @@ def test_what_is_none(tmp_path: Path) -> None:
         "\0\1",
         "{",
         '{"data": 3}',
-        "timestamp,power.draw\n",
+        "timestamp,power.draw\n9999-12-31 00:00:00,1\n",
         "Start (ns),Duration (ns)\n1,2\n",
     ):
         with pytest.raises(UnknownFormat):
@@ -222,7 +222,12 @@ def test_cost(tmp_path: Path) -> None:
 
 
 def test_alone(tmp_path: Path) -> None:
-    outcome = analyse(written(tmp_path / "smi.csv", SMI)).outcomes["telemetry"]
+    augmented = analyse(written(tmp_path / "smi.csv", SMI))
+    assert augmented.verdict.text[:3] == [
+        "The telemetry has 1 GPU, 3 samples each in 200 ms.", "Power is 100 to 300 W, 233 in the mean.",
+        "The SM clock is 1,410 to 1,980 MHz, 1,600 in the mean.",
+    ]  # fmt: skip
+    outcome = augmented.outcomes["telemetry"]
     assert isinstance(outcome, Findings)
     assert {(row.device, row.quantity, row.sample_count) for row in outcome.rows} >= {("0", "power", 3)}
 

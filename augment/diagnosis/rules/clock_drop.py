@@ -16,6 +16,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import text
+from augment.core.telemetry import Telemetry
 from augment.core.trace import Category, Trace
 from augment.diagnosis import judging, rule
 
@@ -116,3 +117,24 @@ def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
     """Whether the sums rise with the steps, not by a single one: the rank correlation is above 0.7."""
     rank = np.argsort(np.argsort(ns, kind="stable"), kind="stable")
     return bool(np.corrcoef(rank, np.arange(len(ns)))[0, 1] > 0.7)
+
+
+def sentences_watched(trace: Trace) -> list[str]:
+    """What telemetry says without a trace: how many GPUs, for how long, and the range of power and clock; empty without
+    any."""
+    telemetry = trace.context.attached(Telemetry)
+    if telemetry is None:
+        return []
+    gpus = len({each.gpu for each in telemetry.samples})
+    count = max(len(each.ts) for each in telemetry.samples)
+    lasts = max(int(each.ts[-1]) for each in telemetry.samples) - min(int(each.ts[0]) for each in telemetry.samples)
+    during = f" in {text.time(lasts)}" if telemetry.has_times else ", without times"
+    said = [f"The telemetry has {text.counted(gpus, 'GPU')}, {text.counted(count, 'sample')} each{during}"]
+    for quantity, what in (("power", "Power"), ("sm_clock", "The SM clock")):
+        values = [each for each in telemetry.samples if each.quantity == quantity]
+        if values:
+            low, high = (choose(float(choose(each.values)) for each in values) for choose in (min, max))
+            mean = sum(float(each.values.mean()) for each in values) / len(values)
+            said.append(f"{what} is {low:,.0f} to {high:,.0f} {values[0].unit}, {mean:,.0f} in the mean")
+    said.append("augment show lists them (telemetry); beside a trace: augment run TRACE --telemetry FILE")
+    return [f"{sentence}." for sentence in said]

@@ -72,6 +72,8 @@ def sentences_compiled(trace: Trace) -> list[str]:
         return []
     every = logged.compilations
     again, breaks = [each for each in every if each.guard], [broken for each in every for broken in each.breaks]
+    if not every:
+        return ["The compiler's log has no compilation."]
     taken = text.time(sum(each.compile_ns for each in every))
     said = [f"The compiler's log has {text.counted(len(every), 'compilation')} in {taken}"]
     if again:

@@ -157,11 +157,10 @@ class _LogReading:
         )
         if metrics.get("fail_type"):
             of.failure = f"{metrics['fail_type']}: {_first(str(metrics.get('fail_reason')))}"[:LONGEST_TEXT]
-        taken = metrics.get("entire_frame_compile_time_s")
-        taken_us = metrics.get("dynamo_cumulative_compile_time_us")
-        of.stated_ns = round((taken or 0) * 10**9) or int(taken_us or 0) * 1000
+        taken = _ns(_number(metrics.get("entire_frame_compile_time_s")) * 1e6)
+        of.stated_ns = taken or _ns(_number(metrics.get("dynamo_cumulative_compile_time_us")))
         if taken and metrics.get("start_time"):
-            start = _ns(metrics["start_time"] * 10**6)
+            start = _ns(_number(metrics["start_time"]) * 1e6)
             self.stated.append((of, CompileSpan("dynamo", start, start + of.stated_ns)))
         said = [_first(str(reason)) for reason in metrics.get("restart_reasons") or ()]
         if not of.breaks:
@@ -255,9 +254,16 @@ def _first(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+def _number(value: Any) -> float:
+    """A number, 0 for none; TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        raise TypeError(value)
+    return value or 0
+
+
 def _ns(us: Any) -> int:
     """Unix ns of a time in µs; ValueError for one that columns cannot hold."""
-    ns = round(us * 1000) if isinstance(us, float) else int(us) * 1000
+    ns = round(_number(us) * 1000)
     if not 0 <= ns < 1 << 62:
         raise ValueError(us)
     return ns

@@ -214,7 +214,8 @@ class _Table:
                 return None
             zone = match[8] or self.given.get("zone", "")
             self.has_zone &= bool(zone)
-            return round(whole.timestamp()) * 10**9 + int((match[7] or "0").ljust(9, "0")) - zone_seconds(zone) * 10**9
+            ns = round(whole.timestamp()) * 10**9 + int((match[7] or "0").ljust(9, "0")) - zone_seconds(zone) * 10**9
+            return ns if 0 <= ns < 1 << 62 else None
         match_ = _VALUE.fullmatch(text)
         if match_ is None or match_[2]:
             return None
