@@ -187,6 +187,12 @@ def _with_descendants(parent: Int32s, depth: Int32s, self_ns: Int64s) -> Int64s:
 #: patterns of what differs between runs in names of the same thing, and the replacements; extend them here
 RUN_DEPENDENT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^ProfilerStep\s*#\s*\d+$"), "ProfilerStep"),
+    # steps of engines: their batches differ
+    (re.compile(r"^execute_(?:\d+_)?context_0\(.*\)$"), "execute (decode)"),
+    (re.compile(r"^execute_(?:\d+_)?context_\d+\(.*\)_generation_0\(.*\)$"), "execute (prefill)"),
+    (re.compile(r"^execute_(?:\d+_)?(?:context|new)_\d+.*$"), "execute"),
+    (re.compile(r"^(step\[\w+)\b.*\]$|^((?:prefill|decode)\[)bs=.*\]$"), r"\1\2]"),
+    (re.compile(r"^((?:\[Executor\] )?_forward_step)\b.* reqs$"), r"\1"),
     (re.compile(r"^(Torch-Compiled Region): \d+/\d+(?:_\d+)*$"), r"\1"),  # numbered in order of compilation
     (re.compile(r"^(enumerate\(DataLoader\))#_\w+\.__next__$"), r"\1"),  # loading in one process or in several
     (re.compile(r"0x[0-9a-fA-F]{5,}"), "0x…"),  # addresses

@@ -158,6 +158,14 @@ def test_what_cannot_be_asked() -> None:
         ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "enumerate(DataLoader)"),
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"),
         ("aten::mm", "aten::mm"),
+        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", "execute (decode)"),
+        ("execute_context_2(14721)_generation_0(0)", "execute (prefill)"),
+        ("execute_context_2(14721)_generation_3(3)", "execute"),
+        ("execute_new_2_cached_5", "execute"),
+        ("step[DECODE bs=32 g_sk=9]", "step[DECODE]"),
+        ("decode[bs=117/128 tok=117 d=117]", "decode[]"),
+        ("[Executor] _forward_step 12: 1 ctx reqs, 31 gen reqs", "[Executor] _forward_step"),
+        ("execute_model", "execute_model"),
     ],
 )
 def test_settled_name(name: str, settled: str) -> None:
