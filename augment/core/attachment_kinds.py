@@ -128,6 +128,7 @@ KINDS: tuple[Kind, ...] = (
             rb"|\s*\{[^{}]{0,99}\"data\"\s*:\s*\{\s*\"resultType\"\s*:\s*\"matrix\""
         ),
         alone=True,
+        several=True,
     ),
     Kind(
         name="nccl_log",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import augment
 from augment.analyses import cost, energy, telemetry
@@ -21,7 +22,7 @@ from augment.core.telemetry import Telemetry
 from augment.errors import AugmentError, UnknownFormat, UsageError
 from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
 from augment.pipeline import augment as analyse
-from augment.readers.attachments import begins_as
+from augment.readers.attachments import Evidence, begins_as
 from augment.readers.attachments.telemetry_file import read_telemetry
 from tables import annotation, call, kernel, op, rows_of, trace_of
 
@@ -152,7 +153,7 @@ def recorded(path: str, rank: int | None = 0) -> Any:
             kernel("gemm", at + 10_000_000, at + 70_000_000, correlation=number + 1),
         ]  # fmt: skip
     trace = trace_of(*events)
-    tracks = tuple(augment.core.trace.replace(track, rank=rank) for track in trace.tracks)
+    tracks = tuple(structs.replace(track, rank=rank) for track in trace.tracks)
     return augment.with_telemetry(trace.changed(tracks=tracks) if rank else trace, path)
 
 
@@ -219,6 +220,28 @@ def test_cost(tmp_path: Path) -> None:
     for price in ("x", "-1", "inf", "nan"):
         with pytest.raises(UsageError):
             cost.analyze(trace, price=price)
+
+
+def test_a_file_for_all_ranks_of_a_node(tmp_path: Path) -> None:
+    path = written(tmp_path / "dmon_0.txt", DMON)
+    evidence = Evidence({"telemetry": f"{tmp_path}/dmon_*.txt@start=2023-11-14T22:13:20Z,period=250ms"})
+    evidence.check(trace_count=2)
+    for rank in range(2):
+        trace = trace_of(*work(rank))
+        tracks = tuple(structs.replace(track, rank=rank) for track in trace.tracks)
+        (samples,) = watched_gpus(evidence.added_to(trace.changed(tracks=tracks))).devices.values()  # type: ignore[union-attr]
+        assert samples["power"].gpu == str(rank)
+    assert "nothing says which" in str(watched_gpus(evidence.added_to(trace_of(*work(1)))))
+    written(tmp_path / "dmon_1.txt", DMON)
+    with pytest.raises(UsageError, match="several files"):
+        read_telemetry(f"{tmp_path}/dmon_*.txt")
+    assert path
+
+
+def work(rank: int) -> list[Any]:
+    """A kernel on the device of this number, of a trace of rank 0."""
+    launched = call("cudaLaunchKernel", DAY, DAY + 9, correlation=1)
+    return [launched, kernel("k", DAY, DAY + 10**8, device=rank, correlation=1)]
 
 
 def test_alone(tmp_path: Path) -> None:

@@ -88,7 +88,10 @@ def read_telemetry(path: str, limits: Limits = UNLIMITED) -> Telemetry:
         UnknownFormat: no column of it is known, or it has no times and none are given.
         UsageError: what is given after the name is not understood.
     """
-    file, given = _split(path)
+    named, given = _split(path)
+    file, *others = files_at(named) or [named]
+    if others:
+        raise UsageError(f"{path}: several files; name the one of this trace, or write {{rank}} in its name")
     with open_text(file, limits) as text:
         head = at_least(text, 1 << 12)
     table = _Table(file, given)
@@ -107,7 +110,7 @@ def _split(path: str) -> tuple[str, dict[str, str]]:
     given = dict(part.partition("=")[::2] for part in text.split(","))
     if unknown := sorted(given.keys() - {"start", "period", "zone", "gpu"}):
         raise UsageError(f"{path}: {unknown[0]!r} is not known; after @ come start=, period=, zone= and gpu=")
-    return (files_at(file) or [file])[0], given
+    return file, given
 
 
 def _read_lines(path: str, table: _Table, limits: Limits) -> None:
