@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
-from augment.core.telemetry import Samples, Telemetry
+from augment.core.gpu_samples import Samples, Telemetry
 from augment.core.trace import Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.watched_gpus import watched_gpus

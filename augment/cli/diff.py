@@ -167,7 +167,7 @@ def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool
 
     from augment.cli.runs import label_of, traces_of
     from augment.cli.terminal import bar, emit
-    from augment.compare.several import compare, figures_of
+    from augment.compare.run_series import compare, figures_of
 
     given = click.get_current_context()
     for option in given.command.params:

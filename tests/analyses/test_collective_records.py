@@ -121,16 +121,16 @@ def diagnostics(trace: Trace) -> dict[str, tuple[int, str]]:
 
 
 def test_another_timing_is_told_with_its_source(tmp_path: Path) -> None:
-    def told(exec_us: int, source: str) -> str:
+    def timing_text(exec_us: int, source: str) -> str:
         text = inspected_line(exec_us, source) * 3
         trace = augment.with_nccl_inspector(trace_at(tmp_path), recorded(tmp_path, text, "i.log"))
         return diagnostics(trace).get("inspector_timing", (0, ""))[1]
 
-    assert told(10, "kernel_gpu") == ""
-    assert told(11, "kernel_gpu") == ""  # they are whole microseconds
+    assert timing_text(10, "kernel_gpu") == ""
+    assert timing_text(11, "kernel_gpu") == ""  # they are whole microseconds
     longer = "AllReduce of 4.0 kB: 16 µs by collective_cpu, 10 µs in the trace (60 % more)"
-    assert longer in told(16, "collective_cpu")
-    assert "6.0 µs by kernel_gpu, 10 µs in the trace (40 % less)" in told(6, "kernel_gpu")
+    assert longer in timing_text(16, "collective_cpu")
+    assert "6.0 µs by kernel_gpu, 10 µs in the trace (40 % less)" in timing_text(6, "kernel_gpu")
 
 
 def test_what_is_lost_is_counted(tmp_path: Path) -> None:

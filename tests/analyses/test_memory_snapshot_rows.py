@@ -26,7 +26,7 @@ def alone(tmp_path: Path, made: Allocator, newest: int | None = None) -> Trace:
     return read(str(write_snapshot(tmp_path / "snapshot.pickle", made.snapshot(newest))))
 
 
-def found(trace: Trace) -> Findings:
+def findings_of(trace: Trace) -> Findings:
     outcome = augment.augment(trace, only=["memory_snapshot"]).outcomes["memory_snapshot"]
     assert isinstance(outcome, Findings)
     return outcome
@@ -42,7 +42,7 @@ def sentences(trace: Trace) -> list[str]:
 
 
 def test_who_held_the_peak(tmp_path: Path) -> None:
-    findings = found(alone(tmp_path, training(START_US)))
+    findings = findings_of(alone(tmp_path, training(START_US)))
     held = 10 + 12 + 6 + 4  # parameters, activations, losses of six steps, gradients
     assert rows(findings, "peak", "level", "bytes")["allocated"] == (held * MIB,)
     lines = rows(findings, "peak", "line", "bytes", "count", "step_bytes")
@@ -60,12 +60,12 @@ def test_who_held_the_peak(tmp_path: Path) -> None:
 
 def test_what_every_step_leaves_behind(tmp_path: Path) -> None:
     trace = alone(tmp_path, training(START_US))
-    assert rows(found(trace), "end", "never freed", "bytes", "count", "step_bytes", "confidence") == {
+    assert rows(findings_of(trace), "end", "never freed", "bytes", "count", "step_bytes", "confidence") == {
         LIST: (5 * MIB, 5, MIB, "medium")
     }
     assert sentences(trace)[-1] == f"Every step leaves memory behind that is never freed: `{LIST}` (1.0 MB)."
     for few in (1, 3):
-        assert not rows(found(alone(tmp_path, training(START_US, steps=few))), "end", "never freed", "bytes")
+        assert not rows(findings_of(alone(tmp_path, training(START_US, steps=few))), "end", "never freed", "bytes")
 
 
 def test_what_is_freed_is_no_leak(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_what_is_freed_is_no_leak(tmp_path: Path) -> None:
     for number in range(8):
         made.mark(f"ProfilerStep#{number}")
         made.free(made.alloc(MIB, frame("/a/b/train.py", 3)))
-    assert not rows(found(alone(tmp_path, made)), "end", "never freed", "bytes")
+    assert not rows(findings_of(alone(tmp_path, made)), "end", "never freed", "bytes")
 
 
 def test_out_of_memory_is_told(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     made.oom(17 * MIB, 2 * MIB)
     made.free(kept[1])
     trace = alone(tmp_path, made)
-    free = rows(found(trace), "oom", "level", "bytes")
+    free = rows(findings_of(trace), "oom", "level", "bytes")
     assert free["requested"] == (17 * MIB,)
     assert free["device free"] == (2 * MIB,)
-    pieces = rows(found(trace), "oom", "pool", "bytes", "free_bytes", "largest_bytes")["large"]
+    pieces = rows(findings_of(trace), "oom", "pool", "bytes", "free_bytes", "largest_bytes")["large"]
     assert pieces[0] == len(made.segments) * SEGMENT
     assert pieces[2] < 17 * MIB < pieces[1]
     assert free["fits"] == (pieces[2],)
@@ -108,7 +108,7 @@ def test_beside_a_trace(tmp_path: Path) -> None:
     work += [kernel("gemm", first - 50, last + 50, correlation=1)]
     events = [*work, *(annotation(name, ts - 3000, ts + 5) for name, ts in marks)]
     trace = trace_of(*events, beside=(snapshot,))
-    findings = found(trace)
+    findings = findings_of(trace)
     (clock,) = findings.diagnostics
     assert (clock.code, clock.count) == ("memory_snapshot_clock", 6)
     assert "3 µs (spread 0 µs) ahead; no time is moved" in clock.message
@@ -127,9 +127,9 @@ def test_that_of_another_device_is_told(tmp_path: Path) -> None:
     snapshot = memory_snapshot(str(write_snapshot(tmp_path / "a.pickle", training(START_US).snapshot())))
     first, last = int(snapshot.action_ts[0]), int(snapshot.action_ts[-1])
     trace = trace_of(kernel("gemm", first, last, correlation=1, device=3), beside=(snapshot,))
-    (told,) = found(trace).diagnostics
-    assert (told.code, told.count) == ("memory_snapshot_device", 1)
-    assert "it is of GPU 0, and the trace of GPU 3" in told.message
+    (lost,) = findings_of(trace).diagnostics
+    assert (lost.code, lost.count) == ("memory_snapshot_device", 1)
+    assert "it is of GPU 0, and the trace of GPU 3" in lost.message
 
 
 @pytest.mark.parametrize("away_ns", [-(10**12), 10**12])
@@ -147,7 +147,7 @@ def test_without_times_it_is_judged_alone(tmp_path: Path) -> None:
     for entry in content["device_traces"][0]:
         del entry["time_us"]
     trace = read(str(write_snapshot(tmp_path / "a.pickle", content)))
-    findings = found(trace)
+    findings = findings_of(trace)
     assert not findings.annotations
     assert rows(findings, "peak", "level", "bytes")["allocated"] == (32 * MIB,)
     snapshot = memory_snapshot(str(tmp_path / "a.pickle"))
@@ -158,14 +158,14 @@ def test_without_times_it_is_judged_alone(tmp_path: Path) -> None:
 
 
 def test_what_was_before_the_history_is_told_apart(tmp_path: Path) -> None:
-    findings = found(alone(tmp_path, training(START_US), newest=20))
+    findings = findings_of(alone(tmp_path, training(START_US), newest=20))
     assert rows(findings, "peak", "level", "bytes")["before the recording"][0] > 0
     lines = rows(findings, "peak", "line", "bytes")
     assert sum(held for (held,) in lines.values()) == rows(findings, "peak", "level", "bytes")["allocated"][0]
 
 
 def test_holders_are_drawn_while_they_hold(tmp_path: Path) -> None:
-    findings = found(alone(tmp_path, training(START_US)))
+    findings = findings_of(alone(tmp_path, training(START_US)))
     tracks = [each for each in findings.annotations if isinstance(each, SliceTrack)]
     model = next(each for each in tracks if each.names.values == [MODEL])
     assert len(model.ts) == 6

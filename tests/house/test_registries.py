@@ -24,9 +24,9 @@ from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTra
 from augment.core.attachments import RequestSpans, Tables
 from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
+from augment.core.gpu_samples import Samples, Telemetry
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.source_code import CodeLine
-from augment.core.telemetry import Samples, Telemetry
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock

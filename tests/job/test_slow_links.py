@@ -65,7 +65,7 @@ def log_of(folder: Path, rank: int, *ways: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("ways", "told"),
+    ("ways", "words"),
     [
         ((), "rank 2 and rank 3 delays"),
         (("[receive] via NET/Socket/0",), "rank 2 and rank 3 (NET/Socket/0) delays"),
@@ -73,11 +73,11 @@ def log_of(folder: Path, rank: int, *ways: str) -> str:
         (("via P2P/CUMEM", "[send] via NET/IB/1"), "rank 2 and rank 3 delays"),  # one of them, and nobody knows which
     ],
 )
-def test_a_slow_link(tmp_path: Path, ways: tuple[str, ...], told: str) -> None:
+def test_a_slow_link(tmp_path: Path, ways: tuple[str, ...], words: str) -> None:
     traces = [rank_of(tmp_path, rank) for rank in range(4)]
     if ways:
         traces = [augment.with_nccl_log(trace, log_of(tmp_path, at, *ways)) for at, trace in enumerate(traces)]
     result = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [f"rank{rank}" for rank in range(4)])
     (sentence,) = [text for text in result.verdict.text if "link" in text]
-    assert f"The link between {told} the job in" in sentence
+    assert f"The link between {words} the job in" in sentence
     assert "it moves data 5.0 times as long as the other links of its dimension" in sentence

@@ -16,7 +16,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import text
-from augment.core.telemetry import Telemetry
+from augment.core.gpu_samples import Telemetry
 from augment.core.trace import Category, Trace
 from augment.diagnosis import judging, rule
 

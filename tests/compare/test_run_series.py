@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.compare.several import STEP, Key, RunFigures, compare, figures_of
+from augment.compare.run_series import STEP, Key, RunFigures, compare, figures_of
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -82,7 +82,7 @@ def test_few_steps_cannot_tell() -> None:
 
 def test_noise_alone_is_no_change() -> None:
     """In 300 sets of five runs alike, at most 1 % tell of a change."""
-    random, told = np.random.default_rng(5), 0
+    random, count = np.random.default_rng(5), 0
     for _ in range(300):
         alike = [
             RunFigures(
@@ -95,5 +95,5 @@ def test_noise_alone_is_no_change() -> None:
             )
             for number in range(5)
         ]
-        told += bool(compare(alike).rows)
-    assert told <= 6
+        count += bool(compare(alike).rows)
+    assert count <= 6
