@@ -456,6 +456,16 @@ def test_ranges_that_overlap_lie_beside_each_other(report: Callable[..., Trace])
     assert {"open", "mark"} <= set(trace.strings)
 
 
+def test_ranges_tell_their_domain(report: Callable[..., Trace]) -> None:
+    thread = global_id(7, 7)
+    columns = "start, end, eventType, text, textId, globalTid, domainId"
+    ranges = [(10, None, 75, "cuBLAS", None, thread, 1), (50, 60, 59, "a", None, thread, 1)]
+    ranges += [(70, 80, 59, "b", None, thread, 0)]
+    trace = report(small(NVTX_EVENTS=(columns, ranges)))
+    rows = trace.events.slices_of(Category.USER_ANNOTATION)
+    assert dict(zip(trace.names_of(rows), trace.args_of(rows), strict=True)) == {"a": {"domain": "cuBLAS"}, "b": {}}
+
+
 def test_a_graph_is_one_piece_of_work_for_each_launch(report: Callable[..., Trace]) -> None:
     gpu = "deviceId, contextId, streamId, correlationId, globalPid"
     graphs = [(500, 600, 0, 1, 7, 5, global_id(7), 4, 9), (700, 800, 0, 1, 7, 6, global_id(7), 4, 9)]

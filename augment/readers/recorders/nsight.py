@@ -105,7 +105,7 @@ class Nsight:
         self._survey()
         gpus = tables.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
         self._gpu = {(pid, cuda): gpu for gpu, cuda, pid in gpus if _are_numbers(gpu, cuda, pid)}
-        self._nccl()
+        self._look_at_nvtx()
         if len(self._pids) == 1 and not self._ranks:
             self._environment(*self._pids)
         self._ranks = {pid: rank for pid, rank in self._ranks.items() if pid in self._pids}
@@ -172,8 +172,8 @@ class Nsight:
                     else:
                         self._world = self._world or int(number)
 
-    def _nccl(self) -> None:
-        """What NVTX tells of ranks, communicators and collectives."""
+    def _look_at_nvtx(self) -> None:
+        """What NVTX tells of its domains, and of ranks, communicators and collectives."""
         entries: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
         parts = self.tables.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", ("domainId", "schemaId", "type", "name", "offset"))
         for domain, schema, kind, name, offset in parts:
@@ -181,10 +181,12 @@ class Nsight:
                 entry = _FORMATS[kind], name, offset if _are_numbers(offset) else 0
                 entries.setdefault((domain, schema), []).append(entry)
         largest: dict[int, int] = {}
-        columns = ("start", "end", "eventType", "text", "textId", "globalTid", "binaryData")
+        columns = ("start", "end", "eventType", "text", "textId", "globalTid", "binaryData", "domainId")
         for table in _NVTX:
-            for start, end, kind, text, text_id, thread, data in self.tables.rows(table, columns):
+            for start, end, kind, text, text_id, thread, data, domain in self.tables.rows(table, columns):
                 name = self._strings.get(text_id, "") if text is None else str(text)
+                if kind == _DOMAIN and _are_numbers(thread):
+                    self._domains[_pid(thread), domain] = f'"domain":{quoted(name)},'
                 if kind == _THREAD_NAME and (match := _RANK_NAME.fullmatch(name)) and _are_numbers(thread):
                     self._ranks[_pid(thread)] = int(match[1])
                 if not name.startswith("nccl") or not _are_numbers(start, end, thread):
@@ -212,13 +214,9 @@ class Nsight:
         columns = "contextId", "eventId", "eventSyncId", "streamId", "correlationId"
         yield from self._of("CUDA_EVENT", self._event, "globalPid", *columns)
         yield from self._of("SYNCHRONIZATION", self._synchronization, *_WORK, "syncType", "eventId", "eventSyncId")
+        columns = "eventType", "text", "textId", "domainId", "globalTid"
         for table in _NVTX:
-            ids = ("eventType", "text", "textId", "domainId", "globalTid")
-            for kind, name, name_id, domain, thread in self.tables.rows(table, ids):
-                if kind == _DOMAIN and _are_numbers(thread):
-                    title = quoted(self._string(name_id if name is None else name))
-                    self._domains[_pid(thread), domain] = f'"domain":{title},'
-            rows = self.tables.rows(table, ("start", "end", *ids))
+            rows = self.tables.rows(table, ("start", "end", *columns))
             yield from self.text.of_rows(rows, self._annotation)
         yield from self._overlapping()
         for table, category in _OTHERS.items():
