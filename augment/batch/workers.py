@@ -364,7 +364,7 @@ class DaskCluster:
             self._client: Any = Client(address, timeout=PATIENCE_S)
         except (OSError, ValueError) as error:
             raise OutputError(f"--scheduler {address}: no Dask scheduler answers: {error}") from error
-        self._executor: Any = self._client.get_executor(pure=False)
+        self._under_way: dict[Future[Any], Any] = {}
 
     def capacity(self) -> int:
         """Twice the number of threads: an input that runs and the next, for each."""
@@ -372,15 +372,26 @@ class DaskCluster:
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task to the cluster."""
-        future: Future[T] = self._executor.submit(task)
-        return future
+        # The futures of Dask's own executor stay open for ever where a result is lost, and its worker then dies
+        there = self._client.submit(_run, task, pure=False)
+        result: Future[T] = Future()
+        self._under_way[result] = there
+        self._client.loop.add_callback(self._follow, result, there)
+        return result
+
+    async def _follow(self, result: Future[T], there: Any) -> None:
+        try:
+            result.set_result(await self._client.gather(there, asynchronous=True))
+        except BaseException as error:  # whatever it is belongs to who waits for the result
+            result.set_exception(CancelledError() if there.cancelled() else error)
+        self._under_way.pop(result, None)
 
     def renew(self) -> None:
         """Do nothing: the cluster replaces its workers itself."""
 
     def stop(self) -> None:
         """Cancel what has not begun. A thread cannot be stopped, so tasks under way are finished."""
-        self._executor.shutdown(wait=False)
+        self._client.cancel(list(self._under_way.values()))
         self._client.close()
 
     def close(self) -> None:
@@ -471,5 +482,5 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _run(task: Callable[[], T]) -> T:
-    """Run a task in a worker of Ray."""
+    """Run a task in a worker of a cluster."""
     return task()
