@@ -20,7 +20,7 @@ from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
-from augment.facts.steps.step_windows import step_of_work, step_windows
+from augment.facts.steps.step_windows import is_served, step_of_work, step_windows
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -133,6 +133,8 @@ def _pins(trace: Trace) -> Iterator[str]:
     if not devices:
         yield r"Δ host( cumulative)?( \(\d+\))?"
     yield "Steps"
+    if is_served(trace):
+        yield "Inference steps"
     for end in ends[:_DEVICES]:
         yield _STATE + end
     if kernels := _kernels(trace):
