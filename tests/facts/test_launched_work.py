@@ -341,7 +341,7 @@ def test_earlier_work_that_the_file_lacks_is_told(name: str) -> None:
     assert (ratio >= MOST_LATE) == (name == LACKING)
     assert not answer
     if name == LACKING:  # the one step of an engine, which is judged from when the device is free
-        assert measure(trace).lead_in_ns > 0.9 * ratio * span * 1000
+        assert measure(trace).lead_in_ns > 0.9 * ratio * float(span) * 1000
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
