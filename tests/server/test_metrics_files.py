@@ -111,3 +111,34 @@ def test_metrics_that_are_none(tmp_path: Path, text: str) -> None:
     path.write_text(text, errors="surrogatepass")
     with pytest.raises(Refusal, match="damaged"):
         catalog.MetricsFile(os.open(path, os.O_RDONLY))
+
+
+def of_row(path: Path, row: str, status: str = "ok") -> catalog.MetricsFile:
+    """A sidecar with a row as a hostile worker may write it."""
+    text = f'{{\n  "analyses": {{\n    "a": {{"status": "{status}", "rows": [\n      {row}\n    ]}}\n  }}\n}}\n'
+    path.write_text(text, errors="surrogateescape")
+    return catalog.MetricsFile(os.open(path, os.O_RDONLY))
+
+
+@pytest.mark.parametrize("row", ["[1]", "7", "null", '"x"', '{"x": "\udcff"}', f'{{"x": {"[" * 5000}{"]" * 5000}}}',
+                                 f'{{"x": 1{"0" * 5000}}}', '{"x": 1e999}'])  # fmt: skip
+def test_rows_that_are_none_are_damage(tmp_path: Path, row: str) -> None:
+    with contextlib.closing(of_row(tmp_path / "a.metrics.json", row)) as file:
+        with pytest.raises(Refusal, match="damaged"):
+            query(file, b"", "jobs/1", calls.QueryMetricsRequest(analysis="a"))
+
+
+def test_a_status_that_is_none_is_damage(tmp_path: Path) -> None:
+    with contextlib.closing(of_row(tmp_path / "a.metrics.json", "{}", "__class__")) as file:
+        with pytest.raises(Refusal, match="damaged"):
+            list(file.messages("a"))
+
+
+def test_integers_of_any_size_are_ordered(tmp_path: Path) -> None:
+    rows = ", ".join(f'{{"x": {sign}1{"0" * zeros}}}' for sign, zeros in (("", 400), ("-", 400), ("", 5), ("", 30)))
+    with contextlib.closing(of_row(tmp_path / "a.metrics.json", rows.replace("}, {", "},\n      {"))) as file:
+        answer = query(file, b"", "jobs/1", calls.QueryMetricsRequest(analysis="a", order_by="x"))
+        assert [json.loads(row)["x"] for row in answer.json_rows] == [-(10**400), 10**5, 10**30, 10**400]
+        asked = calls.QueryMetricsRequest(analysis="a", format=calls.METRICS_FORMAT_ARROW)
+        with pytest.raises(Refusal, match="METRICS_FORMAT_JSON"):  # which Arrow, if it is there, does not hold
+            query(file, b"", "jobs/1", asked)

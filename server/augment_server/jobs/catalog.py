@@ -99,10 +99,8 @@ class MetricsFile:
                 raise _too_large()
             if in_analyses and line.startswith(b'    "'):
                 places.append((at, at))
-        try:
+        with damage_told():
             sidecar = msgspec.json.decode(bytes(head), type=_Sidecar)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _damaged() from error
         self._analyses, self._of_job = sidecar.analyses, bytes(sidecar.told_by_job)
         of_job = _decoded(self._of_job, _Told | None)
         self.verdict = verdict_in_job(of_job and msgspec.structs.asdict(of_job), sidecar.verdict.text)
@@ -129,12 +127,14 @@ class MetricsFile:
         """
         metrics = self._analyses[name]
         stated = "skipped" if metrics.status == "failed" else metrics.status  # its reason says which
-        status = v1.AnalysisMetrics.Status.Value(f"STATUS_{stated.upper()}")
+        with damage_told():
+            status = v1.AnalysisMetrics.Status.Value(f"STATUS_{stated.upper()}")
         rows = self._rows(name)
         while True:
             message, size = v1.AnalysisMetrics(analysis=name, status=status, reason=metrics.reason), 0
             for row in rows:
-                message.json_rows.append(row.decode())
+                with damage_told():
+                    message.json_rows.append(row.decode())
                 size += len(row)
                 if size >= ROWS_BYTES:
                     break
@@ -166,18 +166,28 @@ class MetricsFile:
             self._file.seek(at)
             line = self._line()
             at += len(line)
-            try:
-                yield bytes(msgspec.json.decode(line.strip().removesuffix(b","), type=msgspec.Raw))
-            except msgspec.DecodeError as error:
-                raise _damaged() from error
+            with damage_told():
+                row = bytes(msgspec.json.decode(line.strip().removesuffix(b","), type=msgspec.Raw))
+            yield row
 
 
 def _decoded(text: bytes, kind: Any) -> Any:
     if len(text) > MOST_DECODED_BYTES:
         raise _too_large()
-    try:
+    with damage_told():
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+
+
+@contextlib.contextmanager
+def damage_told() -> Iterator[None]:
+    """Turn what is wrong with values of a sidecar, which a hostile trace may have made, into a refusal.
+
+    Raises:
+        Refusal: something was.
+    """
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
         raise _damaged() from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sqlite3
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from augment.results.metric_frames import row_types
 from augment.v1 import service_pb2 as calls
 from augment.writers.parquet import pyarrow
 from augment_server.base.errors import Refusal, invalid
-from augment_server.jobs.catalog import MetricsFile
+from augment_server.jobs.catalog import MetricsFile, damage_told
 from augment_server.storage.filters import Field
 from augment_server.storage.pages import Asked, page
 
@@ -27,6 +28,7 @@ MOST_VALUES = 1_000_000  #: of these rows, by their punctuation: each takes up t
 #: the type of a column: how filters take it; others are JSON, and cannot be filtered
 _FILTERED = {"boolean": "choice", "int64": "number", "double": "real", "string": "text"}
 _TRUTH = {"true": 1, "false": 0}
+_LARGEST = sys.float_info.max
 _STEPS = 1000  #: of a query, after which its time is looked at
 
 
@@ -52,7 +54,8 @@ def query(file: MetricsFile, secret: bytes, job: str, request: calls.QueryMetric
         values += sum(text.count(mark) for text in added for mark in (b",", b"[", b"{"))
         if values > MOST_VALUES:
             raise Refusal("LIMIT_EXCEEDED", f"{request.analysis}: has too many values; read the artifact")
-    rows = [msgspec.json.decode(text, type=dict[str, Any]) for text in texts]
+    with damage_told():
+        rows = [msgspec.json.decode(text, type=dict[str, Any]) for text in texts]
     columns = _columns(request.analysis, rows)
     for at, name in enumerate(request.columns):
         if name not in columns:
@@ -119,16 +122,19 @@ def _arrow(analysis: str, rows: Sequence[dict[str, Any]], names: Sequence[str]) 
     """The rows as a stream of Arrow's IPC format.
 
     Raises:
-        Refusal: pyarrow is not installed.
+        Refusal: pyarrow is not installed, or has no table for such rows.
     """
     try:
         arrow = pyarrow()
     except UsageError as error:
         raise invalid("format", "this server has no pyarrow; ask for METRICS_FORMAT_JSON") from error
-    table = arrow.table(Table.of_rows(analysis, rows, row_types().get(analysis)))
     target = io.BytesIO()
-    with arrow.ipc.new_stream(target, table.select(names).schema) as writer:
-        writer.write_table(table.select(names))
+    try:
+        table = arrow.table(Table.of_rows(analysis, rows, row_types().get(analysis))).select(names)
+    except (ValueError, KeyError, OverflowError) as error:  # of names or numbers that a hostile trace may have made
+        raise invalid("format", "Arrow has no table for these rows; ask for METRICS_FORMAT_JSON") from error
+    with arrow.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table)
     return target.getvalue()
 
 
@@ -167,5 +173,7 @@ class _Rows:
 
 
 def _stored(value: Any) -> Any:
-    """The value as SQLite keeps it, which has no larger integers."""
-    return float(value) if isinstance(value, int) and not -1 << 63 <= value < 1 << 63 else value
+    """The value as SQLite keeps it, which has no larger integers, and no larger numbers than a double."""
+    if isinstance(value, int) and not -1 << 63 <= value < 1 << 63:
+        return float(max(-_LARGEST, min(value, _LARGEST)))
+    return value
