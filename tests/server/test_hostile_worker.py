@@ -321,6 +321,17 @@ def test_a_sparse_output_that_claims_more_than_the_disk_has_is_not_copied(tmp_pa
     assert not list((tmp_path / "target").iterdir())
 
 
+def test_outputs_that_claim_more_than_is_stored_are_not_copied(tmp_path: Path) -> None:
+    """Sparse ones take nothing, their copies do, and a copy can not be cancelled."""
+    (tmp_path / "work").mkdir()
+    for name in "ab":
+        with open(tmp_path / "work" / name, "wb") as file:
+            file.truncate(1 << 20)
+    with pytest.raises(OSError, match="too large"):
+        take_over(tmp_path, ("work",), ["a", "b"], tmp_path / "target", {}, (2 << 20) - 1)
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["a"]
+
+
 def test_removal_knows_no_depth_and_follows_no_link(hostile: Hostile, tmp_path: Path) -> None:
     hostile.does("""
 os.chdir(out)
@@ -365,6 +376,7 @@ SAYS = {
     "a name that is no text": r"""
 say.__closure__[0].cell_contents.write(b'{"made": [["\ud800", "%s"]]}\n' % (b"0" * 64))""",
     "a name with a control character": r"""return {"made": [["a\n", "0" * 64]]}""",
+    "a name with a mark of direction": r"""return {"made": [["a\u202e.metrics.json", "0" * 64]]}""",
     "no JSON": r"""say.__closure__[0].cell_contents.write(b"made\n")""",
     "no message": """return {"size": 5}""",
     "a line without an end": """return {"made": [], "notes": ["x" * (9 << 20)]}""",

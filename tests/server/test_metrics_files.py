@@ -123,15 +123,15 @@ def of_row(path: Path, row: str, status: str = "ok") -> catalog.MetricsFile:
 @pytest.mark.parametrize("row", ["[1]", "7", "null", '"x"', '{"x": "\udcff"}', f'{{"x": {"[" * 5000}{"]" * 5000}}}',
                                  f'{{"x": 1{"0" * 5000}}}', '{"x": 1e999}'])  # fmt: skip
 def test_rows_that_are_none_are_damage(tmp_path: Path, row: str) -> None:
-    with contextlib.closing(of_row(tmp_path / "a.metrics.json", row)) as file:
-        with pytest.raises(Refusal, match="damaged"):
-            query(file, b"", "jobs/1", calls.QueryMetricsRequest(analysis="a"))
+    file = of_row(tmp_path / "a.metrics.json", row)
+    with contextlib.closing(file), pytest.raises(Refusal, match="damaged"):
+        query(file, b"", "jobs/1", calls.QueryMetricsRequest(analysis="a"))
 
 
 def test_a_status_that_is_none_is_damage(tmp_path: Path) -> None:
-    with contextlib.closing(of_row(tmp_path / "a.metrics.json", "{}", "__class__")) as file:
-        with pytest.raises(Refusal, match="damaged"):
-            list(file.messages("a"))
+    file = of_row(tmp_path / "a.metrics.json", "{}", "__class__")
+    with contextlib.closing(file), pytest.raises(Refusal, match="damaged"):
+        list(file.messages("a"))
 
 
 def test_integers_of_any_size_are_ordered(tmp_path: Path) -> None:

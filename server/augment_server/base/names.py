@@ -16,7 +16,8 @@ MOST_TEXT = 4096  #: characters of any text in a request; most fields take fewer
 MOST_FILE_NAME_BYTES = 180  #: names of outputs are up to 40 bytes longer, and file systems allow 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
 #: control characters, line separators, and marks that change the direction of text
-_NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+NOT_IN_FILE_NAMES = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_NOT_IN_FILE_NAMES = re.compile(f"[{NOT_IN_FILE_NAMES}]")
 
 
 def expect_plain(message: Message, within: str = "", most: int = MOST_VALUES) -> int:

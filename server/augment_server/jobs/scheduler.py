@@ -318,7 +318,8 @@ class Scheduler:
         try:
             names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
             expect_outputs(attempt.order, names)
-            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known)
+            most = self._limits.max_stored_bytes
+            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known, most)
             sync_tree(target)
             sync_folder(target.parent)
         except BaseException:

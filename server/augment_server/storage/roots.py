@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,7 +174,12 @@ def _copy(file: BinaryIO, name: str, at: int) -> int:
 
 
 def take_over(
-    root: Path, folders: Sequence[str], names: Sequence[str], target: Path, known: Mapping[str, tuple[str, str]]
+    root: Path,
+    folders: Sequence[str],
+    names: Sequence[str],
+    target: Path,
+    known: Mapping[str, tuple[str, str]],
+    most: float = math.inf,
 ) -> list[int]:
     """Copy the files ``names`` from a folder in which another process writes into ``target``, a new folder.
 
@@ -185,6 +191,7 @@ def take_over(
         names: paths below it.
         known: of some of ``names`` the folder and the path below it of a file of our own, which is linked, or copied
             where links are impossible, in place of a symbolic link.
+        most: bytes that may be copied: a sparse file claims terabytes, whose copy nobody can cancel.
 
     Returns:
         The size of each, bytes.
@@ -205,6 +212,8 @@ def take_over(
                     sizes.append(os.stat(name, dir_fd=here).st_size)
                     continue
                 with os.fdopen(open_inside(there, name), "rb") as file:
+                    if (most := most - os.fstat(file.fileno()).st_size) < 0:
+                        raise OutsideFolder(f"{relative[:200]!r}: the files are too large")
                     sizes.append(_copy(file, name, here))
                 os.unlink(name, dir_fd=there)
     return sizes

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from augment_server.base.errors import REASONS
 from augment_server.base.limits import Limits
-from augment_server.base.names import new_id
+from augment_server.base.names import NOT_IN_FILE_NAMES, new_id
 from augment_server.base.threads import Apart, relay
 from augment_server.storage.storage import Storage, empty, remove
 
@@ -48,7 +48,7 @@ _Particulars = Annotated[dict[Annotated[str, Meta(max_length=100)], _Text], Meta
 _Reason = Annotated[str, Meta(pattern=f"^({'|'.join(REASONS)})\\Z")]
 _Number = Annotated[int, Meta(ge=0, le=1 << 20)]
 _Rank = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_FileName = Annotated[str, Meta(max_length=1 << 13, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]
+_FileName = Annotated[str, Meta(max_length=1 << 13, pattern=f"^[^{NOT_IN_FILE_NAMES}]+\\Z")]
 _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
