@@ -160,7 +160,7 @@ class Mutator:
                     if event.get("tid") != thread or event.get("ph") in kept or float(event.get("ts", 0)) < begin
                 ]
                 events[:] = out
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):  # changed before
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError, IndexError):  # changed before
             return text
         return json.dumps(trace).encode()
 
