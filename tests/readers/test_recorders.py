@@ -279,10 +279,11 @@ def test_rows_with_cells_of_other_types_are_counted(report: Callable[..., Trace]
     tables = small()
     rows = tables["CUPTI_ACTIVITY_KIND_KERNEL"][1]
     odd: list[Any] = ["x", None, b"blob", 1e400, "1; DROP TABLE StringIds"]
+    rows += [(500, 900, device, 1, 7, 5, global_id(7), 2) for device in (-(1 << 63), (1 << 63) - 1, -1)]
     rows += [(value, 900, 0, 1, 7, 5, global_id(7), 2) for value in odd] + [(900, 800, 0, 1, 7, 5, global_id(7), 2)]
     trace = report(tables)
     assert [name for kind, name, *_ in told(trace) if kind == "KERNEL"] == ["gemm"]
-    assert {each.code: each.count for each in trace.diagnostics}["unread_rows"] == len(odd) + 1
+    assert {each.code: each.count for each in trace.diagnostics}["unread_rows"] == len(odd) + 4
 
 
 def test_a_database_in_circles_ends(tmp_path: Path) -> None:

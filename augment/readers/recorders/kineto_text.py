@@ -102,9 +102,11 @@ class KinetoText:
         """Give a stream its thread, and its device its process: the numbers that Kineto uses, where nothing else has
         them."""
         pid, device, context, stream = key
+        if not 0 <= device < GPU_PIDS:
+            raise ValueError("no number of a device")
         if (pid, device) not in self._device:
             gpu_pid = device
-            while gpu_pid in self._pids or gpu_pid < 0:
+            while gpu_pid in self._pids:
                 gpu_pid += GPU_PIDS
             self._pids.add(gpu_pid)
             self._device[pid, device] = gpu_pid, device

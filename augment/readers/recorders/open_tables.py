@@ -19,7 +19,7 @@ from augment.readers.recorders.kineto_text import Row
 CELL_BYTES = 1 << 20  #: the longest text or blob of a cell
 _STEP = 1 << 20  #: instructions of SQLite between two looks at its work
 #: instructions that a database may take: a row of 10 bytes takes about 20 at each reading, and it is read a few times
-_LEAST_WORK, _WORK_PER_BYTE = 1 << 28, 200
+_LEAST_WORK, _WORK_PER_BYTE = 1 << 24, 50
 _BATCH = 1 << 14  #: rows of a Parquet file at a time
 _PRAGMA, _READ, _SELECT = 19, 20, 21  #: actions, as SQLite numbers them
 
