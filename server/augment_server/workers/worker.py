@@ -58,6 +58,7 @@ def main() -> None:
     native(next(iter(KERNELS)))  # in a checkout they may be built, which a confined process cannot
     keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would have a client's trace, and lie anywhere
     renounce()  # all three before any other thread starts
     confine(Path(sys.argv[2]))
     seclude()
