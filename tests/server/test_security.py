@@ -374,6 +374,24 @@ def pieces(path: Path, go_on: threading.Event | None = None) -> Iterator[service
     yield service_pb2.UploadTraceRequest(finish=True)
 
 
+@pytest.mark.parametrize("method", ["GetServerInfo", "WatchJob"])
+def test_tokens_missing_of_a_call_whose_message_never_comes(token_server: Server, method: str) -> None:
+    never = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        never.wait()
+        yield b""
+
+    with grpc.insecure_channel(token_server.address) as channel:
+        try:
+            call = channel.stream_stream(f"/augment.v1.AugmentService/{method}")(messages(), timeout=PATIENCE_S)
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+        finally:
+            never.set()
+    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_tokens_missing(token_server: Server, trace: Path) -> None:
     error = refused(token_server.address, trace)
     assert (error.code, error.reason) == ("UNAUTHENTICATED", "TOKEN_MISSING")
