@@ -66,8 +66,8 @@ class SqliteTables:
             # a virtual table has no root page
             rows = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
             self.names = frozenset(str(name) for (name,) in rows)
-        except sqlite3.Error as error:
-            raise UnknownFormat(named, f"an SQLite database that cannot be read ({error})") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # names that are no text
+            raise UnknownFormat(named, f"an SQLite database that cannot be read ({_line(error)})") from error
 
     def close(self) -> None:
         """Close the database."""
@@ -90,10 +90,10 @@ class SqliteTables:
     def _query(self, query: str) -> Iterator[Row]:
         try:
             yield from self._database.execute(query)
-        except self._error as error:
+        except (self._error, UnicodeDecodeError) as error:
             if self._work > self._most:
                 raise LimitExceeded(self._named, "the database takes far more work than its size explains") from error
-            self.damage = f"the database is damaged ({error})"
+            self.damage = f"the database is damaged ({_line(error)})"
 
     def _worked(self) -> bool:
         self._work += _STEP
@@ -105,6 +105,11 @@ class SqliteTables:
         is_read = action == _READ and first == table and (second in columns or not second)
         is_fine = via is None and (action == _SELECT or is_read or (action == _PRAGMA and first == "table_info"))
         return 0 if is_fine else 1
+
+
+def _line(error: Exception) -> str:
+    """What it says, in a line."""
+    return " ".join((str(error) or type(error).__name__).split())[:200]
 
 
 def _quoted(name: str) -> str:
@@ -157,8 +162,7 @@ class ParquetTables:
         return self._files[table]
 
     def _damaged(self, table: str, error: Exception) -> None:
-        line = (str(error) or type(error).__name__).splitlines()[0][:200]
-        self.damage = f"{table}.parquet is damaged ({line})"
+        self.damage = f"{table}.parquet is damaged ({_line(error)})"
 
 
 class CsvTables:
@@ -167,7 +171,12 @@ class CsvTables:
     def __init__(self, texts: dict[str, Iterable[str]]) -> None:
         self.damage: str | None = None
         self._readers = {name: csv.reader(lines) for name, lines in texts.items()}
-        self._headers = {name: next(reader, []) for name, reader in self._readers.items()}
+        self._headers: dict[str, list[str]] = {}
+        for name, reader in self._readers.items():
+            try:
+                self._headers[name] = next(reader, [])
+            except csv.Error as error:  # noqa: PERF203 - a few files
+                self.damage = f"the CSV is damaged ({_line(error)})"
         self.names = frozenset(texts)
 
     def columns(self, table: str) -> frozenset[str]:
