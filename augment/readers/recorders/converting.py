@@ -121,7 +121,7 @@ class RecorderText:
         if is_rocpd(tables.names):
             recording = Rocpd(tables)
             if not is_known(recording.versions):
-                known = ", ".join(sorted(recording.versions)) or "none"
+                known = ", ".join(sorted(map(repr, recording.versions)))[:100] or "none"
                 raise UnknownFormat(self._path, f"a rocpd database of an unknown schema ({known}); 3 is known")
             return recording
         if "rocpd_api" in tables.names:
