@@ -155,11 +155,8 @@ class Nsight:
         columns = ("id", "cuDevice", *_PROPERTIES)
         properties: dict[int, dict[str, Any]] = {}
         for gpu, cuda, *values in self.tables.rows("TARGET_INFO_GPU", columns):
-            entry = {
-                name: value
-                for name, value in zip(_PROPERTIES.values(), values, strict=True)
-                if isinstance(value, (int, str))
-            }
+            named = zip(_PROPERTIES.values(), values, strict=True)
+            entry: dict[str, Any] = {name: value for name, value in named if isinstance(value, (int, str))}
             number = gpu if self._gpu else cuda if _are_numbers(cuda) else gpu
             if _are_numbers(number, entry.get("numSms")) and entry["numSms"] > 0:  # Windows lists what cannot compute
                 properties[number] = {"id": number, **entry}
