@@ -128,7 +128,7 @@ def test_what_json_cannot_have(scanner: str, tmp_path: Path) -> None:
 
 
 #: An arrow of Ascend's begins within a call that launches several kernels; Perfetto's begin with a slice.
-WITHIN_SLICES = {"critical_path", "critical_path_operators", "diagnosis"}
+WITHIN_SLICES = {"critical_path", "critical_path_operators", "diagnosis", "cost"}
 
 
 @pytest.mark.parametrize("name", [*SIMULATED, *SHARED], ids=by_folder)
