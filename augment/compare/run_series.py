@@ -56,7 +56,7 @@ class Row(Struct, frozen=True):
     runs_ns: Annotated[list[float | None], column("Its mean per step in each run.")]
 
 
-class Key(Struct, frozen=True):
+class SeriesKey(Struct, frozen=True):
     """What a series of samples is of."""
 
     figure: str
@@ -69,7 +69,7 @@ class RunFigures(Struct, frozen=True):
 
     label: str
     ranks: int
-    series: Mapping[Key, Floats]
+    series: Mapping[SeriesKey, Floats]
 
 
 class SeveralRuns(Struct, frozen=True):
@@ -87,7 +87,7 @@ def figures_of(label: str, traces: Iterable[Trace], region: str | None = None) -
         InputError: a trace holds no work.
         UsageError: a trace has no such region.
     """
-    series: dict[Key, Floats] = {}
+    series: dict[SeriesKey, Floats] = {}
     lengths: list[Floats] = []
     calls: dict[tuple[str, str], list[dict[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     sizes: dict[tuple[str, str], int] = {}
@@ -98,13 +98,13 @@ def figures_of(label: str, traces: Iterable[Trace], region: str | None = None) -
         samples = samples_of(trace, windows)
         rank = place if trace.rank is None else trace.rank
         lengths.append(samples["wall_ns"])
-        series.update({Key(word, rank): samples[name] for name, word in OWN_WORK.items() if name in samples})
+        series.update({SeriesKey(word, rank): samples[name] for name, word in OWN_WORK.items() if name in samples})
         for name, identity, size, durations in _collectives(trace, windows):
             calls[name, identity].append(durations)
             sizes[name, identity] = size
     steps = min(map(len, lengths))
-    series[Key(STEP)] = np.mean([each[:steps] for each in lengths], axis=0)
-    of_name: dict[Key, list[Floats]] = defaultdict(list)
+    series[SeriesKey(STEP)] = np.mean([each[:steps] for each in lengths], axis=0)
+    of_name: dict[SeriesKey, list[Floats]] = defaultdict(list)
     for (name, identity), ranks in calls.items():
         whole = len(ranks) == sizes[name, identity] and all(_counts(each) == _counts(ranks[0]) for each in ranks)
         each_step = [
@@ -113,7 +113,7 @@ def figures_of(label: str, traces: Iterable[Trace], region: str | None = None) -
             else np.mean([each[step].sum() for each in ranks if step in each])
             for step in sorted({step for each in ranks for step in each})
         ]
-        of_name[Key(TRANSFER if whole else TIME, None, name)].append(np.array(each_step, np.float64))
+        of_name[SeriesKey(TRANSFER if whole else TIME, None, name)].append(np.array(each_step, np.float64))
     for key, groups in of_name.items():
         shared = min(map(len, groups))
         series[key] = np.mean([group[:shared] for group in groups], axis=0)
@@ -152,7 +152,7 @@ def compare(runs: Sequence[RunFigures]) -> SeveralRuns:
     keys = [key for key in runs[0].series if all(key in run.series for run in runs)]
     if not keys:
         raise UsageError("these runs have nothing in common that could be compared")
-    least_ns = LEAST_SHARE * float(np.median([run.series[Key(STEP)].mean() for run in runs]))
+    least_ns = LEAST_SHARE * float(np.median([run.series[SeriesKey(STEP)].mean() for run in runs]))
     alpha = ALPHA / (len(keys) * (len(runs) - 1))
     rows = [row for key in keys for row in _changes(key, [run.series[key] for run in runs], labels, least_ns, alpha)]
     steps = [row for row in rows if row.figure == STEP]
@@ -163,7 +163,7 @@ def compare(runs: Sequence[RunFigures]) -> SeveralRuns:
     return SeveralRuns(labels, [*_sentences(runs, rows)], rows)
 
 
-def _changes(key: Key, runs: list[Floats], labels: Sequence[str], least_ns: float, alpha: float) -> Iterator[Row]:
+def _changes(key: SeriesKey, runs: list[Floats], labels: Sequence[str], least_ns: float, alpha: float) -> Iterator[Row]:
     means = np.array([samples.mean() for samples in runs])
     jumps = []
     for at in range(1, len(runs)):
@@ -199,8 +199,8 @@ def _apart(before: Floats, after: Floats) -> bool:
 
 def _sentences(runs: Sequence[RunFigures], rows: Sequence[Row]) -> Iterator[str]:
     steps = [row for row in rows if row.figure == STEP]
-    lengths = [float(run.series[Key(STEP)].mean()) for run in runs]
-    fewest = min(len(run.series[Key(STEP)]) for run in runs)
+    lengths = [float(run.series[SeriesKey(STEP)].mean()) for run in runs]
+    fewest = min(len(run.series[SeriesKey(STEP)]) for run in runs)
     of_all = f"{three_digits(min(lengths))} to {three_digits(max(lengths))}"
     if not steps and fewest < FEWEST_TO_TELL and max(lengths) > (1 + LEAST_SHARE) * min(lengths):
         yield f"A step takes {of_all}: of {counted(fewest, 'step')} in a run, it cannot be told whether that is noise."

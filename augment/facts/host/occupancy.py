@@ -72,7 +72,7 @@ def segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int6
 PAIRS_AT_ONCE = 1 << 18  #: pairs of an interval and a slice per round, which bounds the memory
 
 
-class Timeline(NamedTuple):
+class Innermost(NamedTuple):
     """The innermost slice is ``row[i]`` from ``start[i]`` until ``end[i]``: int64, ns, disjoint."""
 
     start: Int64s
@@ -91,12 +91,12 @@ class Occupants(NamedTuple):
     all_ns: Int64s
 
 
-def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
+def innermost(row: Int64s, start: Int64s, end: Int64s) -> Innermost:
     """The innermost slice of one thread at each moment, as in :func:`timelines`."""
     return timelines(row, start, end, np.zeros(len(row), np.int32), 1)[0]
 
 
-def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: int) -> tuple[Timeline, Places]:
+def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: int) -> tuple[Innermost, Places]:
     """The innermost slice at each moment: the one that began last among those open, whether slices nest or cross.
 
     Of several that began together it is the shortest; of equally short ones, the last.
@@ -120,7 +120,7 @@ def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: in
     when, place = when[:count], place[:count]
     busy = np.flatnonzero(place >= 0)  # the last segment of a group has no slice
     bounds = np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop)))
-    return Timeline(when[busy], when[busy + 1], row[place[busy]]), np.searchsorted(busy, bounds)
+    return Innermost(when[busy], when[busy + 1], row[place[busy]]), np.searchsorted(busy, bounds)
 
 
 def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
@@ -162,7 +162,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     )
     for index in np.flatnonzero(np.diff(bounds)).tolist():
         index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
-        timeline = Timeline(*(column[bounds[index] : bounds[index + 1]] for column in line))
+        timeline = Innermost(*(column[bounds[index] : bounds[index + 1]] for column in line))
         for some, names, ns, rows, all_ns in _longest(trace, timeline, start[index_], end[index_]):
             occupants_.name[index_[some]] = names
             occupants_.ns[index_[some]] = ns
@@ -172,7 +172,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
 
 
 def _longest(
-    trace: Trace, timeline: Timeline, start: Int64s, end: Int64s
+    trace: Trace, timeline: Innermost, start: Int64s, end: Int64s
 ) -> Iterator[tuple[Places, Int32s, Int64s, Int64s, Int64s]]:
     """Parts of the result: indexes of intervals, the name that took most of each, its time, its longest slice, and the
     time of all names."""

@@ -23,7 +23,7 @@ LAST = -2  #: what a stretch begins with that ends the steps
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
 
 
-class Progress(Struct, frozen=True):
+class WorkProgress(Struct, frozen=True):
     """Own work by part of a collective: int64 columns, ns, parallel to the rows of ``matched``; clocks are own ones.
 
     ``matched`` are the collectives that tell of waits, on ranks with comparable clocks. ``start`` and ``end``: on the
@@ -73,7 +73,7 @@ class Stretches(Struct, frozen=True):
     parts: Parts
 
 
-def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Progress:
+def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> WorkProgress:
     """The progress of the ranks with comparable clocks."""
     usable = np.array(
         [clock.comparable and len(summary.steps["end"]) > 0 for clock, summary in zip(clocks, summaries, strict=True)]
@@ -126,7 +126,7 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
-    return Progress(
+    return WorkProgress(
         matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came, step_count
     )
 
@@ -215,7 +215,7 @@ def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[
     return before, possible
 
 
-def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches:
+def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stretches:
     """The stretches of all members. Of collectives alone, as sends part them differently on different ranks."""
     matched = progress.matched
     together = ~matched.is_pair()[matched.instance] if len(matched) else np.empty(0, np.bool_)

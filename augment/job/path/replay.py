@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from augment.arrays import NO_INDEX, Bools, Int64s
-from augment.job.path.progress import Progress, Stretches
+from augment.job.path.progress import Stretches, WorkProgress
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary
 from augment.kernels.native import native
@@ -25,7 +25,7 @@ from augment.kernels.native import native
 class Replay(Struct, frozen=True):
     """What a replay needs; ``moving`` and ``order`` are by collective, ``lag`` by part: see :func:`replay_of`."""
 
-    progress: Progress
+    progress: WorkProgress
     order: Int64s
     moving: Int64s
     lag: Int64s
@@ -160,7 +160,7 @@ class Scale(Struct, frozen=True):
         return late
 
 
-def changed(progress: Progress, change: TimeChange) -> tuple[Int64s, Int64s, Int64s]:
+def changed(progress: WorkProgress, change: TimeChange) -> tuple[Int64s, Int64s, Int64s]:
     """The columns ``local``, ``overlap`` and ``tail`` of ``progress`` after a change."""
     matched, stopped = progress.matched, progress.stopped
     columns = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()
@@ -185,7 +185,7 @@ def changed(progress: Progress, change: TimeChange) -> tuple[Int64s, Int64s, Int
     return local, overlap, tail
 
 
-def replay_of(progress: Progress) -> Replay | None:
+def replay_of(progress: WorkProgress) -> Replay | None:
     """The replay of a job; None if no collectives join ranks.
 
     A collective ends when the last of its ranks does. It moves data from the last arrival; ``lag`` is by how much a

@@ -17,7 +17,7 @@ from augment.arrays import NO_INDEX, Bools, Int64s, combinations, each, grouped_
 from augment.core.attachments import Cause
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched
-from augment.job.path.progress import LAST, Progress, Stretches, beside_peers
+from augment.job.path.progress import LAST, Stretches, WorkProgress, beside_peers
 from augment.job.path.replay import Shift
 from augment.job.ranks.states import Parts, Table
 from augment.job.ranks.summary import RankSummary
@@ -60,7 +60,7 @@ class Excess(Struct, frozen=True):
         return {CAUSES[cause]: values for cause, values in self.by_cause.items()}
 
 
-def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
+def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Excess:
     """The excess of all members."""
     matched = progress.matched
     by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, matched)

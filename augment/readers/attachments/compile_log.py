@@ -60,7 +60,7 @@ def read_compile_log(path: str, limits: Limits = UNLIMITED) -> CompileLog:
         UnknownFormat: no line is a record.
     """
     log = CompileLog(path)
-    reading = _LogReading(log)
+    reading = _CompileReading(log)
     for record, payload in _records(path, limits):
         log.records += 1
         try:
@@ -93,7 +93,7 @@ def _records(path: str, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
         yield record, b"\n".join(lines)
 
 
-class _LogReading:
+class _CompileReading:
     def __init__(self, log: CompileLog) -> None:
         self.log, self.files = log, dict[int, str]()
         self.latest: dict[str, Compilation] = {}

@@ -14,7 +14,7 @@ import zstandard
 from augment.errors import UnknownFormat
 from augment.readers.recorders.kineto_text import NOTES, KinetoText, Piece, document
 from augment.readers.recorders.nsight import SIGNS, Nsight
-from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, SqliteTables, Tables
+from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, RecorderTables, SqliteTables
 from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
 
 _CHUNK = 1 << 18
@@ -96,7 +96,7 @@ class RecorderText:
                 yield piece.encode()
             self.damage = tables.damage
 
-    def _tables(self, opened: ExitStack) -> Tables:
+    def _tables(self, opened: ExitStack) -> RecorderTables:
         if self._kind == "parquet":
             return ParquetTables(os.path.dirname(self._path), self._path)
         if self._kind != "sqlite":
@@ -111,7 +111,7 @@ class RecorderText:
                     spooled.write(piece)
         return opened.enter_context(closing(SqliteTables(path, self._path)))
 
-    def _recording(self, tables: Tables) -> _Recording:
+    def _recording(self, tables: RecorderTables) -> _Recording:
         if isinstance(tables, CsvTables):
             return RocprofCsv(tables)
         if tables.names & SIGNS:

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from augment.readers.recorders.kineto_text import LAUNCHING, NSIGHT_SYSTEMS, KinetoText, Piece, Row, Slice, quoted
-from augment.readers.recorders.open_tables import Tables
+from augment.readers.recorders.open_tables import RecorderTables
 
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _NVTX = ("NVTX_EVENTS", "NVTX_EVENTS_V2", "NVTX_EVENTS_V3")
@@ -74,7 +74,7 @@ _PROPERTIES = {
 }  # fmt: skip
 
 
-class _Call(Struct):
+class _NcclCall(Struct):
     """A call of NCCL, with what its payload tells."""
 
     start: int
@@ -86,7 +86,7 @@ class _Call(Struct):
 class Nsight:
     """An export being read: its :meth:`members`, then its :meth:`events`."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: RecorderTables) -> None:
         self.tables = tables
         #: texts that events name by number; some columns have the texts themselves
         self._strings = {key: str(text) for key, text in tables.rows("StringIds", ("id", "value"))}
@@ -95,7 +95,7 @@ class Nsight:
         self._ranks: dict[int, int] = {}  # by pid
         self._world = 0
         self._group_sizes: dict[int, int] = {}  # by communicator
-        self._calls: dict[tuple[int, int], list[_Call]] = {}  # of NCCL, by pid and tid, ascending
+        self._calls: dict[tuple[int, int], list[_NcclCall]] = {}  # of NCCL, by pid and tid, ascending
         self._args_of: dict[tuple[int, int], str] = {}  # of its kernels, by pid and correlation
         self._shapes: dict[Row, str] = {}
         self._recorded: dict[Row, tuple[int, int]] = {}
@@ -200,7 +200,7 @@ class Nsight:
                     if "Rank" in values and ranks > largest.get(_pid(thread), 0):
                         largest[_pid(thread)] = ranks
                         self._ranks[_pid(thread)], self._world = values["Rank"], max(self._world, ranks)
-                self._calls.setdefault(_thread(thread), []).append(_Call(start, end, name, values))
+                self._calls.setdefault(_thread(thread), []).append(_NcclCall(start, end, name, values))
         for calls in self._calls.values():
             calls.sort(key=attrgetter("start"))
 
@@ -254,7 +254,7 @@ class Nsight:
             if (pid, tid) in self._calls and (args := self._collective(self._calls[pid, tid], start)):
                 self._args_of[pid, number] = args
 
-    def _collective(self, calls: list[_Call], launch: int) -> str:
+    def _collective(self, calls: list[_NcclCall], launch: int) -> str:
         """Kineto's args of the collective whose kernel is launched then, empty unless there is one: it is launched by
         its own call, or at the end of the group of calls that has no other."""
         at = bisect_right(calls, launch, key=attrgetter("start")) - 1

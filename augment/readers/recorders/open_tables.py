@@ -24,7 +24,7 @@ _BATCH = 1 << 14  #: rows of a Parquet file at a time
 _PRAGMA, _READ, _SELECT = 19, 20, 21  #: actions, as SQLite numbers them
 
 
-class Tables(Protocol):
+class RecorderTables(Protocol):
     """The tables of a file. ``damage``: why some rows could not be read, None if all could."""
 
     names: frozenset[str]
@@ -74,14 +74,14 @@ class SqliteTables:
         self._database.close()
 
     def columns(self, table: str) -> frozenset[str]:
-        """See :class:`Tables`."""
+        """See :class:`RecorderTables`."""
         if table not in self._columns:
             rows = self._query(f"PRAGMA table_info({_quoted(table)})") if table in self.names else ()
             self._columns[table] = frozenset(str(row[1]) for row in rows)
         return self._columns[table]
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """See :class:`Tables`."""
+        """See :class:`RecorderTables`."""
         if known := self.columns(table):
             chosen = ", ".join(_quoted(name) if name in known else "NULL" for name in columns)
             self._wanted = table, frozenset(columns)
@@ -130,12 +130,12 @@ class ParquetTables:
         self.names = frozenset(self._paths)
 
     def columns(self, table: str) -> frozenset[str]:
-        """See :class:`Tables`."""
+        """See :class:`RecorderTables`."""
         file = self._file(table)
         return frozenset(file.schema_arrow.names if file else ())
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """See :class:`Tables`."""
+        """See :class:`RecorderTables`."""
         chosen = [name for name in columns if name in self.columns(table)]
         if not chosen:
             return
@@ -180,11 +180,11 @@ class CsvTables:
         self.names = frozenset(texts)
 
     def columns(self, table: str) -> frozenset[str]:
-        """See :class:`Tables`."""
+        """See :class:`RecorderTables`."""
         return frozenset(self._headers.get(table, ()))
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """See :class:`Tables`. They can be read once."""
+        """See :class:`RecorderTables`. They can be read once."""
         header = self._headers.get(table, [])
         places = [header.index(name) if name in header else None for name in columns]
         try:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.readers.recorders.kineto_text import LAUNCHING, ROCPROFV3, KinetoText, Piece, Row, Slice, quoted
-from augment.readers.recorders.open_tables import Tables
+from augment.readers.recorders.open_tables import RecorderTables
 
 _METADATA = "rocpd_metadata_"
 _GFX = re.compile(r"gfx(\d+)(\d)([0-9a-f])")
@@ -62,7 +62,7 @@ class Rocpd:
     """A database being read: its :meth:`members`, then its :meth:`events`. After a merge it has several sets of
     tables, one a process."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: RecorderTables) -> None:
         self._tables = tables
         self._suffixes = sorted(name[len(_METADATA) :] for name in tables.names if name.startswith(_METADATA))
         self.versions = {
@@ -218,7 +218,7 @@ def _copy(source: str, target: str) -> str:
 class RocprofCsv:
     """CSV files of one run being read: its :meth:`members`, then its :meth:`events`."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: RecorderTables) -> None:
         self._tables = tables
         self.text = KinetoText(0, {}, ())
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -107,7 +107,7 @@ def _written(
     return Written(diagnostics, lambda under: seam(at, shift_ns, tracks.room(under)))
 
 
-def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:
+def add(file: wire.Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:
     """Write ``annotations`` after the end of a file that was left with this ``room``. Returns the number of its
     tracks.
     """
@@ -122,7 +122,7 @@ def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable
 
 
 def write_part(
-    augmented: AugmentedTrace, file: Writable, tracks: Tracks, part: Part, shift_ns: int = 0
+    augmented: AugmentedTrace, file: wire.Writable, tracks: Tracks, part: Part, shift_ns: int = 0
 ) -> list[Diagnostic]:
     """Write the events and annotations of one of several traces in a file, after those of earlier traces.
 
@@ -149,7 +149,7 @@ def write_part(
     return [Diagnostic(f"perfetto_{code}", counts[code], text_) for code, text_ in _MESSAGES.items() if counts[code]]
 
 
-def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, Tracks]:
+def write_annotations(augmented: AugmentedTrace, file: wire.Writable) -> tuple[int, Tracks]:
     """Write only the annotations, on the clock of the source's text.
 
     Returns:
@@ -165,17 +165,10 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     return repairs["flow_without_slices"], tracks
 
 
-class Writable(Protocol):
-    """A destination of bytes."""
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Write the bytes."""
-
-
 class Packed:
     """Writes whole packets compressed, some :data:`PACKED_BYTES` of them within one (``compressed_packets``)."""
 
-    def __init__(self, file: Writable) -> None:
+    def __init__(self, file: wire.Writable) -> None:
         self._file = file
         self._begin()
 
@@ -200,7 +193,9 @@ class Packed:
 class _File:
     """Writes packets in order: anything that a packet refers to is written before it."""
 
-    def __init__(self, file: Writable, tracks: AddedTracks, interned: InternedTexts, *, first: bool = True) -> None:
+    def __init__(
+        self, file: wire.Writable, tracks: AddedTracks, interned: InternedTexts, *, first: bool = True
+    ) -> None:
         self._file, self._tracks, self._interned = file, tracks, interned
         self.shift_ns = 0
         flags = wire.number(wire.PACKET_FLAGS, wire.CLEARED)

@@ -7,7 +7,7 @@ have a sequence of their own, by which the reader knows that they repeat what tr
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any
 
 from augment.core.trace import GPU_WORK, Trace, args_of_event
 from augment.facts.source.event_args import blocks, decoded
@@ -17,14 +17,7 @@ MEMBER = "gpuRenderStages"  #: of a source that has render stages
 _COMPUTE = 2  #: RenderStageCategory
 
 
-class Writable(Protocol):
-    """A destination of bytes."""
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Write the bytes."""
-
-
-def write_stages(trace: Trace, file: Writable, shift_ns: int) -> None:
+def write_stages(trace: Trace, file: wire.Writable, shift_ns: int) -> None:
     """Write all kernels, copies and sets, with their args. ``shift_ns`` is added to all times."""
     events = trace.events
     rows = events.slices_of(*GPU_WORK)

@@ -6,6 +6,7 @@ Numbers are those of perfetto/protos/perfetto/trace. The tests decode the output
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 SEQUENCE = 1  #: trusted_packet_sequence_id of every packet of a file
 STAGES_SEQUENCE = 0x6175_6771  #: of render stages that repeat what track events of the file tell
@@ -38,6 +39,13 @@ BUNDLE_METADATA, METADATA_NAME, METADATA_TEXT, METADATA_JSON = 2, 1, 2, 5
 
 _UINT64 = (1 << 64) - 1
 _SMALL = [bytes([value]) for value in range(128)]
+
+
+class Writable(Protocol):
+    """A destination of bytes."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Write the bytes."""
 
 
 def varint(value: int) -> bytes:
