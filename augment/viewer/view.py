@@ -9,6 +9,7 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +26,7 @@ from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
 _MARGIN_NS = 20_000  #: shown before and after a moment
-_MOST = 10  #: maximum number of pinned rows
+_MOST = 10  #: maximum number of pinned rows, besides those of a comparison and the mark of the last GPU events
 _COMPARED = 2  #: number of busiest devices whose differences are pinned
 _DEVICES = 3  #: number of busiest devices whose state is pinned
 _EXPANDED = 3  #: number of processes that are expanded if none launches work
@@ -115,23 +116,27 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     return View(
-        pins=list(_pins(trace))[:_MOST],
+        pins=["(Job d|D)iagnosis", *_rare_pins(trace), *islice(_pins(trace), _MOST - 1)],
         groups=_processes(trace) if _kernels(trace) else [*_processes(trace), *devices],
         window=_window(trace, shift_ns),
         bounds=bounds,
     )
 
 
-def _pins(trace: Trace) -> Iterator[str]:
-    """Patterns of the rows to pin, in order; each matches at most one row, except those of differences (Δ)."""
-    devices = busiest_devices(trace)
-    ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
-    yield "(Job d|D)iagnosis"
+def _rare_pins(trace: Trace) -> Iterator[str]:
+    """Patterns of rows that few files have: the mark of the last GPU events and, in a comparison, the differences."""
     yield rf"{CUT_OFF}( \(\d+\))?"  # the UI adds the thread id
+    devices = busiest_devices(trace)
     for device in devices[:_COMPARED]:
         yield f"Δ GPU {_escaped(device)} {_CHANGES}"
     if not devices:
         yield r"Δ host( cumulative)?( \(\d+\))?"
+
+
+def _pins(trace: Trace) -> Iterator[str]:
+    """Patterns of the rows to pin below the diagnosis, in order; each matches at most one row."""
+    devices = busiest_devices(trace)
+    ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "Steps"
     if is_served(trace):
         yield "Inference steps"

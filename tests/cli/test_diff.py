@@ -263,24 +263,24 @@ def test_regions_are_offered_and_taken_by_pattern(tmp_path: Path) -> None:
         events: list[dict[str, object]] = []
         for number in range(5):
             ts = 1000 * factor * number
-            named = [(f"step[DECODE bs={number}]", ts, 90 * factor), ("timed region", ts + 1, 70 * factor)]
+            named = [(f"round[DECODE bs={number}]", ts, 90 * factor), ("timed region", ts + 1, 70 * factor)]
             events += [{"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": dur}
                        for name, at, dur in named]  # fmt: skip
             events.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": ts + 2,
                            "dur": 50 * factor, "args": {"device": 0, "stream": 7}})  # fmt: skip
         (tmp_path / f"{side}.json").write_text(json.dumps({"traceEvents": events}))
     pair = tmp_path / "control.json", tmp_path / "test.json"
-    offered = "--region 'step[DECODE bs=*]' (5 times), --region 'timed region' (5 times)"
+    offered = "--region 'round[DECODE bs=*]' (5 times), --region 'timed region' (5 times)"
     assert offered in ran("diff", *pair, "-o", tmp_path).stdout
     assert offered in ran("check", pair[1], "--baseline", pair[0]).stderr
-    for region in ("step[DECODE bs=*]", "step?DECODE*", "timed region"):
+    for region in ("round[DECODE bs=*]", "round?DECODE*", "timed region"):
         assert "compared: 5 steps" in ran("diff", *pair, "-o", tmp_path, "--region", region).stdout
         result = ran("check", pair[1], "--baseline", pair[0], "--region", region)
         assert result.return_value == 1
         assert "+30.0 %" in result.stdout
         assert offered not in result.stderr
-    missing = ran("diff", *pair, "-o", tmp_path, "--region", "step[PREFILL*")
-    assert "has no annotation or operator that matches 'step[PREFILL*'" in str(missing.exception)
+    missing = ran("diff", *pair, "-o", tmp_path, "--region", "round[PREFILL*")
+    assert "has no annotation or operator that matches 'round[PREFILL*'" in str(missing.exception)
 
 
 def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:

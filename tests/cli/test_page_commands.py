@@ -39,7 +39,7 @@ CODES = {"check": {0, 1, 4}, "diagnose": {0, 1}}  #: exit codes that are answers
 PAGES = [
     "README.md",
     "docs/quickstart.md",
-    *(f"docs/{name}.md" for name in ("batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables")),
+    *(f"docs/{name}.md" for name in ("batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables", "telemetry")),
 ]
 
 
@@ -68,11 +68,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepare(page: str, folder: Path, augment: Augment) -> None:
-    """What a page takes for granted: its tables, a query, a store that is not there yet, a merged job."""
+    """What a page takes for granted: its tables, a query, a store that is not there yet, a merged job, samples."""
     match page:
         case "docs/tables.md":
             written = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), FLAGS)
             (folder / "ours.toml").write_text(written[0])
+        case "docs/telemetry.md":
+            heading = "timestamp, index, power.draw.instant [W], clocks.current.sm [MHz]\n"
+            samples = [f"2025/03/15 03:12:{s:02}.000, 0, {500 + s}.00 W, 1980 MHz\n" for s in range(60)]
+            (folder / "smi.csv").write_text(heading + "".join(samples))
         case "docs/queries.md":
             (folder / "query.sql").write_text("select count(*) from slice")
             assert augment("run", "rank0.pt.trace.json.gz").code == 0
