@@ -39,7 +39,10 @@ CODES = {"check": {0, 1, 4}, "diagnose": {0, 1}}  #: exit codes that are answers
 PAGES = [
     "README.md",
     "docs/quickstart.md",
-    *(f"docs/{name}.md" for name in ("batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables", "telemetry")),
+    *(
+        f"docs/{name}.md"
+        for name in ["batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables", "telemetry"]
+    ),
 ]
 
 
