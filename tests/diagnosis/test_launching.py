@@ -82,6 +82,35 @@ def test_the_title_says_where_the_time_of_the_host_goes() -> None:
     assert evidence_of(answer)[0] == "most of the time in operators: aten::stack 14 ms"
 
 
+@pytest.mark.parametrize(("stall", "bound"), [(3_000, True), (500, False)])
+def test_a_faster_host_that_hides_a_stall_saves_at_least_its_own_waits(stall: int, bound: bool) -> None:
+    """For 530 µs the host launches a kernel of 3 ms, then works for 2 ms, stalls, and launches one of 1 ms. A host that
+    launches in no time saves the 530 µs, and begins its stall 2 ms earlier, while the device works."""
+    events, length = [], 4_600 + max(stall, 1_000)
+    for number in range(8):
+        begin = number * length
+        late = begin + 2_530 + stall
+        second = max(late, begin + 3_540)
+        events += [annotation(f"ProfilerStep#{number}", begin, begin + length)]
+        events += [
+            op("aten::stack", begin + at, begin + at + 90) for at in (*range(0, 500, 100), *range(520, 2520, 100))
+        ]
+        events += [
+            call("cudaLaunchKernel", begin + 500, begin + 510, correlation=2 * number + 1),
+            kernel("gemm", begin + 520, begin + 3_520, correlation=2 * number + 1),
+            call("cudaLaunchKernel", late - 10, late, correlation=2 * number + 2),
+            kernel("gemm", second, second + 1_000, correlation=2 * number + 2),
+            call("cudaDeviceSynchronize", late + 5, second + 1_005),
+        ]
+    ordered = sorted(events, key=lambda event: event.ts)
+    answer = launch_bound.check(
+        trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in ordered))
+    )
+    assert isinstance(answer, Found)
+    assert answer.saved_ns == pytest.approx(7 / 8 * 530_000, rel=0.05), "before the first kernel of all is no wait"
+    assert answer.seen.at_least == bound
+
+
 MS = 1_000_000
 
 

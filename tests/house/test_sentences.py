@@ -73,7 +73,7 @@ SAMPLES: list[Seen] = [
     ),
     *(
         rules.launch_bound.LaunchBound(
-            5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks
+            5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks, stacks
         )
         for launcher in get_args(rules.launch_bound.Launcher)
         for stacks in (False, True)

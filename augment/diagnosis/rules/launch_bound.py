@@ -5,9 +5,11 @@ device finishes each before the next is launched. The prediction lets operators,
 them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more are not launching and stay,
 and so does what other rules name: longer fetches of batches, calls of the allocator, single long calls, compilation,
 captures of graphs, standstills, and operators that launch a kernel for the first time and take far longer for it than
-others of their name. Calls that wait for the device stay, too. No more is saved than the time in which the device
-idles while the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too
-slow in launching. What a device takes between two kernels anyway, a microsecond or as the recording shows, remains.
+others of their name. Calls that wait for the device stay, too. No more is saved than the time in which the device idles
+while the thread that launches its next work is busy with launching: a host that reads a file meanwhile is not too slow
+in launching. But where a faster host would get so far ahead that such another matter passes while the device still
+works, more is saved, and "at least" says so. What a device takes between two kernels anyway, a microsecond or as the
+recording shows, remains.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -79,6 +81,11 @@ class LaunchBound(rule.Seen, frozen=True):
     kernel_ns: int  #: the median kernel
     call_ns: int  #: the median call that launches one
     has_stacks: bool
+    hides_more: bool  #: a host that launches faster would have other delays, of its own, while the device works
+
+    @property
+    def at_least(self) -> bool:
+        return self.hides_more
 
     @property
     def is_of_host(self) -> bool:
@@ -125,6 +132,9 @@ def check(trace: Trace) -> rule.Answer:
     stretches, short = _short_work(trace, waits)
     cut = judging.host_cut(trace, *stretches)
     waited, parts, operators = _waiting_a_step(trace, waits, short)
+    delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
+    by_path = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_a_step(trace, cut)
+    saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
     calls = arrays.distinct(work.launch[places])
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
@@ -143,11 +153,9 @@ def check(trace: Trace) -> rule.Answer:
         kernel_ns=int(arrays.median(work.end[places] - work.ts[places])),
         call_ns=int(arrays.median(trace.events.dur[calls])),
         has_stacks=stacks,
+        hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
-    delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
-    saved = min(judging.saved_a_step(trace, cut), max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
-    saved = 0 if host_causes.is_paced_by_workers(trace) else saved
     return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
 
 
