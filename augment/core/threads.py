@@ -3,11 +3,12 @@ them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -146,11 +147,33 @@ def keep_freed_memory() -> None:
     freed. The system has to clear these pages each time, which took a tenth of all CPU time for a large trace.
     Moreover, threads do not share free memory.
     """
+    for setting, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1), (_TOP_PAD, 64 << 20)):
+        _mallopt(setting, value)
+    _settings["keeps"] = True
+
+
+@contextlib.contextmanager
+def arrays_that_grow() -> Iterator[None]:
+    """While the block runs, large new arrays get pages of their own even after :func:`keep_freed_memory`: a longer
+    array takes them over, and the system gets them back. Elsewhere, each growth would leave a hole as large.
+    """
+    if _settings["keeps"]:
+        _mallopt(_MMAP_MAX, 1 << 16)
+    try:
+        yield
+    finally:
+        if _settings["keeps"]:
+            _mallopt(_MMAP_MAX, 0)
+
+
+_settings = {"keeps": False}
+
+
+def _mallopt(setting: int, value: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
-        for setting, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1), (_TOP_PAD, 64 << 20)):
-            mallopt(setting, value)
+        mallopt(setting, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,26 @@ def test_pieces_of_a_file_are_read_one_by_one(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr("augment.readers.attachments.pickles._PIECE", size)
         monkeypatch.setattr("augment.readers.attachments.pickles.CHUNK", size)
         assert columns(memory_snapshot(str(path))) == whole
+
+
+def test_memory_is_a_small_multiple_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the largest shape that is known, short entries with a text each, at most 3 bytes for each of the file."""
+    content = training(START_US).snapshot()
+    frames = [frame("/a/model.py", line) for line in range(5)]
+    for number in range(20_000):
+        entry = {"addr": (1 << 41) + number * 512, "size": 70_000, "stream": 0, "time_us": START_US + 10**6 + number}
+        for kind in ("alloc", "free_requested"):
+            texts = {"action": kind, "compile_context": "N/A", "user_metadata": f"step {number % 50} of 50, {kind}"}
+            content["device_traces"][0].append({**entry, **texts, "frames": frames})
+    path = write_snapshot(tmp_path / "a", content)
+    for name, size in (("pickles._PIECE", 1 << 14), ("pickles.CHUNK", 1 << 14), ("pickles._ROWS", 1 << 10)):
+        monkeypatch.setattr(f"augment.readers.attachments.{name}", size)
+    monkeypatch.setattr("augment.readers.attachments.snapshot_file._MOST_ACTIONS", 1 << 10)
+    memory_snapshot(str(write_snapshot(tmp_path / "b", training(START_US).snapshot())))  # what is loaded once
+    tracemalloc.start()
+    try:
+        replay(memory_snapshot(str(path)), 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * path.stat().st_size

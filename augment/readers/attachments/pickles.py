@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Int32s, Int64s
+from augment.core.threads import arrays_that_grow
 from augment.errors import LimitExceeded, MalformedTrace, UnknownFormat
 from augment.kernels import pickle_scan as scan
 from augment.kernels.native import native
@@ -27,6 +28,9 @@ _MOST_NODES = (1 << 31) - (1 << 27)  #: nodes are numbered in 32 bits
 _MOST_FIELDS = 64  #: of a dict that becomes columns
 _DEEPEST, _MOST_PLAIN = 3, 64  #: of what :meth:`Pickled.plain` makes: levels, and items of each
 _ROWS = 1 << 20  #: rows of columns that are made at a time
+#: where ``state`` counts the values of a column; of those not named here there is one a node
+_USED = {"starts": scan.RUNS, "counts": scan.RUNS, "following": scan.RUNS, "items": scan.ITEMS, "stack": scan.DEPTH,
+         "marks": scan.MARKS, "memo": scan.MEMO, "texts": scan.TEXTS}  # fmt: skip
 
 
 class Pickled:
@@ -58,7 +62,7 @@ class Pickled:
                 "texts": np.uint8,
             }.items()
         }
-        self._columns["kind"][:] = scan.INT
+        self._columns["kind"][: scan.FIRST_FREE] = scan.INT
         self._columns["kind"][: scan.SMALL] = range(scan.SMALL)
         self._columns["value"][: scan.FIRST_FREE] = np.arange(scan.FIRST_FREE) - scan.SMALL
         self._state[scan.NODES] = scan.FIRST_FREE
@@ -66,16 +70,16 @@ class Pickled:
         self.root = int(self._columns["stack"][0])
         for name in ("stack", "marks", "memo"):
             del self._columns[name]
-        self.kinds, self._values, self._sizes = (
-            self._columns[name][: self._state[scan.NODES]] for name in ("kind", "value", "size")
-        )
-        self._items = self._columns["items"][: self._state[scan.ITEMS]]
-        self._codes, self._known = self._coded_texts()
+        for name, column in self._columns.items():
+            column.resize(self._state[_USED.get(name, scan.NODES)], refcheck=False)  # gives back what was to spare
+        #: of a text its number among :attr:`texts`, of a list, tuple or dict its first run, -1 without any
+        self.kinds, self._values, self._items = (self._columns[name] for name in ("kind", "value", "items"))
+        self._known = self._coded_texts()
 
     def _read(self, limits: Limits) -> None:
         kernel = native("pickle_scan.scan")
         state, rest, base, wanted = self._state, b"", 0, _PIECE
-        with open_text(self.path, limits) as text:
+        with open_text(self.path, limits, hashed=False) as text, arrays_that_grow():
             while True:
                 pieces, length = [rest], len(rest)
                 while length < wanted and (piece := text.read(CHUNK)):
@@ -100,13 +104,11 @@ class Pickled:
 
     def _make_room(self, count: int) -> None:
         state = self._state
-        used = {"starts": scan.RUNS, "counts": scan.RUNS, "following": scan.RUNS, "items": scan.ITEMS,
-                "stack": scan.DEPTH, "marks": scan.MARKS, "memo": scan.MEMO, "texts": scan.TEXTS}  # fmt: skip
         for name, column in self._columns.items():
-            needed = int(state[used.get(name, scan.NODES)]) + count + 1
+            needed = int(state[_USED.get(name, scan.NODES)]) + count + 1
             needed += int(state[scan.DEPTH]) if name == "items" else 0
             if name != "marks" and len(column) < needed:
-                column.resize(needed + needed // 4, refcheck=False)  # realloc moves pages, and copies nothing
+                column.resize(needed + needed // 8, refcheck=False)  # realloc moves pages, and copies nothing
 
     def _refused(self, result: int, data: npt.NDArray[np.uint8], at: int, base: int) -> Exception:
         import pickletools
@@ -122,19 +124,17 @@ class Pickled:
             f"a pickle with {name} at byte {base + at}, which is no data: it is not loaded, as it can run code",
         )
 
-    def _coded_texts(self) -> tuple[Int32s, dict[bytes, int]]:
-        """Of each node that is a text the number of its content, of others -1; and the numbers by content."""
+    def _coded_texts(self) -> dict[bytes, int]:
+        """The texts with the numbers that take the place of where they begin."""
         places = np.flatnonzero(self.kinds == scan.TEXT)
-        arena = self._columns["texts"][: self._state[scan.TEXTS]].tobytes()
+        arena, sizes = memoryview(self._columns.pop("texts")), self._columns.pop("size")
         known: dict[bytes, int] = {}
-        codes = np.full(len(self.kinds), -1, np.int32)
         for first in range(0, len(places), _ROWS):
             part = places[first : first + _ROWS]
-            ends = (self._values[part] + self._sizes[part]).tolist()
-            texts = (arena[start:end] for start, end in zip(self._values[part].tolist(), ends, strict=True))
-            codes[part] = [known.setdefault(text, len(known)) for text in texts]
-        del self._columns["texts"]
-        return codes, known
+            starts = self._values[part]
+            bounds = zip(starts.tolist(), (starts + sizes[part]).tolist(), strict=True)
+            self._values[part] = [known.setdefault(bytes(arena[start:end]), len(known)) for start, end in bounds]
+        return known
 
     def children(self, node: int) -> Int32s:
         """The items of a list or tuple, or the keys and values of a dict in turn; none of other nodes."""
@@ -155,7 +155,7 @@ class Pickled:
     def _runs(self, nodes: Int32s) -> tuple[Int64s, Int64s]:
         """Where the items of each of these lists begin, and how many there are."""
         starts, counts, following = (self._columns[name] for name in ("starts", "counts", "following"))
-        listed = (nodes >= 0) & (self._sizes[nodes] >= 0)  # a negative node is the last one
+        listed = (nodes >= 0) & (self._values[nodes] >= 0)  # a negative node is the last one
         listed &= (self.kinds[nodes] == scan.LIST) | (self.kinds[nodes] == scan.TUPLE)
         run = np.where(listed, self._values[nodes], 0)
         if not len(starts):
@@ -201,7 +201,7 @@ class Pickled:
             for pair in range(min(int(count.max(initial=0)) // 2, _MOST_FIELDS)):
                 within = np.flatnonzero(count > 2 * pair + 1)
                 at = start[within] + 2 * pair
-                keys = self._codes[self._items[at]]
+                keys = self.codes(self._items[at])
                 for code, column in zip(codes, columns, strict=True):
                     equal = np.flatnonzero(keys == code)
                     column[rows[within[equal]]] = self._items[at[equal] + 1]
@@ -223,7 +223,9 @@ class Pickled:
 
     def codes(self, nodes: Int32s) -> Int32s:
         """The numbers of the texts that the nodes are, into :attr:`texts`; -1 for any other node."""
-        return np.where(nodes >= 0, self._codes[np.maximum(nodes, 0)], np.int32(-1))
+        safe = np.maximum(nodes, 0)
+        is_text = (nodes >= 0) & (self.kinds[safe] == scan.TEXT)
+        return np.where(is_text, self._values[safe], -1).astype(np.int32)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -234,7 +236,7 @@ class Pickled:
         """A small value as Python has it; None for what lies too deep."""
         kind, value = (int(column[node]) for column in (self.kinds, self._values)) if node >= 0 else (scan.NONE, 0)
         if kind == scan.TEXT:
-            return self.texts[self._codes[node]]
+            return self.texts[value]
         if kind == scan.FLOAT:
             return struct.unpack("<d", struct.pack("<q", value))[0]
         if kind in (scan.LIST, scan.TUPLE, scan.DICT):

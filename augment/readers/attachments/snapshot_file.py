@@ -25,6 +25,7 @@ _OPERATOR = re.compile(r"at::_ops::(\w+?)::(?:call|redispatch)\b")
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|importlib|/torch/|runpy\.py")
 _LIBRARYS, _USERS = 1, 2  #: whose code a Python frame is
 _MOST_FRAMES = 2 << 20  #: frames of stacks that are looked at at a time
+_MOST_ACTIONS = 1 << 20  #: actions that become columns at a time
 
 
 def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
@@ -62,13 +63,10 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
     actions = np.concatenate([np.empty(0, np.int32), *per_device])
     if len(actions) > len(data.kinds):
         raise UnknownFormat(path, "a pickle that repeats its values; not a recording")
-    names = ["action", "addr", "size", "stream", "time_us", "frames", "compile_context", "device_free"]
-    action, addr, action_size, action_stream, time_us, frames, compiled, device_free = data.fields(actions, names)
+    action_kind, addr, action_size, action_stream, ts, frames, compiled = _actions(data, actions)
+    del actions
+    has_times = bool(len(ts)) and bool((ts > 0).all())
     texts = data.texts
-    action_kind = _numbered(data.codes(action), texts, ACTIONS)
-    times = data.ints(time_us, 0)
-    times = np.where((times > 0) & (times < 1 << 53), times, 0)
-    has_times = bool(len(times)) and bool((times > 0).all())
     lists, stack = np.unique(np.concatenate([_of_history(data, history, block_frames), frames]), return_inverse=True)
     stack = stack - int(len(lists) > 0 and lists[0] < 0)
     lists = lists[lists >= 0]
@@ -76,11 +74,9 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
     stage, mark_name, mark_us, mark_device = data.fields(marks, ("stage", "name", "time_us", "device"))
     begins = np.flatnonzero((_numbered(data.codes(stage), texts, ("START",)) == 0) & (data.ints(mark_us) > 0))
     mark_codes = data.codes(mark_name)[begins].tolist()
-    free = data.ints(device_free)
     stacks, labels = _stacks(data, lists, texts)
-    compiled_codes = data.codes(compiled)
-    plain = {code for code in np.unique(compiled_codes).tolist() if code < 0 or texts[code] in ("N/A", "")}
-    number_of = {code: len(labels) + at for at, code in enumerate(set(np.unique(compiled_codes).tolist()) - plain)}
+    named = [code for code in np.unique(compiled).tolist() if code >= 0 and texts[code] not in ("N/A", "")]
+    number_of = {code: len(labels) + at for at, code in enumerate(named)}
     compiled_of = np.array([number_of.get(code, -1) for code in range(len(texts))] + [-1], np.int32)
     labels += [texts[code] for code in number_of]
     settings = None if is_list else data.plain(data.field(data.root, "allocator_settings"))
@@ -101,12 +97,12 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
         block_stack=stack[: len(blocks)].astype(np.int32),
         action_device=np.repeat(np.arange(len(per_device)), [len(each) for each in per_device]).astype(np.int64),
         action_kind=action_kind,
-        action_addr=np.where(action_kind == ACTIONS.index("oom"), free, data.ints(addr)),
-        action_size=data.ints(action_size, 0),
-        action_stream=data.ints(action_stream, 0),
-        action_ts=1000 * times if has_times else np.zeros(len(times), np.int64),
+        action_addr=addr,
+        action_size=action_size,
+        action_stream=action_stream,
+        action_ts=ts if has_times else np.zeros(len(ts), np.int64),
         action_stack=stack[len(blocks) :].astype(np.int32),
-        action_compiled=compiled_of[compiled_codes],
+        action_compiled=compiled_of[compiled],
         mark_name=[texts[code] if code >= 0 else "" for code in mark_codes],
         mark_ts=1000 * np.minimum(data.ints(mark_us)[begins], 1 << 53),
         mark_device=data.ints(mark_device, 0)[begins],
@@ -114,6 +110,24 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
         settings=settings if isinstance(settings, dict) else {},
         has_times=has_times,
     )
+
+
+def _actions(data: Pickled, actions: Int32s) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int32s, Int32s]:
+    """Of each action its kind, address, size, stream and time (ns, 0 without), the node of its frames, and the number
+    of the text that says what was compiled (-1: none)."""
+    names = ["action", "addr", "size", "stream", "time_us", "frames", "compile_context", "device_free"]
+    kind, addr, size, stream, ts = (np.empty(len(actions), np.int64) for _ in range(5))
+    frames, compiled = (np.empty(len(actions), np.int32) for _ in range(2))
+    for first in range(0, len(actions), _MOST_ACTIONS):  # with the nodes of all fields it would take twice the memory
+        part = slice(first, first + _MOST_ACTIONS)
+        what, at, of_bytes, of_stream, time_us, frames[part], context, free = data.fields(actions[part], names)
+        kind[part] = _numbered(data.codes(what), data.texts, ACTIONS)
+        addr[part] = np.where(kind[part] == ACTIONS.index("oom"), data.ints(free), data.ints(at))
+        size[part], stream[part] = data.ints(of_bytes, 0), data.ints(of_stream, 0)
+        times = data.ints(time_us, 0)
+        ts[part] = np.where((times > 0) & (times < 1 << 53), 1000 * times, 0)
+        compiled[part] = data.codes(context)
+    return kind, addr, size, stream, ts, frames, compiled
 
 
 def _numbered(codes: Int32s, texts: Sequence[str], known: Sequence[str]) -> Int64s:
