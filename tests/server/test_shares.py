@@ -23,6 +23,7 @@ import pytest
 from curl import curl
 from in_process import Server as Inside
 from in_process import eventually, refused, serving, trace
+from raw_frames import connected
 from serving_process import PATIENCE_S, Server
 from serving_process import serving as serving_apart
 
@@ -83,6 +84,58 @@ def test_half_sent_bodies_hold_no_place(tmp_path: Path) -> None:
     assert len(late) >= 10
     assert all(b"of your calls are running" in text and b"Retry-After: 1" in text for text in refusals)
     assert all(b"UPLOAD_IDLE" in text and b"the body did not come within 2 s" in text for text in late)
+
+
+ANY, CHECK = "/augment.v1.AugmentService/", "/grpc.health.v1.Health/Check"
+
+
+@pytest.mark.parametrize("method", [ANY + "GetServerInfo", ANY + "WatchJob", ANY + "UploadTrace", CHECK])
+def test_calls_whose_message_never_comes_count_for_their_client_and_end(tmp_path: Path, method: str) -> None:
+    """Over gRPC a health check needs no token, and leaves room for other clients' calls."""
+    (tmp_path / "tokens").write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
+    flags = ("--max-calls", 20, "--max-client-calls", 10, "--max-upload-idle", "2s", "--log-format", "json")
+    token = "" if method == CHECK else TOKENS["alice"]
+    with (
+        serving_apart(tmp_path / "state", *flags, "--token-file", tmp_path / "tokens") as server,
+        connected(server.port, PATIENCE_S) as connection,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        held = {connection.call(method, token) for _ in range(30)}
+        AugmentServiceStub(channel).ListJobs(calls.ListJobsRequest(), metadata=[bearer("bob")], timeout=PATIENCE_S)
+        assert eventually(lambda: connection.ended == held)
+        name = method.rpartition("/")[2]
+
+        def codes() -> Counter[str]:
+            return Counter(str(line["code"]) for line in server.log if line.get("method") == name)
+
+        assert eventually(lambda: codes().total() == 30)
+        assert set(codes()) == {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+        assert 10 <= codes()["DEADLINE_EXCEEDED"] < 30
+
+
+def test_few_messages_of_a_client_arrive_at_once(tmp_path: Path) -> None:
+    """Of each of those that have no turn, gRPC takes 64 KiB; those that have one end, and the next have theirs."""
+    size = 1 << 20
+    message = b"\0" + size.to_bytes(4, "big") + bytes(size)
+    with (
+        serving_apart(tmp_path / "state", "--max-upload-idle", f"{PATIENCE_S}s") as server,
+        connected(server.port, PATIENCE_S) as connection,
+    ):
+        at = {connection.call(ANY + "CreateJob"): 0 for _ in range(40)}
+
+        def send(most: int) -> int:
+            """How many have come, but for the bytes from ``most`` on."""
+            connection.settle()
+            for call in at.keys() - connection.ended:
+                at[call] += connection.send(call, message[at[call] : most])
+            return sum(sent >= most for sent in at.values())
+
+        assert eventually(lambda: send(size) == 32)
+        for _ in range(5):
+            assert send(size) == 32
+        assert max(sent for sent in at.values() if sent < size) <= 64 << 10
+        assert not connection.ended
+        assert eventually(lambda: send(len(message)) == 40 and connection.ended == at.keys())
 
 
 def test_an_upload_of_a_byte_now_and_then_is_ended(tmp_path: Path) -> None:
@@ -396,7 +449,8 @@ def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
     async def behaviour(request: str, _: object) -> Any:
         return calls.GetJobResponse(job=v1.Job(display_name="x" * 100_000 if request == "large" else ""))
 
-    answer = Admission(Limits(), lambda _: "a")._bounded(behaviour, streaming=False)
+    admission = Admission(Limits(), lambda _: "a")
+    answer = admission._bounded(behaviour, admission._short, "calls")
 
     async def run() -> None:
         for _ in range(16):
@@ -427,7 +481,8 @@ def test_few_large_requests_of_a_client_are_read_at_once() -> None:
         await go_on.wait()
         return request
 
-    answer = Admission(Limits(), lambda _: client.get())._bounded(behaviour, streaming=False)
+    admission = Admission(Limits(), lambda _: client.get())
+    answer = admission._bounded(behaviour, admission._short, "calls")
 
     async def call(name: str) -> Any:
         async def message() -> str:

@@ -1,29 +1,101 @@
-"""Limits of concurrent calls, of all clients and of each."""
+"""Limits of concurrent calls, of all clients and of each, and of the time until their messages come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
+import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
 from augment_server.base.errors import Refusal, refuse
-from augment_server.base.interception import LARGE, Behaviour, Unread, wrapped
+from augment_server.base.interception import LARGE, Behaviour, Unread, behaviour_of, count_received, wrapped
 from augment_server.base.limits import Limits
 from augment_server.base.security import HEALTH_CHECK
 
 #: large requests of a client: how many are read at once, and how many may wait for that; as many large answers, unread
 _LARGE_AT_ONCE, _MOST_LARGE = 2, 16
+_MOST_ARRIVING = 32  #: first messages of a client that arrive at once: of each, gRPC keeps up to a whole one
+
+
+class Arriving(grpc.aio.ServerInterceptor):
+    """Lets the first message of each call over gRPC arrive in its client's turn, and within a time.
+
+    gRPC itself waits for the message of a unary call for ever, and begins it only then: nothing could count or end it.
+    So such a call is one of a stream here, and its request, as over HTTP, is awaited once its caller is known.
+
+    Args:
+        within_s: how long a message may take.
+        client_of: returns the caller from a call's context.
+    """
+
+    def __init__(self, within_s: float, client_of: Callable[[Any], str]) -> None:
+        self._within_s, self._client_of = within_s, client_of
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
+        """The method's handler, as one of a stream of requests."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        behaviour, streams = behaviour_of(handler), handler.request_streaming
+
+        @functools.wraps(behaviour)
+        async def answer(messages: Any, context: Any) -> Any:
+            turn = self._turns.setdefault(self._client_of(context), asyncio.Semaphore(_MOST_ARRIVING))
+            first = _First(messages, turn, self._within_s)
+            return await behaviour(first.and_others() if streams else first, context)
+
+        several = handler.response_streaming
+        make = grpc.stream_stream_rpc_method_handler if several else grpc.stream_unary_rpc_method_handler
+        return make(answer, handler.request_deserializer, handler.response_serializer)
+
+
+class _First:
+    """The first message of a call, which is awaited; or what is wrong with it."""
+
+    def __init__(self, messages: Any, turn: asyncio.Semaphore, within_s: float) -> None:
+        self._messages, self._turn, self._within_s = aiter(messages), turn, within_s
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._alone().__await__()
+
+    async def _alone(self) -> Any:
+        """The message of a unary call."""
+        message = await self._arrived()
+        if message is None:
+            return Refusal("INVALID_REQUEST", "the call has no message")
+        count_received(0 if isinstance(message, Refusal) else message.ByteSize())
+        return message
+
+    async def and_others(self) -> AsyncIterator[Any]:
+        """The messages of a stream."""
+        message = await self._arrived()
+        while message is not None:
+            yield message
+            message = await anext(self._messages, None)
+
+    async def _arrived(self) -> Any:
+        """The message; None if there is none."""
+        try:
+            return await asyncio.wait_for(self._in_turn(), self._within_s)
+        except asyncio.TimeoutError:
+            return Refusal("UPLOAD_IDLE", f"the message did not come within {self._within_s:g} s; send it again")
+
+    async def _in_turn(self) -> Any:
+        async with self._turn:
+            return await anext(self._messages, None)
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Refuses calls beyond the limits, except health checks.
+    """Refuses calls beyond the limits. Health checks count apart, for their client alone.
 
     Streaming calls of a client and its other calls count apart, so that a client that watches many jobs can still make
     short calls. A call takes a place of ``max_calls`` once its request is there: until then, and until its answer is
@@ -38,6 +110,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._under_way = 0
         self._streaming: Counter[str] = Counter()
         self._short: Counter[str] = Counter()
+        self._checks: Counter[str] = Counter()
         self._large: Counter[str] = Counter()
         self._unread: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -45,13 +118,17 @@ class Admission(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, with the limits."""
         handler = await continuation(details)
-        if handler is None or details.method == HEALTH_CHECK:
-            return handler
-        streaming = handler.request_streaming or handler.response_streaming
-        return wrapped(handler, lambda behaviour: self._bounded(behaviour, streaming=streaming))
+        if handler is None:
+            return None
+        calls, what = self._short, "calls"
+        if details.method == HEALTH_CHECK:
+            calls, what = self._checks, "health checks"
+        elif handler.request_streaming or handler.response_streaming:
+            calls, what = self._streaming, "streaming calls"
+        return wrapped(handler, lambda behaviour: self._bounded(behaviour, calls, what))
 
-    def _bounded(self, behaviour: Behaviour, *, streaming: bool) -> Behaviour:
-        calls, what = (self._streaming, "streaming calls") if streaming else (self._short, "calls")
+    def _bounded(self, behaviour: Behaviour, calls: Counter[str], what: str) -> Behaviour:
+        most_of_all = math.inf if calls is self._checks else self._limits.max_calls
 
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
@@ -65,7 +142,7 @@ class Admission(grpc.aio.ServerInterceptor):
                     message = f"{most} of your {what} are running; end one first, or try again"
                     await refuse(context, Refusal("TOO_MANY_CALLS", message, retry_s=1, subject=client))
                 counted.enter_context(_counted(calls, client))
-                if hasattr(request, "__await__"):  # over HTTP the body is still to come
+                if hasattr(request, "__await__"):  # it is still to come
                     request = await request
                 if isinstance(request, Unread):
                     if self._large[client] >= _MOST_LARGE:
@@ -74,7 +151,7 @@ class Admission(grpc.aio.ServerInterceptor):
                     stack.enter_context(_counted(self._large, client))
                     await stack.enter_async_context(self._turns.setdefault(client, asyncio.Semaphore(_LARGE_AT_ONCE)))
                     request = await request.read()
-                if self._under_way >= self._limits.max_calls:
+                if self._under_way >= most_of_all:
                     await refuse(context, Refusal("TOO_MANY_CALLS", "too many concurrent calls; try again", retry_s=1))
                 self._under_way += 1
                 try:

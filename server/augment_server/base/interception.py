@@ -73,19 +73,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _surrounded(self, behaviour: Behaviour, method: str, metadata: dict[str, str]) -> Behaviour:
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
-            with self._around(Call(method, metadata, self._client_of(context)), context) as call:
-                return await behaviour(_counted(call, request), context)
+            with self._around(Call(method, metadata, self._client_of(context)), context):
+                return await behaviour(request, context)
 
         return answer
 
     @contextlib.contextmanager
-    def _around(self, call: Call, context: Any) -> Iterator[Call]:
+    def _around(self, call: Call, context: Any) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for around in self._arounds:
                 stack.enter_context(around(call))
             before = _CURRENT.set(call)
             try:
-                yield call
+                yield
             except asyncio.CancelledError:
                 call.code = _code(context) or grpc.StatusCode.CANCELLED.name
                 raise
@@ -129,19 +129,24 @@ def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = 
     """
     if handler is None:
         return None
-    kind = f"{_word(handler.request_streaming)}_{_word(handler.response_streaming)}"
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    make = getattr(grpc, f"{_kind(handler)}_rpc_method_handler")
     return make(
-        wrap(getattr(handler, kind)),
+        wrap(behaviour_of(handler)),
         request_deserializer=deserializer or handler.request_deserializer,
         response_serializer=serializer or handler.response_serializer,
     )
 
 
-def _counted(call: Call, request: Any) -> Any:
-    """The request, after counting its size. Messages of streams are counted when they are read."""
-    call.received_bytes += request.ByteSize() if hasattr(request, "ByteSize") else 0
-    return request
+def behaviour_of(handler: Any) -> Behaviour:
+    """What a handler does."""
+    behaviour: Behaviour = getattr(handler, _kind(handler))
+    return behaviour
+
+
+def _kind(handler: Any) -> str:
+    """The kind of a handler, as gRPC names it: ``unary_stream`` and so on."""
+    several = {False: "unary", True: "stream"}
+    return f"{several[handler.request_streaming]}_{several[handler.response_streaming]}"
 
 
 def _code(context: Any) -> str | None:
@@ -153,7 +158,3 @@ def _code(context: Any) -> str | None:
 
 
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
-
-
-def _word(streaming: bool) -> str:
-    return "stream" if streaming else "unary"

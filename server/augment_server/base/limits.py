@@ -83,7 +83,7 @@ class Limits:
     )
     max_connection_idle_s: float = limit(30.0, "How long a connection without calls stays open.", "s")
     max_upload_idle_s: float = limit(
-        2 * MINUTE, "How long an upload call may send nothing, and the body of another call may take.", "s"
+        2 * MINUTE, "How long an upload call may send nothing, and the request of another call may take.", "s"
     )
     max_unread_s: float = limit(
         2 * MINUTE, "How long a client may read nothing of a response before its call is ended.", "s"

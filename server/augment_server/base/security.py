@@ -207,10 +207,7 @@ class Gate(grpc.aio.ServerInterceptor):
         token = _bearer(details.invocation_metadata)
         client = None if token is None else self._tokens.client(token)
         if token is None or client is None:
-            refusing = _no_token if token is None else _bad_token
-            streams = handler is not None and handler.response_streaming
-            make = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
-            return handler and make(refusing)  # of a stream: gRPC waits for ever for the message of another call
+            return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
         if handler is None or not (handler.request_streaming or handler.response_streaming):
             return handler
         return wrapped(handler, lambda behaviour: self._while_known(behaviour, token, client))

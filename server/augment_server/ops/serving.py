@@ -23,7 +23,7 @@ from augment import __version__
 from augment.cli.terminal import emit
 from augment.errors import AugmentError, UsageError
 from augment.v1 import service_pb2, service_pb2_grpc
-from augment_server.api.admission import Admission
+from augment_server.api.admission import Admission, Arriving
 from augment_server.api.http.chain import Chain
 from augment_server.api.reading import Answers
 from augment_server.api.reflecting import add_reflection
@@ -187,7 +187,8 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
         )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)
-        server = _grpc_server(settings.limits, interceptors)
+        arriving = Arriving(settings.limits.max_upload_idle_s, known_by)
+        server = _grpc_server(settings.limits, [arriving, *interceptors])
         stack.push_async_callback(server.stop, 0)
         probes = health.aio.HealthServicer()
         _add_services(server, core, probes)
@@ -250,6 +251,8 @@ def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor])
         # beyond 1,000 waiting calls gRPC ends some at random without a reason; --max-calls refuses them with a reason
         ("grpc.server.max_pending_requests", _PENDING),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING),
+        # windows that grow would let each call keep megabytes of a message that nobody reads yet
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),  # detects clients that have vanished
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from augment_server.base.errors import status_of
+from augment_server.base.interception import behaviour_of
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,7 @@ class Chain:
         continuation: Callable[..., Any] = plain
         for interceptor in reversed(self._interceptors):
             continuation = functools.partial(interceptor.intercept_service, continuation)
-        handler = await continuation(details)
-        several = {False: "unary", True: "stream"}
-        name = f"{several[handler.request_streaming]}_{several[handler.response_streaming]}"
-        behaviour: Callable[[Any, Any], Any] = getattr(handler, name)
-        return behaviour
+        return behaviour_of(await continuation(details))
 
 
 class Aborted(Exception):
