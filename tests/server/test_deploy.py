@@ -219,7 +219,7 @@ def test_lint_finds_what_is_wrong(buf: str, copy: Path) -> None:
 
 
 def test_what_breaks_callers_is_found(buf: str, copy: Path) -> None:
-    change(copy, "resources.proto", ("  int64 received_bytes = 4;", "  int64 received_bytes = 40;"))
+    change(copy, "resources.proto", ("  int64 received_bytes = 4 [", "  int64 received_bytes = 40 ["))
     ended = run(buf, "breaking", copy, "--against", ROOT / "proto")
     assert ended.returncode != 0
     assert 'field "4" with name "received_bytes"' in ended.stdout

@@ -168,6 +168,7 @@ def order_of(source: Path, folder: Path, most: int) -> dict[str, Any]:
         "kind": "augment",
         "folder": str(folder),
         "inputs": [{"at": "0/a.json", "file_name": "a.json", "blob": str(source)}],
+        "attached": [],
         "limits": asdict(UNLIMITED),
         "request": msgspec.to_builtins(Request()),
         "summaries": False,

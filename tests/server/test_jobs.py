@@ -146,12 +146,13 @@ def test_too_much_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"  # of twice as much text as the process could take in without being watched
     plain = trace(tmp_path / "a.json", more="".join(event % (n, n) for n in range(300_000)))
     path.write_bytes(gzip.compress(plain.read_bytes(), 1))
-    with serving(tmp_path / "state", max_job_memory_bytes=70 << 20) as server:
+    with serving(tmp_path / "state", max_job_memory_bytes=100 << 20) as server:
         job = server.wait(server.create(server.upload(path)).name)
         assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_MEMORY", 8)
         assert job.attempt_count == 1
         small = server.upload(trace(tmp_path / "b.json"))
-        assert server.wait(server.create(small).name).state == SUCCEEDED
+        again = server.wait(server.create(small).name)
+        assert again.state == SUCCEEDED, again.error
 
 
 def test_a_worker_that_dies_is_given_a_second_try(tmp_path: Path) -> None:
