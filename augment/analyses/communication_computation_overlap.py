@@ -17,16 +17,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Places
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
-from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, communication_at, type_coverage
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)
@@ -72,7 +69,7 @@ def _exposed(trace: Trace, coverage: TypeCoverage) -> SliceTrack | None:
     if not len(exposed.start):
         return None
     work = gpu_work(trace)
-    rows = work.row[_running(work, coverage.device, exposed.start)]
+    rows = work.row[communication_at(trace, coverage.device, exposed.start)]
     return SliceTrack(
         analysis=NAME,
         name="Exposed communication",
@@ -83,15 +80,3 @@ def _exposed(trace: Trace, coverage: TypeCoverage) -> SliceTrack | None:
         args={"correlation": trace.events.correlation[rows]},
         description="communication runs and no computation does",
     )
-
-
-def _running(work: GpuWork, device: Device, at: Int64s) -> Places:
-    """For each moment of ``at``, a communication kernel that runs then: of those that have begun, the last to end."""
-    places = work.by_time[device.places]
-    places = places[work.type[places] == KernelType.COMMUNICATION]
-    end = work.end[places]
-    is_last = end == np.maximum.accumulate(end)
-    last_to_end = np.maximum.accumulate(np.where(is_last, np.arange(len(places)), 0))
-    begun = np.searchsorted(work.ts[places], at, side="right") - 1
-    running: Places = places[last_to_end[begun]]
-    return running

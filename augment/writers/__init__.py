@@ -12,7 +12,7 @@ from typing import Protocol
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.errors import UsageError, expect_known, unabridged
-from augment.writers import bundle, chrome, gpu_slices, metrics, perfetto
+from augment.writers import bundle, chrome, flamegraph, gpu_slices, metrics, perfetto
 from augment.writers.files import output_path
 from augment.writers.seams import Described, Written
 
@@ -30,7 +30,7 @@ class Writer(Protocol):
         """As :meth:`write`, and returns what is needed to add tracks to the file."""
 
 
-WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, gpu_slices)
+WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, gpu_slices, flamegraph)
 DEFAULT = perfetto.NAME  #: the default format of outputs: the best view in the Perfetto UI
 
 

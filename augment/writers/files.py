@@ -48,6 +48,7 @@ OF_TRACE = (
     ".augmented.json.gz",
     ".augmented.pftrace",
     ".augmented.gpu.pftrace",
+    ".augmented.flame.pftrace",
     ".augmented.zip",
     METRICS_SUFFIX,
     ".ranks.summary",

@@ -5,33 +5,21 @@ The file is up to half as large again. What reads it leaves the repetition out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.writers import perfetto
-from augment.writers.files import copy_bytes
-from augment.writers.perfetto.added import Room
-from augment.writers.seams import Addable, Seam, Written
+from augment.writers.seams import Written
 
 NAME = "gpu_slices"
 SUFFIX = ".augmented.gpu.pftrace"
 
 
-class GpuSlicesSeam(Seam, frozen=True, tag=NAME):
+class GpuSlicesSeam(perfetto.PerfettoSeam, frozen=True, tag=NAME):
     """As that of the file without them."""
 
     SUFFIX = SUFFIX
-
-    shift_ns: int
-    room: Room
-
-    def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
-        """See :meth:`Seam.with_tracks`."""
-        copy_bytes(old, new, self.at)
-        perfetto.add(new, self.room, self.shift_ns, annotations)
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:

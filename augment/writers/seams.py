@@ -114,7 +114,8 @@ def _seam(described: Described) -> Seam:
     Raises:
         ValueError: it has another form.
     """
-    kinds: Any = Union[tuple(Seam.__subclasses__())]  # noqa: UP007 - of each writer, loaded with the package
+    of_writers = [kind for writer in Seam.__subclasses__() for kind in (writer, *writer.__subclasses__())]
+    kinds: Any = Union[tuple(of_writers)]  # noqa: UP007 - they are loaded with the package
     seam: Seam = msgspec.convert(described, kinds, str_keys=True)
     return seam
 

@@ -68,6 +68,19 @@ def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
     return tuple(coverages)
 
 
+def communication_at(trace: Trace, device: Device, at: Int64s) -> WorkIndexes:
+    """For each moment of ``at``, a communication kernel that runs then: of those that have begun, the last to end."""
+    work = gpu_work(trace)
+    places = work.by_time[device.places]
+    places = places[work.type[places] == KernelType.COMMUNICATION]
+    end = work.end[places]
+    is_last = end == np.maximum.accumulate(end)
+    last_to_end = np.maximum.accumulate(np.where(is_last, np.arange(len(places)), 0))
+    begun = np.searchsorted(work.ts[places], at, side="right") - 1
+    running: WorkIndexes = places[last_to_end[begun]]
+    return running
+
+
 def mask_name(mask: int) -> str:
     """The name of a mask, its types in alphabetical order: ``COMMUNICATION overlapping COMPUTATION``."""
     return " overlapping ".join(sorted(kernel_type.name for kernel_type in KernelType if mask >> kernel_type & 1))

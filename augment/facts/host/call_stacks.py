@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.columns import Values, narrowed
-from augment.arrays.ordering import compressed, each, grouped, sums
+from augment.arrays.ordering import combinations, compressed, each, grouped, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
 from augment.core.context import derived
 from augment.core.source_code import USERS, function_line, owner
@@ -254,6 +254,36 @@ def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> 
     columns = row.astype(np.int64, copy=False), events.ts[:], events.dur[:], events.track[:]
     native("nesting.of_places")(*columns, chosen, outermost, opened, ends, around)
     return around
+
+
+class CallPaths(Struct, frozen=True):
+    """The ways down the call trees, each but once: a call's ``path`` (int64) is the names of the calls around it and
+    its own. Of each path ``name`` is that of its last call, ``parent`` the path above it, which comes before it, or
+    :data:`NO_INDEX`."""
+
+    path: Int64s
+    name: list[int]
+    parent: list[int]
+
+
+def call_paths(outer: Int64s | Int32s, name: Int32s) -> CallPaths:
+    """The paths of calls, of each of which ``outer`` is the index of the call around it, -1 for none.
+
+    Calls that lie around each other in a circle, which no call tree does, have no path.
+    """
+    path = np.full(len(name), NO_INDEX, np.int64)
+    names: list[int] = []
+    parent: list[int] = []
+    level, todo = np.flatnonzero(outer < 0), np.flatnonzero(outer >= 0)
+    while len(level):  # one round per level of nesting
+        above = np.where(outer[level] >= 0, path[outer[level]], NO_INDEX)
+        keys, code = combinations(above, name[level])
+        path[level] = code + len(names)
+        parent += keys[0].tolist()
+        names += keys[1].tolist()
+        ready = path[outer[todo]] != NO_INDEX
+        level, todo = todo[ready], todo[~ready]
+    return CallPaths(path, names, parent)
 
 
 class OperatorTimes(Struct, frozen=True):

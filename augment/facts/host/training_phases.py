@@ -8,13 +8,14 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, distinct, each, is_any, ordered, run_starts
+from augment.arrays.ordering import distinct, each, is_any, ordered, run_starts
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import (
     NamedPlaces,
     around_moments,
+    call_paths,
     call_stacks,
     directly_around,
     enclosing,
@@ -207,20 +208,9 @@ def modules(trace: Trace) -> Modules:
     stacks = call_stacks(trace)
     frame = places_of(trace, *_CATEGORIES).where(lambda name: name.startswith(PREFIX))
     frame_of = enclosing(trace, frame)
-    name = trace.events.name[stacks.row[frame]]
-    outer = directly_around(trace, frame)
-    path = np.full(len(frame), NO_INDEX, np.int64)
+    calls = call_paths(directly_around(trace, frame), trace.events.name[stacks.row[frame]])
     paths: list[str] = []
-    parent: list[int] = []
-    level = np.flatnonzero(outer < 0)
-    todo = np.flatnonzero(outer >= 0)
-    while len(level):  # one round per level of nesting
-        keys, code = combinations(np.where(outer[level] >= 0, path[outer[level]], NO_INDEX), name[level])
-        path[level] = code + len(paths)
-        for above, code_of_name in zip(*(key.tolist() for key in keys), strict=True):
-            module = trace.strings[code_of_name].removeprefix(PREFIX)
-            paths.append(module if above == NO_INDEX else f"{paths[above]}/{module}")
-            parent.append(above)
-        ready = path[outer[todo]] != NO_INDEX
-        level, todo = todo[ready], todo[~ready]
-    return Modules(frame, path, paths, parent, frame_of)
+    for name, above in zip(calls.name, calls.parent, strict=True):
+        module = trace.strings[name].removeprefix(PREFIX)
+        paths.append(module if above == NO_INDEX else f"{paths[above]}/{module}")
+    return Modules(frame, calls.path, paths, calls.parent, frame_of)

@@ -25,9 +25,10 @@ from augment.arrays.types import NO_INDEX
 from augment.core.annotations import Annotation, Ends, Flows
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Trace
+from augment.facts.waits.time_by_stack import time_by_stack
 from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
-from augment.writers.perfetto import stages, wire
+from augment.writers.perfetto import flames, stages, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
 from augment.writers.perfetto.packets import Events, InternedTexts, Part, Suffixes, SuffixNumbers, encode, suffixes
 from augment.writers.perfetto.plan import plan
@@ -81,28 +82,43 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     """As :func:`write`, and returns what is needed to add tracks to the file."""
-    if stages.MEMBER in augmented.trace.source.metadata:  # else what came as render stages would be lost as such
-        return write_with_stages(augmented, path, PerfettoSeam)
-    return _written(augmented, path, PerfettoSeam, with_stages=False)
+    return _written(augmented, path, PerfettoSeam)
 
 
-def write_with_stages(augmented: AugmentedTrace, path: Path, seam: Callable[[int, int, Room], Seam]) -> Written:
+def write_with_stages(augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam]) -> Written:
     """The same with the GPU work once more as render stages."""
     return _written(augmented, path, seam, with_stages=True)
 
 
+def write_with_flames(augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam]) -> Written:
+    """The same with time by call stack."""
+    return _written(augmented, path, seam, with_flames=True)
+
+
 def _written(
-    augmented: AugmentedTrace, path: Path, seam: Callable[[int, int, Room], Seam], *, with_stages: bool
+    augmented: AugmentedTrace,
+    path: Path,
+    seam: type[PerfettoSeam],
+    *,
+    with_stages: bool = False,
+    with_flames: bool = False,
 ) -> Written:
     trace = augmented.trace
     tracks = Tracks(trace)
     shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
     with replacing(path, trace.source.path) as file:
         diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
-        if with_stages:
-            packed = Packed(file)
+        packed = Packed(file)
+        if with_stages or stages.MEMBER in trace.source.metadata:  # what came as render stages is kept as such
             stages.write_stages(trace, packed, shift_ns)
-            packed.flush()
+        if with_flames:
+            stacks = time_by_stack(trace)
+            out = _File(packed, tracks, InternedTexts(), first=False)
+            out.shift_ns = shift_ns
+            out.write(flames.nested_slices(*stacks, tracks, out.interned))
+            pids = {each.device.track: tracks.pid_of(each.device.track) for each in stacks[1]}
+            flames.write_samples(*stacks, pids, packed, shift_ns)
+        packed.flush()
         at = file.tell()
     return Written(diagnostics, lambda under: seam(at, shift_ns, tracks.room(under)))
 
@@ -196,7 +212,7 @@ class _File:
     def __init__(
         self, file: wire.Writable, tracks: AddedTracks, interned: InternedTexts, *, first: bool = True
     ) -> None:
-        self._file, self._tracks, self._interned = file, tracks, interned
+        self._file, self._tracks, self.interned = file, tracks, interned
         self.shift_ns = 0
         flags = wire.number(wire.PACKET_FLAGS, wire.CLEARED)
         file.write(wire.packet(flags + (wire.number(wire.PACKET_FIRST, 1) if first else b"")))
@@ -221,7 +237,7 @@ class _File:
 
     def _before(self) -> bytes:
         """The packets that must come before events made since the last call."""
-        tracks, new = self._tracks.take_packets(), self._interned.take_new()
+        tracks, new = self._tracks.take_packets(), self.interned.take_new()
         return tracks + (wire.packet(wire.message(wire.PACKET_INTERNED, new)) if new else b"")
 
     def _put(self, before: bytes, piece: Piece) -> None:
@@ -235,7 +251,7 @@ class _File:
     def of_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> Iterator[Events]:
         """The events of the annotations of analyses."""
         for annotation in annotations:
-            yield from annotation_events(annotation, arrows, self._tracks, self._interned)
+            yield from annotation_events(annotation, arrows, self._tracks, self.interned)
 
     def write_metadata(self, trace: Trace, part: str = "") -> None:
         """Write the outer object's members as Perfetto's metadata ``cr-NAME``. Nested members are written as their

@@ -90,6 +90,17 @@ class Tracks(AddedTracks):
         place = self.places[int(self.place_of_track[under])]
         return self.home_of(under) if self._on_device(place) else self._process(place.pid)
 
+    def pid_of(self, under: int) -> Identity:
+        """The process whose work a device does; None if there is none that Perfetto knows as a process."""
+        place = self.places[int(self.place_of_track[under])]
+        pid = self._owners.of(place.pid, place.device) if self._on_device(place) else place.pid
+        return pid if _fits(pid) else None
+
+    def of_time(self, under: int, name: str) -> int:
+        """A new track in a device, last of those that were added. Perfetto draws tracks of one name next to each
+        other."""
+        return self._add(self.home_of(under), name + self.suffix_of(under), rank=_FIRST_STREAM - 1)
+
     def suffix_of(self, under: int) -> str:
         """The device, if several devices of the trace do work."""
         place = self.places[int(self.place_of_track[under])]

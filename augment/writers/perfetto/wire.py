@@ -10,20 +10,27 @@ from typing import Protocol
 
 SEQUENCE = 1  #: trusted_packet_sequence_id of every packet of a file
 STAGES_SEQUENCE = 0x6175_6771  #: of render stages that repeat what track events of the file tell
+SAMPLES_SEQUENCE = 0x6175_7000  #: the first of those of stack samples
 CLEARED, NEEDED = 1, 2  #: sequence_flags: incremental state begins here, or is relied upon
 
 # TracePacket
 PACKET_CHROME_EVENTS, PACKET_TIMESTAMP, PACKET_SEQUENCE, PACKET_EVENT, PACKET_INTERNED = 5, 8, 10, 11, 12
 PACKET_FLAGS, PACKET_COMPRESSED, PACKET_STAGE, PACKET_DESCRIPTOR, PACKET_FIRST = 13, 50, 53, 60, 87
+PACKET_DEFAULTS, PACKET_SAMPLE = 59, 135
 # TrackEvent
 EVENT_CATEGORY_IID, EVENT_ANNOTATION, EVENT_TYPE, EVENT_NAME_IID, EVENT_TRACK = 3, 4, 9, 10, 11
 EVENT_COUNTER, EVENT_DOUBLE_COUNTER, EVENT_FLOW, EVENT_LAST_FLOW, EVENT_CORRELATION = 30, 44, 47, 48, 52
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  #: values of EVENT_TYPE
 # GpuRenderStageEvent
 STAGE_ID, STAGE_DURATION, STAGE_EXTRA, STAGE_GPU, STAGE_QUEUE_IID, STAGE_KIND_IID = 1, 2, 6, 11, 13, 14
+# StackSample and its parts: TaskContext, CounterDescriptor, StackSampleDefaults in TracePacketDefaults, Frame
+SAMPLE_TASK_IID, SAMPLE_CALLSTACK_IID, SAMPLE_WEIGHT = 2, 6, 11
+TASK_PID, COUNTER_UNIT, NANOSECONDS, DEFAULTS_SAMPLES = 2, 3, 1, 100
+FRAME_FUNCTION_IID, FRAME_MAPPING_IID, FRAME_ADDRESS = 2, 3, 4
 # InternedData, whose entries are all {iid = 1, text = 2}
 INTERNED_CATEGORIES, INTERNED_NAMES, INTERNED_KEYS, INTERNED_STRINGS = 1, 2, 3, 29
 INTERNED_STAGES = 24
+INTERNED_FUNCTIONS, INTERNED_FRAMES, INTERNED_CALLSTACKS, INTERNED_MAPPINGS, INTERNED_TASKS = 5, 6, 7, 19, 48
 INTERNED_IS_JSON = 20_000  #: our own field in such an entry, which other readers skip: the text is a value's JSON
 # DebugAnnotation
 VALUE_KEY, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_DOUBLE, VALUE_STRING = 1, 2, 3, 4, 5, 17

@@ -1,0 +1,36 @@
+"""As ``perfetto``, and time by call stack, of which Perfetto draws a flame graph for each selected area.
+
+On each device the tracks ``GPU time by stack``, ``Idle time by stack`` and ``Exposed communication by stack``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from augment.core.findings import AugmentedTrace
+from augment.core.trace import Diagnostic
+from augment.writers import perfetto
+from augment.writers.seams import Written
+
+NAME = "flamegraph"
+SUFFIX = ".augmented.flame.pftrace"
+
+
+class FlamegraphSeam(perfetto.PerfettoSeam, frozen=True, tag=NAME):
+    """As that of the file without them."""
+
+    SUFFIX = SUFFIX
+
+
+def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
+    """Write the source's events, the annotations and the stacks to ``path``; equal traces give equal files.
+
+    Raises:
+        OutputError: ``path`` cannot be written.
+    """
+    return write_seamed(augmented, path).diagnostics
+
+
+def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
+    """As :func:`write`, and returns what is needed to add tracks to the file."""
+    return perfetto.write_with_flames(augmented, path, FlamegraphSeam)
