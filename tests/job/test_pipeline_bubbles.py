@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from augment.job.parallel.schedules import Passes, bubble, parted, played, recog
 from augment.job.ranks.rank_tables import ActionKind
 from augment.job.ranks.summary import RankSummary, summary_of
 from augment.readers import read
+from metamorphic import load, save
 from simulator import JobOptions, simulate
 from simulator.orders import chunks_of, ideal_bubble, order_of
 
@@ -249,6 +252,25 @@ def test_a_first_step_that_lacks_passes_is_no_obstacle(tmp_path: Path) -> None:
     assert not kept.all()
     summaries[1].tables["actions"] = {name: column[kept].tobytes() for name, column in table.items()}
     assert {row.step_count for row in rows(summaries)} == {3}
+
+
+def test_labels_that_overlap_by_a_rounded_nanosecond_are_beside_each_other(tmp_path: Path) -> None:
+    job(tmp_path, schedule="1f1b", stage_labels="torch")
+    paths = [path for path in sorted(tmp_path.iterdir()) if "truth" not in path.name]
+    for path in paths:
+        document = load(path)
+        labels = [
+            each
+            for each in document["traceEvents"]
+            if each.get("cat") == "user_annotation" and each["name"].startswith(("Forward", "Backward"))
+        ]
+        labels.sort(key=lambda each: each["ts"])
+        for label, following in itertools.pairwise(labels):
+            label["dur"] = following["ts"] - label["ts"] + Decimal("0.001")
+        save(document, path)
+    assert {(row.schedule, row.microbatch_count, row.step_count) for row in rows(summaries_at(paths))} == {
+        ("1F1B", 8, 2)
+    }
 
 
 def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:

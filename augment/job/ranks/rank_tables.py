@@ -263,13 +263,14 @@ def pipeline_actions(trace: Trace) -> Actions:
 
 
 def _slices(trace: Trace, codes: Int64s, *categories: Category) -> Int64s:
-    """The rows of the outermost slices with these names, ascending."""
+    """The rows of the outermost slices with these names, ascending. A slice that begins just before another ends, as
+    times are rounded, is beside it."""
     events = trace.events
     rows = np.sort(events.slices_of(*categories))
     rows = rows[np.isin(events.name[rows], codes)]
     end = np.maximum.accumulate(events.end[rows]) if len(rows) else rows
     outer = np.ones(len(rows), np.bool_)
-    outer[1:] = events.ts[rows][1:] >= end[:-1]
+    outer[1:] = (events.ts[rows] + events.dur[rows] // 2)[1:] >= end[:-1]
     return rows[outer]
 
 

@@ -154,8 +154,8 @@ def job_findings(answer: Answer) -> list[Report]:
     """What is wrong with a job as a whole, as rows like those of the diagnosis of one trace, the gravest first: the
     stages of its pipelines.
 
-    No saving is predicted: what a stage waits for the others shows how much there is to gain, not how much a cure
-    gains.
+    No saving is predicted: what a stage waits for the others, or the order of passes says of equal stages, shows how
+    much there is to gain, not how much a cure gains, as messages take their time, too.
     """
     outcome = answer.outcomes.get("pipeline")
     pipelines: dict[int, list[Any]] = {}
@@ -173,11 +173,17 @@ def _of_pipeline(stages: Sequence[Any], *, several: bool) -> Iterator[Report]:
     others = [stage for stage in stages if stage is not slowest]
     window = max(sum(stage.window_ns for stage in others), 1)
     waiting = sum(max(stage.imbalance_ns, 0) for stage in others) / window
-    if waiting >= WARNING_RATIO:
+    gain = 0.0  # by playing the passes, if their schedule is known, with the mean work of the stages
+    if slowest.theory_ns is not None:
+        mean = sum(stage.work_ns for stage in stages) / len(stages)
+        as_slow = slowest.theory_ns + slowest.work_ns
+        balanced = as_slow * mean / max(slowest.work_ns, 1)
+        gain = (as_slow + slowest.imbalance_ns - balanced) / max(slowest.window_ns, 1)
+    if max(waiting, gain) >= WARNING_RATIO:
         usual = sum(stage.work_ns for stage in others) / len(others)
         yield _stage_row(
             "stage_imbalance",
-            waiting,
+            max(waiting, gain),
             f"Stage {slowest.stage}{name} (rank {slowest.rank}) works {percent(slowest.work_ns / max(usual, 1) - 1)} "
             f"longer than the mean of the others, which wait for it {percent(waiting)} of their time",
             f"Move layers from stage {slowest.stage} to other stages; the embedding and the loss count, too",
