@@ -50,7 +50,7 @@ class Run:
         plan = replace(plan, kept=self._kept.name) if self._kept else plan
         self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
         self._remote: RemoteJob | None = None
-        self._answers: list[tuple[Job, Answer]] = []  #: of jobs that are merged
+        self._answers: list[tuple[Job, Answer]] = []  #: of jobs that are merged, or roles of a pipeline
         self.results: dict[str, Result] = {}
 
     def convert(self) -> Iterator[Result]:
@@ -79,15 +79,18 @@ class Run:
         if self._remote:
             yield from self._remote.concluded
         elif self._plan.question and not self._plan.shard:
-            from augment.batch.job_question import conclude
+            from augment.batch.job_question import conclude, conclude_roles
 
             plan = self._plan
             earlier = {} if plan.force else self._earlier
             executor = executor_of(plan)
             for job in conclude(self._plan.question, self._inputs, self.results, plan.request, executor, earlier):
-                if plan.merge and job.answer is not None:
+                if (plan.merge or job.job.role) and job.answer is not None:
                     self._answers.append((job.job, job.answer))
                 yield job
+            yield from conclude_roles(
+                self._plan.question, self._inputs, self.results, plan.request, dict(self._answers)
+            )
 
     def draw(self, job: Concluded) -> list[Result]:
         """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once, then the job."""
@@ -100,7 +103,7 @@ class Run:
         from augment.batch.job_question import recordable
 
         root = job.job.members[0].input.root
-        if root is None or any(member.input.root != root for member in job.job.members):
+        if root is None or job.job.parts or any(member.input.root != root for member in job.job.members):
             return
         recorded = recordable(job, self.results)
         if recorded and self._earlier.get(job.written[0]) != recorded:

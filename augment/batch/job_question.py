@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch.convert import result_of, sha256_of
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, group
+from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.peek import FileIdentity
 from augment.batch.run_plan import Conclusion, Executor, File, Question, Result, T, Tracks
 from augment.errors import AugmentError
@@ -31,6 +31,7 @@ from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.core.findings import AugmentedTrace
+    from augment.facts.names.role_names import Rules
     from augment.job.answer import Answer, Portion
     from augment.pipeline.request import Request
     from augment.writers.seams import Addable
@@ -89,12 +90,23 @@ class Earlier(Struct, frozen=True):
     notes: Sequence[str] = ()
 
 
-def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
-    """The jobs among ``inputs`` that were converted, now or before; ``results`` by path."""
+def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result], tables: Sequence[str] = ()) -> list[Job]:
+    """The jobs among ``inputs`` that were converted, now or before; ``results`` by path. ``tables`` are the user's own,
+    which may tell roles."""
     done = [item for item in inputs if item.path in results and results[item.path].files]
-    return group(
-        done, {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
-    )
+    known = {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
+    return group(done, known, rules_of(tables))
+
+
+def rules_of(tables: Sequence[str]) -> Rules:
+    """The user's own rules for roles, in the tables at these paths."""
+    from augment.facts.names.role_names import TABLE, role_rules
+
+    if not tables:
+        return ()
+    from augment.readers.attachments.tables import read_tables
+
+    return role_rules(read_tables(tables).get(TABLE, ()))
 
 
 def conclude(
@@ -121,7 +133,7 @@ def conclude(
         InputError: a summary cannot be read.
         OutputError: a file cannot be written.
     """
-    for job in jobs_of(inputs, results):
+    for job in jobs_of(inputs, results, request.tables):
         paths = ((member, summary_of(results[member.input.path], question)) for member in job.members)
         summaries = [(member, path) for member, path in paths if path]
         if len(summaries) < 2:
@@ -146,6 +158,44 @@ def conclude(
         seamless = len(redraws) - len(possible)
         said = conclusion.verdict, conclusion.joined, conclusion.notes
         yield Concluded(job, written, possible, seamless, *said, conclusion.answer, conclusion.digest)
+
+
+def conclude_roles(
+    question: Question,
+    inputs: Sequence[Input],
+    results: Mapping[str, Result],
+    request: Request,
+    known: Mapping[Job, Answer],
+) -> Iterator[Concluded]:
+    """What there is to say of roles that work together, of each folder of several roles. ``known`` are answers of jobs.
+
+    Raises:
+        InputError: a summary cannot be read.
+        OutputError: a file cannot be written.
+    """
+    from augment.job import sidecar
+    from augment.job.answer import answer
+    from augment.job.roles import together
+
+    for job in pipelines(jobs_of(inputs, results, request.tables)):
+        of_role: dict[str, list[Answer]] = {}
+        for part in job.parts:
+            paths = [summary_of(results[member.input.path], question) for member in part.members]
+            there = [path for path in paths if path]
+            if part in known:
+                of_role.setdefault(part.role, []).append(known[part])
+            elif there and len(there) == len(paths):
+                contents = map(locations.read, there)
+                answered = answer(contents, there, request.parallelism, trust_clocks=request.trust_clocks)
+                of_role.setdefault(part.role, []).append(answered)
+        if len(of_role) < 2:
+            continue
+        roles = together(of_role)
+        path = locations.join(job.folder, job.stem + sidecar.SUFFIX)
+        content = sidecar.content(roles, job.name)
+        if locations.size(path) != len(content) or locations.read(path) != content:
+            locations.write(path, content)
+        yield Concluded(job, [path], [], 0, roles.verdict.text)
 
 
 def _still(known: Earlier, job: Job, results: Sequence[Result], question: Question, request: Request) -> Earlier:

@@ -4,6 +4,9 @@ Known naming schemes: ``WORKER.TIME.pt.trace.json.gz`` (``tensorboard_trace_hand
 ``iteration_N/rankK_trace.json.gz`` (torchtitan; a folder is a window), ``ID-TP-i-DP-j-PP-k-EP-l.trace.json.gz``
 (SGLang; an id is a window), ``libkineto_trace_PID.json`` (Kineto's daemon). Other traces are one job if their names
 differ only in the rank. The remaining traces of a folder are one job if their ranks are known and differ.
+
+Names of folders and files may tell roles (:mod:`augment.facts.names.role_names`): traces of different roles are of
+different jobs, and such jobs below one folder are a pipeline.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import FileIdentity, identify
+from augment.facts.names.role_names import Rules, place_of_role, role_of
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
 
@@ -45,6 +49,8 @@ class Job(Struct, frozen=True):
     begin with ``stem``: ``job``, with an addition where the folder has several jobs. ``name`` and ``window`` are for
     people; ``window`` is empty where the names contain none. ``members`` are sorted by rank, unknown ranks last;
     several may claim the same rank. ``world_size`` is the number of ranks of the job if the traces state it and agree.
+    ``role`` is what names tell, and ``home`` the folder of the pipeline that it is a role of. A pipeline has its jobs
+    as ``parts``, by role.
     """
 
     folder: str
@@ -53,6 +59,9 @@ class Job(Struct, frozen=True):
     members: tuple[Member, ...]
     world_size: int | None = None
     stem: str = "job"
+    role: str = ""
+    home: str = ""
+    parts: tuple[Job, ...] = ()
 
 
 class _Entry(Struct, frozen=True):
@@ -65,6 +74,8 @@ class _Entry(Struct, frozen=True):
     window: str = ""
     worker: str = ""
     moment: str = ""  #: the Unix time in the name, in seconds or a smaller unit
+    role: str = ""
+    home: str = ""  #: the folder of that which tells the role
 
     @property
     def moment_ns(self) -> int:
@@ -76,15 +87,16 @@ class _Entry(Struct, frozen=True):
         return self.member.input.path
 
 
-def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = None) -> list[Job]:
+def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = None, roles: Rules = ()) -> list[Job]:
     """The jobs of ``inputs``, sorted by folder, name and window; every input is in exactly one.
 
     Args:
         inputs: the traces; an input that is not a trace becomes a job of one member.
         known: identities of inputs already read, by path; the other files are inspected.
+        roles: the user's own rules for roles.
     """
     known = known or {}
-    sets: dict[tuple[str, str, str], list[_Entry]] = defaultdict(list)
+    sets: dict[tuple[str, ...], list[_Entry]] = defaultdict(list)
     for item in inputs:
         identity = known.get(item.path) or identify(item.path)
         folder, window = locations.parent(item.path), ""
@@ -107,7 +119,8 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
                     entry = _Entry(member, identity.world_size, folder, daemon[1], window)
                 else:
                     entry = _Entry(member, identity.world_size, folder, RANK_IN_NAME.sub("*", name), window)
-        sets[entry.top, entry.kind, entry.window].append(entry)
+        role, home = role_in(item.path, roles)
+        sets[entry.top, entry.kind, entry.window, role, home].append(replace(entry, role=role, home=home))
     parts = [part for entries in sets.values() for part in _windows(entries)]
     jobs = [_job(entries) for entries in _strays_joined(parts)]
     jobs.sort(key=lambda job: (job.folder, job.name, len(job.window), job.window, job.members[0].input.path))
@@ -129,6 +142,36 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
     return named
 
 
+def role_in(path: str, rules: Rules = ()) -> tuple[str, str]:
+    """The role that the innermost name of a path tells, and the folder that this name is in; empty if none does."""
+    folder, name = locations.parent(path), stem(locations.basename(path))
+    while True:
+        if role := role_of(name, rules):
+            return role, folder
+        name, above = os.path.basename(folder.rstrip("/")), locations.parent(folder.rstrip("/"))
+        if not name or above == folder:
+            return "", ""
+        folder = above
+
+
+def pipelines(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs of several roles below one folder, each as a job whose ``parts`` are those, sorted by role. A role in
+    several windows has several parts."""
+    homes: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        if job.role:
+            homes[job.home].append(job)
+    made = []
+    for home, parts in sorted(homes.items()):
+        if len({job.role for job in parts}) > 1:
+            parts.sort(key=lambda job: (place_of_role(job.role), job.role))
+            members = tuple(member for job in parts for member in job.members)
+            folder = locations.common([job.folder for job in parts])
+            name = os.path.basename(home.rstrip("/") if locations.protocol(home) else os.path.abspath(home))
+            made.append(Job(folder, name or "roles", "", members, stem="roles.job", home=home, parts=tuple(parts)))
+    return made
+
+
 def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
     """Split entries by the time in their names: a worker has one trace per window, and all ranks write together."""
     part: list[_Entry] = []
@@ -146,12 +189,12 @@ def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
 
 def _strays_joined(parts: list[list[_Entry]]) -> Iterator[list[_Entry]]:
     """Join the traces that are alone in their jobs where folder and window are equal and the ranks differ."""
-    strays: dict[tuple[str, str], list[_Entry]] = defaultdict(list)
+    strays: dict[tuple[str, ...], list[_Entry]] = defaultdict(list)
     for part in parts:
         if len(part) > 1 or part[0].moment:
             yield part
         else:
-            strays[part[0].top, part[0].window].append(part[0])
+            strays[part[0].top, part[0].window, part[0].role, part[0].home].append(part[0])
     for entries in strays.values():
         ranks = {entry.member.rank for entry in entries}
         if None not in ranks and len(ranks) == len(entries) and len({entry.world_size for entry in entries}) == 1:
@@ -179,6 +222,8 @@ def _job(entries: list[_Entry]) -> Job:
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
+        role=first.role,
+        home=first.home,
     )
 
 

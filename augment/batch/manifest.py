@@ -28,7 +28,7 @@ from augment.version import __version__
 from augment.writers import DEFAULT
 from augment.writers.files import MANIFEST, is_manifest
 
-_FORM = 4  #: version of summaries and seams; inputs recorded with another are converted again
+_FORM = 5  #: version of summaries and seams; inputs recorded with another are converted again
 UPLOAD_S = 5.0  #: a remote file cannot be appended to: at most this often it is uploaded anew
 _ALWAYS = ("path", "size", "sha256")  #: recorded for every file; other fields only where they are set
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -26,10 +28,10 @@ from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.convert import kept_tracks
 from augment.batch.inputs import Input
-from augment.batch.job_question import alone, jobs_of, summary_of
-from augment.batch.jobs import Job, Member, group
+from augment.batch.job_question import alone, jobs_of, rules_of, summary_of
+from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.run_plan import Executor, Report, RunPlan
-from augment.batch.timeline_contents import JOB, BrowserFit, Extent, first_view, fit, window_of
+from augment.batch.timeline_contents import EVER, JOB, ROLES, BrowserFit, Extent, first_view, fit, window_of
 from augment.core.trace import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from augment.job.answer import Answer
     from augment.job.matching.clocks import Clock
     from augment.job.ranks.summary import RankSummary
+    from augment.job.roles import Together
     from augment.pipeline.request import Request
     from augment.writers.perfetto.several import Several, TraceGroup
 
@@ -63,6 +66,14 @@ class _MergedRank(Struct, frozen=True):
     member: Member
     label: str
     summary: RankSummary
+    answer: Answer  #: of its job
+    place: int  #: in that
+    role: str = ""
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+        return self.answer.clocks[self.place]
 
     @property
     def extent(self) -> Extent:
@@ -71,13 +82,16 @@ class _MergedRank(Struct, frozen=True):
         return Extent(self.label, self.summary.text_bytes, tuple(numbers[numbers >= 0].tolist()))
 
 
-def only_job(inputs: Sequence[Input]) -> Job:
-    """The job of ``inputs``; traces that belong to no job of several become one job.
+def only_job(inputs: Sequence[Input], tables: Sequence[str] = ()) -> Job:
+    """The job of ``inputs``, or their pipeline of several roles, which ``tables`` may tell; traces that belong to no
+    job of several become one job.
 
     Raises:
         UsageError: the inputs belong to several jobs or windows.
     """
-    jobs = group(inputs)
+    jobs = group(inputs, roles=rules_of(tables))
+    if len(whole := pipelines(jobs)) == 1 and len(whole[0].members) == len(inputs):
+        return whole[0]
     members = [member for job in jobs for member in job.members]
     several = [job for job in jobs if len(job.members) > 1]
     ranks = [member.rank for member in members]
@@ -127,16 +141,21 @@ def merge_all(
     Raises:
         AugmentError: as for :func:`merge`.
     """
-    for job in jobs_of(inputs, results):
+    jobs = jobs_of(inputs, results, plan.request.tables)
+    for job in (*jobs, *pipelines(jobs)):
         if len(job.members) > 1:
             out = default_output(job)
             before = all(results[member.input.path].status == "done_before" for member in job.members)
             if before and locations.size(out) is not None:
                 yield out, None
                 continue
-            known = next((answer for each, answer in answers if each == job), None) or _of_run(job, results, plan)
-            whole = known is not None and len(known.summaries) == len(job.members)
-            yield out, merge(job, out, plan, report, executor, known if whole else None)
+            known: dict[Job, Answer] = {}
+            for part in job.parts or (job,):
+                answered = next((answer for each, answer in answers if each == part), None)
+                answered = answered or _of_run(part, results, plan)
+                if answered is not None and len(answered.summaries) == len(part.members):
+                    known[part] = answered
+            yield out, merge(job, out, plan, report, executor, known)
 
 
 def _of_run(job: Job, results: Mapping[str, Result], plan: RunPlan) -> Answer | None:
@@ -166,9 +185,10 @@ def merge(
     plan: RunPlan,
     report: Report = lambda _: None,
     executor: Executor = alone,
-    known: Answer | None = None,
+    known: Mapping[Job, Answer] = MappingProxyType({}),
 ) -> Merged:
-    """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR archive of such if the name ends so.
+    """Write the ranks of ``job``, or of the jobs of a pipeline, into ``out``, a native Perfetto file, or a TAR archive
+    of such if the name ends so.
 
     Args:
         job: the traces.
@@ -176,35 +196,42 @@ def merge(
         plan: what to merge, and how.
         report: called with the current activity.
         executor: writes the parts of ranks.
-        known: the answer of the job, of all its members; None: they are read for it.
+        known: the answers of the jobs, of all their members; the members of others are read for it.
 
     Raises:
         AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
+    from augment.job.roles import together
+
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
     with _written(out) as path:
         failed: list[tuple[str, AugmentError]] = []
-        if known is None:
-            members, known, failed = _looked_at(job, plan, report, path.parent)
-        else:
-            members = list(job.members)
-        ranks = [
-            _MergedRank(member, _label(member, summary), summary)
-            for member, summary in zip(members, known.summaries, strict=True)
-        ]
+        ranks: list[_MergedRank] = []
+        of_role: dict[str, list[Answer]] = {}
+        for part in job.parts or (job,):
+            members, answered = list(part.members), known.get(part)
+            if answered is None:
+                members, answered, unread = _looked_at(part, plan, report, path.parent)
+                failed += unread
+            of_role.setdefault(part.role, []).append(answered)
+            ranks += [
+                _MergedRank(member, _label(member, summary, part.role), summary, answered, place, part.role)
+                for place, (member, summary) in enumerate(zip(members, answered.summaries, strict=True))
+            ]
+        roles = together(of_role) if job.parts else None
         extents = [rank.extent for rank in ranks]
         chosen = fit(extents, plan.request.steps, fixed_ranks=plan.fixed_ranks, limit=plan.timeline_bytes)
         apart = not plan.scheduler or path.parent == Path(locations.parent(out))  # else others do not see the folder
-        timeline = _Timeline(ranks, known, plan, chosen)
+        timeline = _Timeline(ranks, plan, chosen, roles)
         diagnostics = timeline.write(path, report, executor if apart else alone)
-        verdict = tuple(known.verdict.text)
+        verdict = tuple((roles or ranks[0].answer).verdict.text)
         return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
-def _label(member: Member, summary: RankSummary) -> str:
+def _label(member: Member, summary: RankSummary, role: str = "") -> str:
     rank = member.rank if summary.rank is None else summary.rank
-    return f"rank {rank}" if rank is not None else member.input.basename
+    return f"{role} rank {rank}".strip() if rank is not None else member.input.basename
 
 
 def _looked_at(
@@ -266,9 +293,20 @@ def _written(out: str) -> Iterator[Path]:
 class _Timeline:
     """The file, of the parts of its ranks."""
 
-    def __init__(self, ranks: Sequence[_MergedRank], answers: Answer, plan: RunPlan, chosen: BrowserFit) -> None:
-        self._ranks, self._answers, self._plan, self._chosen = ranks, answers, plan, chosen
-        self._instance, self._member, self._row = answers.links()
+    def __init__(
+        self, ranks: Sequence[_MergedRank], plan: RunPlan, chosen: BrowserFit, roles: Together | None = None
+    ) -> None:
+        self._ranks, self._plan, self._chosen, self._roles = ranks, plan, chosen, roles
+        instance, member, row = [], [], []
+        self._matched = first_rank = 0
+        for answers in roles.answers if roles else [ranks[0].answer]:
+            links = answers.links()
+            instance.append(links[0] + self._matched)
+            member.append(links[1] + first_rank)
+            row.append(links[2])
+            self._matched += len(answers.matched)
+            first_rank += len(answers.summaries)
+        self._instance, self._member, self._row = map(np.concatenate, (instance, member, row))
         self._unused: list[str] = []
         first = [
             int(self._clock(at, 0)(np.array([first_ns]))[0])
@@ -285,9 +323,17 @@ class _Timeline:
         counts: Counter[tuple[str, str]] = Counter()
         with replacing(path) as file, TemporaryDirectory(prefix=".augment-", dir=path.parent) as folder:
             archived = path.name.lower().endswith(SUFFIX)
-            tracks = [] if archived or not self._plan.align else self._of_job()
-            target = Archive(file) if archived else self._several(file, tracks)
-            parts = list(self._parts(folder, bool(tracks), archived=archived))
+            target: Archive | Several
+            parents: dict[str, int] = {}
+            if archived:
+                target, groups = Archive(file), 0
+            elif self._roles is not None:
+                target, parents = self._of_roles(file, self._roles)
+                groups = len(parents) + 1
+            else:
+                tracks = self._of_job() if self._plan.align else []
+                target, groups = self._several(file, tracks), int(bool(tracks))
+            parts = list(self._parts(folder, parents, groups, archived=archived))
             with contextlib.closing(executor([partial(write_rank, part) for part in parts])) as written:
                 for number, part in enumerate(parts, 1):
                     report(f"{part.group.short} ({number} of {len(parts)})")
@@ -304,7 +350,8 @@ class _Timeline:
 
     def _of_job(self) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job's own group; none if no ranks are joined."""
-        return self._answers.of_job(window_of(self._answers, self._chosen.ranks, self._chosen.steps))
+        answers = self._ranks[0].answer
+        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps))
 
     def _several(self, file: BinaryIO, tracks: Sequence[SliceTrack | CounterTrack]) -> Several:
         """The file, begun with the job's own group if there is one."""
@@ -314,34 +361,50 @@ class _Timeline:
             return Several(file)
         labels = {at: self._ranks[at].label for at in self._chosen.ranks}
         names = [track.name for track in tracks]
-        target = Several(file, first_view(self._answers, labels, names, self._chosen.steps, self._shift_ns))
-        target.add_tracks(TraceGroup(JOB, " ".join(self._answers.verdict.text)), tracks, self._shift_ns)
+        answers = self._ranks[0].answer
+        target = Several(file, first_view(answers, labels, names, self._chosen.steps, self._shift_ns))
+        target.add_tracks(TraceGroup(JOB, " ".join(answers.verdict.text)), tracks, self._shift_ns)
         return target
 
-    def _parts(self, folder: str, after_job: bool, *, archived: bool) -> Iterator[RankPart]:
-        """What makes the part of each rank."""
+    def _of_roles(self, file: BinaryIO, roles: Together) -> tuple[Several, dict[str, int]]:
+        """The file, begun with a group for all roles and one for each, with the numbers of those by role."""
+        from augment.writers.perfetto.several import FirstView, Several, TraceGroup
+
+        whole, *of_each = roles.tracks() if self._plan.align else [[] for _ in range(len(roles.roles) + 1)]
+        pins = [re.escape(track.name).replace(r"\ ", " ") for tracks in (whole, *of_each) for track in tracks]
+        target = Several(file, FirstView(pins, None))
+        target.add_tracks(TraceGroup(ROLES, " ".join(roles.verdict.text)), whole, self._shift_ns)
+        parents = {}
+        for role, tracks in zip(roles.roles, of_each, strict=True):
+            of_jobs = [track for each in role.answers for track in each.of_job(EVER)] if self._plan.align else []
+            said = " ".join(sentence for each in role.answers for sentence in each.verdict.text)
+            parents[role.name] = target.add_tracks(TraceGroup(role.name, said), [*tracks, *of_jobs], self._shift_ns)
+        return target, parents
+
+    def _parts(self, folder: str, parents: Mapping[str, int], groups: int, *, archived: bool) -> Iterator[RankPart]:
+        """What makes the part of each rank, after so many groups, of which some are parents of those of a role."""
         from augment.job.rank_answers import track
         from augment.writers.perfetto.several import TraceGroup, free_name
 
-        names: set[str] = {JOB} if after_job else set()
-        answers = self._answers
+        names: set[str] = {JOB, ROLES, *parents} if groups else set()
         for number, at in enumerate(self._chosen.ranks):
             rank, is_of_rank = self._ranks[at], self._member == at
+            answers = rank.answer
             name = free_name(rank.label, names)
             names.add(name)
             yield RankPart(
                 rank.member.input,
                 os.path.join(folder, str(number)),
-                TraceGroup(name, self._description(at), rank.label),
+                TraceGroup(name, self._description(at), rank.label, parent=parents.get(rank.role, 0)),
                 number,
-                number + after_job,
+                number + groups,
                 self._clock(at, self._shift_ns),
                 self._chosen.steps,
                 self._plan,
-                [track(answers, at), *answers.annotations(at)] if answers.is_drawn(at) else [],
+                [track(answers, rank.place), *answers.annotations(rank.place)] if answers.is_drawn(rank.place) else [],
                 self._row[is_of_rank],
                 self._instance[is_of_rank],
-                len(answers.matched),
+                self._matched,
                 archived,
             )
 
@@ -352,9 +415,9 @@ class _Timeline:
         return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks", *self._unused)
 
     def _clocks(self) -> str:
-        if not self._plan.align:
-            return "as recorded"
-        chosen = [self._answers.clocks[at] for at in self._chosen.ranks]
+        if not self._plan.align or self._roles:
+            return "as recorded" if self._roles is None else "those of the hosts, aligned within roles where possible"
+        chosen = [self._ranks[at].clock for at in self._chosen.ranks]
         moved = sum(clock.refused is None for clock in chosen)
         apart = sum(not clock.comparable for clock in chosen)
         text = f"{moved} corrected, {len(chosen) - moved - apart} kept"
@@ -362,11 +425,11 @@ class _Timeline:
 
     def _clock(self, at: int, shift_ns: int) -> Callable[[Int64s], Int64s]:
         """Maps times of a rank to times of the file."""
-        return partial(_moved, clock=self._answers.clocks[at] if self._plan.align else None, shift_ns=shift_ns)
+        return partial(_moved, clock=self._ranks[at].clock if self._plan.align else None, shift_ns=shift_ns)
 
     def _description(self, at: int) -> str:
         """The file name of a rank, and how its clock was treated."""
-        name, clock = self._ranks[at].member.input.basename, self._answers.clocks[at]
+        name, clock = self._ranks[at].member.input.basename, self._ranks[at].clock
         if not self._plan.align:
             return f"{name}; clock as recorded"
         if clock.refused:

@@ -19,11 +19,11 @@ from augment.writers.perfetto.several import FirstView
 if TYPE_CHECKING:
     from augment.job.answer import Answer
 
-JOB = "Job"  #: the name of the group of the job's tracks
+JOB, ROLES = "Job", "Roles"  #: the names of the groups of the tracks of a job, and of roles that work together
 _RANKS = 3  #: with pinned tracks
 _SHORTEST_NS = 10_000  #: of a window to show
 _DEVICE = r"( device \S+)?"  #: pattern of what tells tracks of several devices of a rank apart
-_EVER = (-(1 << 61), 1 << 61)
+EVER = (-(1 << 61), 1 << 61)
 
 Window = tuple[int, int]
 
@@ -151,7 +151,7 @@ def window_of(answer: Answer, members: Sequence[int], steps: Window | None) -> W
     """The time of these ``steps`` of ``members`` on the job's clock, ns; all time for no steps."""
     windows = list(_windows(answer, members).items()) if steps else []
     inside = [window for number, window in windows if steps and steps[0] <= number <= steps[1]]
-    return (min(start for start, _ in inside), max(end for _, end in inside)) if inside else _EVER
+    return (min(start for start, _ in inside), max(end for _, end in inside)) if inside else EVER
 
 
 def first_view(

@@ -74,7 +74,7 @@ def write_timeline(
     expect_possible(memory)
     if out and not out.endswith(TIMELINE_SUFFIXES):
         raise UsageError(f"-o {out}: a timeline must end in {' or '.join(TIMELINE_SUFFIXES)}")
-    job = only_job(_inputs(inputs, ranks, request.evidence))
+    job = only_job(_inputs(inputs, ranks, request.evidence), request.tables)
     request.evidence.check(len(job.members))
     out = out or default_output(job)
     plan = RunPlan(

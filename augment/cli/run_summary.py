@@ -181,7 +181,9 @@ def verdicts(concluded: Sequence[Concluded]) -> Iterator[str]:
 
 def _names_of_jobs(jobs: Sequence[Job]) -> list[str]:
     """The names of jobs, with their folders where names are equal."""
-    plain = [f"job {job.name}{f', window {job.window}' if job.window else ''}" for job in jobs]
+    plain = [
+        f"{'roles' if job.parts else 'job'} {job.name}{f', window {job.window}' if job.window else ''}" for job in jobs
+    ]
     return [f"{name} in {job.folder}" if plain.count(name) > 1 else name for job, name in zip(jobs, plain, strict=True)]
 
 

@@ -6,14 +6,18 @@ from typing import Any
 
 from augment.core.findings import Findings
 from augment.core.jsontext import storable
-from augment.job.answer import ROWS, Answer
+from augment.job import answer, roles
+from augment.job.answer import Answer
+from augment.job.roles import Together
 from augment.job.verdict.verdict_text import Row as VerdictRow
 from augment.writers.metrics import SCHEMA_VERSION, SUFFIX, Schema, analysis_of, encode, schema, tool, verdict_schema
 
-__all__ = ["SUFFIX", "content", "document", "job_schema"]
+ROWS = {**answer.ROWS, **roles.ROWS}  #: the rows of each question to a job, or to roles together
+
+__all__ = ["ROWS", "SUFFIX", "content", "document", "job_schema"]
 
 
-def document(result: Answer, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:
+def document(result: Answer | Together, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:
     """The sidecar as plain data; its rows are those of the analyses.
 
     Args:
@@ -45,7 +49,7 @@ def document(result: Answer, name: str, window: str = "", world_size: int | None
     }
 
 
-def content(result: Answer, name: str, window: str = "", world_size: int | None = None) -> bytes:
+def content(result: Answer | Together, name: str, window: str = "", world_size: int | None = None) -> bytes:
     """The content of the file."""
     return encode(document(result, name, window, world_size))
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from augment.analyses import ANALYSES
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.tabular import Table, concatenated
-from augment.job.answer import ROWS as OF_JOB
+from augment.job.sidecar import ROWS as OF_JOB
 from augment.results.sidecars import Sidecar, sidecars_in
 
 _NAMED = 5  #: tables that a text names

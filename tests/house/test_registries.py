@@ -30,7 +30,7 @@ from augment.core.source_code import CodeLine
 from augment.core.trace import NO_CORRELATION, Trace
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
-from augment.job.answer import ROWS as OF_JOB
+from augment.job.sidecar import ROWS as OF_JOB
 from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.readers.attachments import with_execution_trace, with_memory_snapshot, with_memory_timeline

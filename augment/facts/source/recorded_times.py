@@ -15,7 +15,7 @@ from msgspec import Struct
 from augment.arrays.types import Int64s
 from augment.core.trace import Category, Trace
 
-_SINCE_2001_NS = 10**18  #: a clock that counts from 1970 says more
+SINCE_2001_NS = 10**18  #: a clock that counts from 1970 says more
 _LEAST_PAIRS = 2
 
 
@@ -38,8 +38,8 @@ def apart(trace: Trace, first_ns: int, last_ns: int, what: str) -> str:
     if not len(trace.events):
         return ""
     begin, end = int(trace.events.ts[0]), int(trace.events.end.max())
-    if begin < _SINCE_2001_NS or first_ns < _SINCE_2001_NS:
-        which = "the trace" if begin < _SINCE_2001_NS else what
+    if begin < SINCE_2001_NS or first_ns < SINCE_2001_NS:
+        which = "the trace" if begin < SINCE_2001_NS else what
         return f"{which} has times that do not count from 1970, so the two cannot be joined by time"
     if last_ns < begin or first_ns > end:
         return f"{what} covers {period(first_ns, last_ns)}, the trace {period(begin, end)}: they do not overlap"

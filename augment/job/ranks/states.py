@@ -16,6 +16,7 @@ from augment.arrays import Int64s, Intervals, expand, sums, touched, union
 from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
+IDLE = (State.HOST, State.QUEUED, State.UNKNOWN)
 _WIDE, _NARROW = 8, 4  #: bytes of a value
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
@@ -114,6 +115,19 @@ class StateTable(msgspec.Struct, omit_defaults=True):
         ts, until = self._moments(), _summed(self.times[State.COMMUNICATION], self.width)
         most = 2 * np.diff(until) > np.diff(ts)
         return union(ts[:-1][most], ts[1:][most])
+
+    def stays(self, *states: State) -> Intervals:
+        """When the rank is in any of ``states`` throughout, on its own clock: disjoint, int64 ns. A time of which the
+        table has only the composition counts if it has nothing else."""
+        ts = self._moments()
+        spent = [np.diff(_summed(self.times[state], self.width)) for state in states]
+        throughout = np.diff(ts) == sum(spent, np.zeros(max(len(ts) - 1, 0), np.int64))
+        return union(ts[:-1][throughout], ts[1:][throughout])
+
+    def span(self) -> tuple[int, int] | None:
+        """From the first moment of the table to the last, of the rank's own clock; None without work."""
+        ts = self._moments()
+        return (int(ts[0]), int(ts[-1])) if len(ts) else None
 
     def waits(self, doing: tuple[str, bool] | None) -> Intervals:
         """The waits for the host, disjoint, int64 ns; all, or those in which the launching thread was in one of

@@ -33,13 +33,14 @@ from augment.facts.collectives.rank_progress import (
 from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.steps import batches
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows
 from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 10
+VERSION = 11
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -71,7 +72,7 @@ _COLUMNS = (
     "stream",
 )
 _UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
-_STEPS = ("number", "start", "end", "compute_ns", "steady")
+_STEPS = ("number", "start", "end", "compute_ns", "steady", "requests")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
@@ -118,7 +119,8 @@ class RankSummary(msgspec.Struct):
     previous collective on the stream if the collective had to wait for that, else -1.
 
     Columns of each step: its ``number`` (a recording without steps is one step, -1), its window from ``start`` to
-    ``end``, ``compute_ns`` of all devices, and whether it is ``steady``: one that rules judge.
+    ``end``, ``compute_ns`` of all devices, whether it is ``steady``: one that rules judge, and the ``requests`` in the
+    batch of an engine's step (-1 unknown).
 
     Both have the columns of :class:`Spent` at their starts and ends, such as ``compute_ns before ts``.
     """
@@ -144,6 +146,7 @@ class RankSummary(msgspec.Struct):
     world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
     text_bytes: int = 0  #: of the source
     first_ns: int | None = None  #: when its first event begins; None without events
+    last_ns: int | None = None  #: when its last event ends
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
     diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, if the rules were asked
     transports: dict[str, str] = {}  #: by what NCCL joins the two ranks of a group, by its identity, where its log says
@@ -224,6 +227,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         world=world,
         text_bytes=trace.source.text_bytes,
         first_ns=int(trace.events.ts[0]) if len(trace.events) else None,
+        last_ns=int(trace.events.end.max()) if len(trace.events) else None,
         main_track=main_track(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,
@@ -356,7 +360,11 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     computed = [device.of_device["compute_ns"] for device in devices if device.of_device]
     compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
     steady = np.isin(windows.number, measure(trace).windows.number).astype(np.int64)
-    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute, steady)
+    of_step = batches(trace)
+    requests = np.array(
+        [of_step[number].requests if of_step else UNKNOWN for number in windows.number.tolist()], np.int64
+    )
+    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute, steady, requests)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
 
 

@@ -1,5 +1,5 @@
-"""A user's own tables in addition to the package's: rules for kernels, formulas for operators, names of steps,
-peaks of devices.
+"""A user's own tables in addition to the package's: rules for kernels, formulas for operators, names of steps
+and roles, peaks of devices.
 
 ::
 
@@ -27,6 +27,8 @@ from augment.errors import UsageError, expect_known
 from augment.facts.gpu.kernel_families import RULES, rules_of
 from augment.facts.names.kernel_types import TABLE as COLLECTIVES
 from augment.facts.names.kernel_types import collective_rules
+from augment.facts.names.role_names import TABLE as ROLES
+from augment.facts.names.role_names import role_rules
 from augment.facts.operators import peaks
 from augment.facts.operators.formulas_custom import formulas_of
 from augment.facts.steps.engine_steps import REGION, step_rows
@@ -34,7 +36,7 @@ from augment.facts.steps.engine_steps import TABLE as STEPS
 
 __all__ = ["TABLES", "read_tables", "with_tables"]
 
-TABLES = (*RULES, COLLECTIVES, STEPS, "flops", "peak")  #: what a file may have
+TABLES = (*RULES, COLLECTIVES, STEPS, ROLES, "flops", "peak")  #: what a file may have
 
 
 def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[str] = (), region: str = "") -> Trace:
@@ -74,6 +76,7 @@ def read_tables(
             rules_of(document)
             step_rows(document.get(STEPS, ()))
             collective_rules(document.get(COLLECTIVES, ()))
+            role_rules(document.get(ROLES, ()))
             formulas_of(document.get("flops", ()))
             peaks.rows_of(document.get("peak", ()))
         except UsageError as error:

@@ -117,24 +117,36 @@ def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report
 
 
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
-    """The report on each job: the ranks in one folder that communicate with each other.
+    """The report on each job: the ranks in one folder that communicate with each other; then on roles that work
+    together.
 
     Where the job is known, the reports on its ranks say what it tells.
     """
+    from augment.batch.jobs import role_in
     from augment.job.answer import answer
     from augment.job.rank_answers import rank_answer
+    from augment.job.roles import together
     from augment.job.sidecar import document
     from augment.results.sidecars import in_job
     from augment.writers.files import TOLD
 
-    folders: dict[str, list[Report]] = {}
+    folders: dict[tuple[str, str, str], list[Report]] = {}
+    pipelines: dict[str, dict[str, list[Answer]]] = {}
     for report in reports:
         if report["summary"]:
-            folders.setdefault(os.path.dirname(report["input"]) or ".", []).append(report)
-    for folder, ranks in folders.items():
-        if len(ranks) < 2:
+            role, home = role_in(report["input"])
+            folders.setdefault((os.path.dirname(report["input"]) or ".", role, home), []).append(report)
+    roles = {(role, home) for _, role, home in folders if role}
+    homes = [home for _, home in roles]
+    for (folder, role, home), ranks in folders.items():
+        of_pipeline = bool(role) and homes.count(home) > 1
+        if len(ranks) < 2 and not of_pipeline:
             continue
         result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
+        if of_pipeline:
+            pipelines.setdefault(home, {}).setdefault(role, []).append(result)
+        if len(ranks) < 2:
+            continue
         job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
@@ -148,6 +160,15 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 known = in_job(alone)
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
         yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result)}
+    for home, of_role in pipelines.items():
+        roles_of_home = together(of_role)
+        for (_, role, at), ranks in folders.items():
+            if at == home and (said := roles_of_home.idle_sentence(role)):
+                for rank in ranks:
+                    rank["verdict"] = [f"{said} A host that stalls may be one that waits for them.", *rank["verdict"]]
+        names = ", ".join(role.name for role in roles_of_home.roles)
+        name = f"roles of {os.path.basename(os.path.abspath(home))}: {names}"
+        yield {"input": name, "verdict": list(roles_of_home.verdict.text), "rows": []}
 
 
 def job_findings(answer: Answer) -> list[Report]:

@@ -129,6 +129,7 @@ class TraceGroup(Struct, frozen=True):
     description: str = ""
     short: str = ""
     streams_too: bool = False
+    parent: int = 0  #: the track that the root lies in; 0: none
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -188,24 +189,28 @@ class Several:
         file.seek(start)
         copy_bytes(file, self._file, length)
 
-    def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
-        """Write a root track for tracks that belong to no single trace. ``shift_ns`` is added to all times."""
+    def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> int:
+        """Write a root track for tracks that belong to no single trace, and return its number. ``shift_ns`` is added to
+        all times."""
         self._taken.add(group.name)
         root = self._tracks + 1
         content = wire.number(wire.TRACK_UUID, root) + _root_of(group, self._roots)
-        room = Room(
-            root,
-            {track.under: root for track in annotations},
-            {root: 0},
-            wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content)),
-        )
-        self._tracks = add(self._file, room, shift_ns, annotations)
+        described = wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content))
+        if annotations:
+            room = Room(root, {track.under: root for track in annotations}, {root: 0}, described)
+            self._tracks = add(self._file, room, shift_ns, annotations)
+        else:
+            self._file.write(described)
+            self._tracks = root
         self._roots += 1
+        return root
 
 
 def _root_of(group: TraceGroup, place: int) -> bytes:
     """The description of a root track, without its number."""
     content = wire.text(wire.TRACK_NAME, group.name) + wire.number(wire.TRACK_RANK, place)
+    if group.parent:
+        content += wire.number(wire.TRACK_PARENT, group.parent)
     if group.description:
         content += wire.text(wire.TRACK_DESCRIPTION, group.description)
     return content + wire.number(wire.TRACK_CHILD_ORDER, wire.BY_RANK)
